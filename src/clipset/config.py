@@ -1,0 +1,96 @@
+"""Plain mappings (TOML, JSON) to checked, frozen dataclasses and back. Knows no stage of the walk."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from clipset.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no recipe at {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
+    """A `cls` from a mapping; unknown keys and wrong types are errors that name the place."""
+    _refuse_unknown_keys(cls, mapping, where)
+    try:
+        return msgspec.convert(mapping, type=cls, strict=True)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def to_mapping(value: Any) -> Any:
+    """The same value in dictionaries, lists, strings and numbers only."""
+    return msgspec.to_builtins(value)
+
+
+def fingerprint(*values: Any) -> str:
+    """A short name for the content of `values`: equal content, equal fingerprint, on any machine."""
+    canonical = msgspec.json.encode([to_mapping(value) for value in values], order="sorted")
+    return hashlib.sha256(canonical).hexdigest()[:16]
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` so that a reader sees the whole old file or the whole new one."""
+    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    write_atomic(path, encoded + b"\n")
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write under a temporary name, flush to disk, then rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    """`did you mean …?` if something close is known, else the whole list."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"known: {', '.join(known)}"
+
+
+def _refuse_unknown_keys(cls: type, mapping: Mapping[str, Any], where: str) -> None:
+    fields = {field.name for field in dataclasses.fields(cls)}
+    for key, value in mapping.items():
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown key {key!r}; {near_names(key, fields)}")
+        inner = get_type_hints(cls)[key]
+        if dataclasses.is_dataclass(inner) and isinstance(value, Mapping):
+            _refuse_unknown_keys(inner, value, f"{where}.{key}")  # type: ignore[arg-type]
