@@ -1,10 +1,15 @@
-"""What a backbone is, which ones there are, and how to load one by name."""
+"""What a backbone is, which ones there are, and how to load one by name.
+
+Adding a backbone is one new file beside this one and one line in FAMILIES.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clipset.config import near_names
@@ -13,23 +18,27 @@ from clipset.errors import BackboneError
 if TYPE_CHECKING:
     from torch import nn
 
+FAMILIES = ("efficientnet",)  # modules of this package; each has a tuple ENTRIES
+DEFAULT = "efficientnet_lite0"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Which weights a backbone carries and where they come from."""
+    """Which weights a backbone carries and where they come from; the hash is known once they are here."""
 
     file: str
-    sha256: str
     licence: str
     source: str
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneSpec:
     """All that a feature depends on besides the pixels.
 
-    A backbone maps uint8 RGB clips (B, T, 3, S, S) to features (B, D); `mean` and `std` are in units of
-    0..255 and are applied once, inside the engine.
+    The network maps normalised RGB clips (B, T, 3, S, S) to features (B, D). Clips arrive as uint8;
+    `mean` and `std` are on the scale 0..255 and are applied once, by the engine. `stride` counts frames
+    at 30 frames a second: a clip lasts `frames * stride / 30` seconds whatever the video's own rate.
     """
 
     name: str
@@ -45,13 +54,68 @@ class BackboneSpec:
 
     def __post_init__(self) -> None:
         for field in ("dim", "frames", "stride", "size"):
-            if getattr(self, field) < 1:
-                raise BackboneError(f"{self.name}: {field} must be at least 1, got {getattr(self, field)}")
+            value = getattr(self, field)
+            if value < 1:
+                raise BackboneError(f"{self.name}: {field} must be at least 1, got {value}")
+
+    @property
+    def span(self) -> float:
+        """How many seconds a clip lasts."""
+        return self.frames * self.stride / 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A line of the registry: the spec, and the function that makes the network with its weights."""
+    """A line of the registry: the spec, where its weights are, and how the network is made from them."""
 
     spec: BackboneSpec
-    make: Callable[[], nn.Module]
+    find_weights: Callable[[], Path | None]
+    make: Callable[[BackboneSpec, Path], nn.Module]
+
+
+def list_backbones() -> tuple[Entry, ...]:
+    """Every backbone that clipset knows, in the order of FAMILIES."""
+    modules = [import_module(f"clipset.backbones.{family}") for family in FAMILIES]
+    return tuple(entry for module in modules for entry in module.ENTRIES)
+
+
+def find_backbone(name: str) -> Entry:
+    """The registry's line for a name."""
+    entries = {entry.spec.name: entry for entry in list_backbones()}
+    if name not in entries:
+        raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
+    return entries[name]
+
+
+def load_backbone(
+    name: str,
+    *,
+    frames: int | None = None,
+    stride: int | None = None,
+    size: int | None = None,
+    weights: Path | None = None,
+) -> tuple[BackboneSpec, nn.Module]:
+    """The network with its weights, frozen, and the spec that says what it is and how it is fed."""
+    entry = find_backbone(name)
+    path = weights or entry.find_weights()
+    if path is None or not path.is_file():
+        missing = entry.spec.weights
+        raise BackboneError(
+            f"the weights of {name} are not here ({path or missing.file}); get them from {missing.source}"
+        )
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    expected = entry.spec.weights.sha256
+    if weights is None and expected is not None and digest != expected:
+        raise BackboneError(
+            f"{path} is not the file that {name} was proved with (sha256 {digest[:12]}…, "
+            f"expected {expected[:12]}…); install it again"
+        )
+    spec = replace(
+        entry.spec,
+        frames=frames or entry.spec.frames,
+        stride=stride or entry.spec.stride,
+        size=size or entry.spec.size,
+        weights=replace(entry.spec.weights, sha256=digest),
+    )
+    network = entry.make(spec, path).eval().requires_grad_(False)
+    return spec, network
