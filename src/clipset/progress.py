@@ -1,0 +1,94 @@
+"""Progress on standard error: a bar in a terminal, a line now and then elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn,
+    TimeRemainingColumn,
+)  # fmt: skip
+from rich.text import Text
+
+LINE_SECONDS = 10.0  # without a terminal, at most one line in so many seconds
+
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Show no progress at all, or show it again."""
+    global _quiet
+    _quiet = quiet
+
+
+def say(message: str) -> None:
+    """One line for the person who waits."""
+    if not _quiet:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+
+
+Advance = Callable[..., None]
+
+
+@contextmanager
+def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Advance]:
+    """`with bar("extracting", 240, "videos") as advance:` then `advance()` or `advance(3, note="…")`."""
+    if _quiet or total <= done:
+        yield lambda count=1, note="": None
+    elif sys.stderr.isatty():
+        with _rich_bar(title, total, unit, done) as advance:
+            yield advance
+    else:
+        yield _Lines(title, total, unit, done).advance
+
+
+@contextmanager
+def _rich_bar(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as progress:
+        task = progress.add_task(title, total=total, completed=done, note="")
+
+        def advance(count: int = 1, note: str = "") -> None:
+            progress.update(task, advance=count, note=note)
+
+        yield advance
+
+
+class _Rate(ProgressColumn):
+    """How many a second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{self.unit} {speed:.1f}/s" if speed else self.unit, style="progress.data.speed")
+
+
+class _Lines:
+    """Says how far the work is every few seconds, and once at the end."""
+
+    def __init__(self, title: str, total: int, unit: str, done: int) -> None:
+        self.title, self.total, self.unit = title, total, unit
+        self.done = self.before = done
+        self.began = self.said = time.monotonic()
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        self.done += count
+        now = time.monotonic()
+        if now - self.said >= LINE_SECONDS or self.done >= self.total:
+            self.said = now
+            seconds = max(now - self.began, 1e-9)
+            rate = (self.done - self.before) / seconds
+            left = (self.total - self.done) / rate if rate else 0.0
+            tail = f", {left:.0f} s left" if self.done < self.total else f" in {seconds:.1f} s"
+            note = f" ({note})" if note else ""
+            say(f"{self.title}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail}{note}")
