@@ -9,9 +9,15 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import (
-    BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn,
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
-)  # fmt: skip
+)
 from rich.text import Text
 
 LINE_SECONDS = 10.0  # without a terminal, at most one line in so many seconds
@@ -49,9 +55,15 @@ def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Advance
 @contextmanager
 def _rich_bar(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(unit),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as progress:
         task = progress.add_task(title, total=total, completed=done, note="")
 
@@ -70,7 +82,9 @@ class _Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{self.unit} {speed:.1f}/s" if speed else self.unit, style="progress.data.speed")
+        return Text(
+            f"{self.unit} {speed:.1f}/s" if speed else self.unit, style="progress.data.speed"
+        )
 
 
 class _Lines:

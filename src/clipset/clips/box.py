@@ -30,8 +30,14 @@ class ClipBox:
     def as_row(self) -> tuple[float, float, float, float, float, float, float]:
         """The seven numbers that the store keeps, in the order of ROW."""
         return (
-            self.start, self.end, self.top, self.left, self.bottom, self.right, float(self.flipped)
-        )  # fmt: skip
+            self.start,
+            self.end,
+            self.top,
+            self.left,
+            self.bottom,
+            self.right,
+            float(self.flipped),
+        )
 
 
 ROW = ("start", "end", "top", "left", "bottom", "right", "flipped")

@@ -7,12 +7,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from clipset.videos.decode import VideoInfo
 from jaxtyping import Float, Int
 from numpy.random import Generator
 
 from clipset.clips.box import ClipBox
 from clipset.errors import ClipError
-from clipset.videos.decode import VideoInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Sampling:
     places: int = 3
     """regular clips: square crops along the longer side, at each time"""
     area: tuple[float, float] = (0.3, 1.0)
-    """random clips: smallest and largest share of the largest square-like crop's area"""
+    """random clips: smallest and largest area of the crop, as a share of the largest square"""
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     """random clips: narrowest and widest shape of the crop"""
     flip: bool = True
@@ -73,9 +73,16 @@ def sample_random_clips(
         top, left, bottom, right = _random_crop(info, sampling, generator)
         flipped = bool(generator.random() < 0.5) and sampling.flip
         boxes.append(
-            ClipBox(start=start, end=_end(start, span, info), top=top, left=left,
-                    bottom=bottom, right=right, flipped=flipped)
-        )  # fmt: skip
+            ClipBox(
+                start=start,
+                end=_end(start, span, info),
+                top=top,
+                left=left,
+                bottom=bottom,
+                right=right,
+                flipped=flipped,
+            )
+        )
     return ClipPlan(boxes=tuple(boxes), frames=_frames_of(boxes, info, span, frames))
 
 
@@ -85,11 +92,17 @@ def regular_clips(info: VideoInfo, sampling: Sampling, *, span: float, frames: i
     starts = np.linspace(0.0, latest, sampling.times) if sampling.times > 1 else [latest / 2]
     crops = _regular_crops(info, sampling.places)
     boxes = [
-        ClipBox(start=float(start), end=_end(float(start), span, info),
-                top=top, left=left, bottom=bottom, right=right)
+        ClipBox(
+            start=float(start),
+            end=_end(float(start), span, info),
+            top=top,
+            left=left,
+            bottom=bottom,
+            right=right,
+        )
         for start in starts
         for top, left, bottom, right in crops
-    ]  # fmt: skip
+    ]
     return ClipPlan(boxes=tuple(boxes), frames=_frames_of(boxes, info, span, frames))
 
 
@@ -127,9 +140,11 @@ def _random_crop(
     top = generator.random() * (info.height - height)
     left = generator.random() * (info.width - width)
     return (
-        top / info.height, left / info.width,
-        min((top + height) / info.height, 1.0), min((left + width) / info.width, 1.0),
-    )  # fmt: skip
+        top / info.height,
+        left / info.width,
+        min((top + height) / info.height, 1.0),
+        min((left + width) / info.width, 1.0),
+    )
 
 
 def _regular_crops(info: VideoInfo, places: int) -> list[tuple[float, float, float, float]]:

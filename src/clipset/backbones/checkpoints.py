@@ -1,0 +1,230 @@
+"""Checkpoint files: where they are, how they are read without running code, and how their keys map.
+
+Every key of a file is used or named as dropped; anything else is an error that lists the keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from clipset.errors import BackboneError
+
+State = dict[str, Tensor]
+
+SHOWN = 4  # how many keys an error lists before it counts the rest
+
+KINDS = (  # what some keys say about whose checkpoint it is
+    (r"videomae\.embeddings\..*", "VideoMAE in Hugging Face format"),
+    (r"(encoder\.)?blocks\.0\.attn\.q_bias", "VideoMAE"),
+    (r"(.*\.)?blocks\.0\.temporal_fc\.weight", "SVT or TimeSformer"),
+    (r"(.*\.)?s1\.pathway1_stem\..*", "a two-pathway SlowFast network"),
+    (r"backbone_hist\..*pathway0.*", "a PySlowFast contrastive network"),
+    (r"(.*\.)?s1\.pathway0_stem\..*", "a PySlowFast network without a momentum copy"),
+    (r"(.*\.)?layer_scale1\.lambda1", "DINOv2 in Hugging Face format"),
+    (r"blocks\.0\.ls1\.gamma", "DINOv2"),
+    (r"predictor\..*", "V-JEPA in Hugging Face format"),
+    (r"(module\.)?backbone\.blocks\.0\..*", "V-JEPA"),
+    (r"(.*\.)?timesformer\..*", "TimeSformer in Hugging Face format"),
+    (r"(.*\.)?vivit\..*", "ViViT in Hugging Face format"),
+    (r"(vision_model|visual)\..*", "CLIP or SigLIP"),
+    (r"(_)?conv_stem\.weight|stem\.0\.weight", "EfficientNet"),
+    (r"layer1\.0\.conv1\.weight", "an image ResNet"),
+    (r"set_cls_token|set_head\..*", "a set transformer, not a backbone"),
+    (r"blocks\.0\..*", "a vision transformer"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a kind of file is laid out.
+
+    `nests`: levels to look for, the first that is there is entered. `keeps`: prefixes of the network's
+    keys, the first that occurs is taken off. `drops`: patterns of whole keys that are not needed.
+    """
+
+    nests: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ("",)
+    drops: tuple[str, ...] = ()
+
+
+def weights_folder() -> Path:
+    """Where downloaded checkpoints are looked for."""
+    return Path(os.environ.get("CLIPSET_WEIGHTS") or "~/.cache/clipset/weights").expanduser()
+
+
+def weights_finder(file: str) -> Callable[[], Path | None]:
+    """A function that finds `file`, or the same name with .safetensors, in the weights folder."""
+
+    def find() -> Path | None:
+        path = weights_folder() / file
+        return next((p for p in (path, path.with_suffix(".safetensors")) if p.is_file()), None)
+
+    return find
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint, read without running anything that is in it."""
+    if not path.is_file():
+        raise BackboneError(f"there is no checkpoint at {path}")
+    with path.open("rb") as file:
+        head = file.read(64)
+    _refuse_other_files(path, head)
+    content = _read_safetensors(path) if head[8:9] == b"{" else _read_torch(path, head)
+    if not isinstance(content, dict) or not content:
+        raise BackboneError(f"{path} holds a {type(content).__name__}, not the weights of a network")
+    return content
+
+
+def read_state(path: Path, layout: Layout) -> State:
+    """The tensors of a checkpoint by name, one level down if the file is nested."""
+    content = read_checkpoint(path)
+    nest = next((name for name in layout.nests if isinstance(content.get(name), dict)), None)
+    state = content if nest is None else content[nest]
+    return state_of(state, f"{path}, level {nest!r}" if nest else str(path))
+
+
+def state_of(content: Mapping[str, Any], where: str) -> State:
+    """The same mapping once it is sure that it holds tensors only; `module.` is taken off."""
+    strange = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise BackboneError(f"{where} holds more than tensors: {listed(strange)}; give a checkpoint")
+    wrapped = bool(content) and all(key.startswith("module.") for key in content)
+    return {key.removeprefix("module.") if wrapped else key: value for key, value in content.items()}
+
+
+def load_strictly(network: nn.Module, state: State, layout: Layout, path: Path) -> None:
+    """Put the tensors of `state` into `network`; every key must be used or dropped by name."""
+    named = _name(state, layout, path)
+    wanted = network.state_dict()
+    problems = [
+        f"{len(keys)} {word} ({listed(keys)})"
+        for word, keys in (
+            ("missing", [key for key in wanted if key not in named]),
+            ("unknown", [key for key in named if key not in wanted]),
+            ("of another shape", _other_shapes(wanted, named)),
+        )
+        if keys
+    ]
+    if problems:
+        raise BackboneError(f"{path} does not fit: keys {', '.join(problems)}; {describe(state)}")
+    finite = {key: _finite(key, tensor, path) for key, tensor in named.items()}
+    network.load_state_dict(finite, strict=True, assign=True)
+
+
+def describe(state: State) -> str:
+    """Whose checkpoint this looks like, in a few words."""
+    kind = next(
+        (name for pattern, name in KINDS if any(re.fullmatch(pattern, key) for key in state)), None
+    )
+    if kind is None:
+        return "it is no network that clipset knows"
+    width = next((t.shape[0] for key, t in state.items() if _is_patch_weight(key)), None)
+    depth = len({match[1] for key in state if (match := re.match(_BLOCK, key))})
+    size = f" (width {width}, {depth} blocks)" if width and depth else ""
+    return f"it looks like {kind}{size}"
+
+
+def listed(keys: Iterable[str]) -> str:
+    """The first few keys and how many more there are."""
+    keys = list(keys)
+    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return ", ".join(keys[:SHOWN]) + more
+
+
+_BLOCK = re.compile(r"(?!decoder|predictor)(?:.*\.)?(?:blocks|layer)\.(\d+)\.")
+
+
+def _is_patch_weight(key: str) -> bool:
+    return re.search(r"patch_embed(dings)?\.(proj|projection)\.weight$", key) is not None
+
+
+def _name(state: State, layout: Layout, path: Path) -> State:
+    """The keys that are not dropped, without their prefix."""
+    kept = {
+        key: tensor
+        for key, tensor in state.items()
+        if not any(re.fullmatch(pattern, key) for pattern in layout.drops)
+    }
+    prefix = next((p for p in layout.keeps if any(key.startswith(p) for key in kept)), "")
+    named = {key.removeprefix(prefix): tensor for key, tensor in kept.items()}
+    if len(named) < len(kept):
+        raise BackboneError(f"{path} has keys with and without the prefix {prefix!r}")
+    return named
+
+
+def _other_shapes(wanted: State, named: State) -> list[str]:
+    return [
+        f"{key}: {tuple(named[key].shape)} instead of {tuple(wanted[key].shape)}"
+        for key in wanted
+        if key in named and named[key].shape != wanted[key].shape
+    ]
+
+
+def _finite(key: str, tensor: Tensor, path: Path) -> Tensor:
+    """A copy in float32 (whole numbers stay), once it is sure that all of it is finite."""
+    if not tensor.is_floating_point():
+        return tensor.clone()
+    if not torch.isfinite(tensor).all():
+        raise BackboneError(f"{path}: the tensor {key} holds NaN or infinity; the file is damaged")
+    return tensor.to(torch.float32, copy=True)
+
+
+def _refuse_other_files(path: Path, head: bytes) -> None:
+    """Say at once what the commonest failed downloads are."""
+    if not head:
+        raise BackboneError(f"{path} is empty; download it again")
+    if head.lstrip()[:1] == b"<":
+        raise BackboneError(f"{path} is a web page, not a checkpoint; download the file itself")
+    if head.startswith(b"version https://git-lfs"):
+        raise BackboneError(f"{path} is a git-lfs pointer, not a checkpoint; run `git lfs pull`")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except safetensors.SafetensorError as error:
+        reason = "truncated" if "not fully covered" in str(error) else f"damaged ({error})"
+        raise BackboneError(f"{path} is {reason}; download it again") from None
+
+
+def _read_torch(path: Path, head: bytes) -> object:
+    """A torch checkpoint; besides tensors and plain Python it may hold an argparse.Namespace."""
+    zipped = zipfile.is_zipfile(path)
+    if not zipped and head[:2] == b"PK":
+        raise BackboneError(f"{path} is truncated; download it again")
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except pickle.UnpicklingError as error:
+        raise BackboneError(_why_refused(path, str(error))) from None
+    except (EOFError, RuntimeError, OSError) as error:
+        cut = isinstance(error, EOFError) or "unexpected EOF" in str(error)
+        reason = "is truncated; download it again" if cut else f"is not a checkpoint ({error})"
+        raise BackboneError(f"{path} {reason}") from None
+    except Exception as error:  # the unpickler of torch lets through what odd bytes make of it
+        raise BackboneError(f"{path} is not a checkpoint ({type(error).__name__})") from None
+
+
+def _why_refused(path: Path, message: str) -> str:
+    found = re.search(r"GLOBAL (\S+)", message)
+    if found is None:
+        return f"{path} is not a checkpoint that torch saved"
+    return (
+        f"{path} holds more than weights: it asks for {found[1]}, and clipset runs no code from a "
+        "file; ask its author for a file of tensors only (safetensors)"
+    )

@@ -1,0 +1,101 @@
+"""The parts that vision transformers share: attention, perceptron, block, tables of positions."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clipset.errors import BackboneError
+
+
+class Attention(nn.Module):
+    """Self-attention with one fused product for queries, keys and values."""
+
+    def __init__(self, width: int, heads: int, bias: bool = True) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.proj = nn.Linear(width, width)
+
+    def fused(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B N E"]:
+        """Queries, keys and values side by side."""
+        return self.qkv(tokens)  # type: ignore[no-any-return]
+
+    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        queries, keys, values = split_heads(self.fused(tokens), self.heads)
+        return self.proj(attend(queries, keys, values))  # type: ignore[no-any-return]
+
+
+class Perceptron(nn.Module):
+    """Two layers with an exact GELU between them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, tokens: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        return self.fc2(F.gelu(self.fc1(tokens)))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention, then perceptron, each after a layer norm and with a residual."""
+
+    def __init__(self, width: int, attention: nn.Module, hidden: int, eps: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=eps)
+        self.attn = attention
+        self.norm2 = nn.LayerNorm(width, eps=eps)
+        self.mlp = Perceptron(width, hidden)
+
+    def forward(self, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        tokens = tokens + self.attn(self.norm1(tokens))
+        return tokens + self.mlp(self.norm2(tokens))  # type: ignore[no-any-return]
+
+
+def split_heads(
+    fused: Float[Tensor, "B N E"], heads: int
+) -> tuple[Float[Tensor, "B A N K"], Float[Tensor, "B A N K"], Float[Tensor, "B A N K"]]:
+    """Queries, keys and values of each head, from the fused product."""
+    parts = fused.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (3, B, A, N, K)
+    return parts[0], parts[1], parts[2]
+
+
+def attend(
+    queries: Float[Tensor, "B A N K"],
+    keys: Float[Tensor, "B A N K"],
+    values: Float[Tensor, "B A N K"],
+) -> Float[Tensor, "B N D"]:
+    """What each token gathers from all tokens, the heads side by side."""
+    return F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
+
+
+def resize_trilinear(
+    table: Float[Tensor, "t h w D"], grid: tuple[int, int, int]
+) -> Float[Tensor, "T H W D"]:
+    """A table of positions over time, height and width on another grid (corners not aligned)."""
+    if tuple(table.shape[:3]) == grid:
+        return table
+    channels_first = table.movedim(-1, 0)[None]  # (1, D, t, h, w)
+    resized = F.interpolate(channels_first, size=grid, mode="trilinear", align_corners=False)
+    return resized[0].movedim(0, -1)
+
+
+def sinusoid_table(count: int, width: int) -> Float[Tensor, "N D"]:
+    """Sines on even and cosines on odd channels of the angles p / 10000^(2⌊j/2⌋/D)."""
+    places = torch.arange(count, dtype=torch.float64)[:, None]
+    pairs = torch.arange(width, dtype=torch.float64).div(2, rounding_mode="floor")
+    angles = places / 10000 ** (2 * pairs / width)  # (N, D)
+    even = torch.arange(width) % 2 == 0
+    return torch.where(even, angles.sin(), angles.cos()).float()
+
+
+def check_grid(name: str, frames: int, size: int, *, tubelet: int, patch: int) -> None:
+    """Refuse clips that do not divide into whole patches."""
+    if frames % tubelet or size % patch:
+        raise BackboneError(
+            f"{name} needs a multiple of {tubelet} frames and of {patch} pixels, "
+            f"got {frames} frames of {size} pixels"
+        )

@@ -1,0 +1,75 @@
+"""A .npy file that grows by rows: any NumPy opens it, and it is written at memory speed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from clipset.errors import StoreError
+
+HEADER_BYTES = 256
+
+
+class GrowingArray:
+    """Rows of one shape and type on disk; the caller knows how many of them are valid."""
+
+    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self.path, self.row_shape, self.dtype = path, row_shape, np.dtype(dtype)
+        self.row_bytes = int(np.prod(row_shape)) * self.dtype.itemsize
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def write(self, first: int, rows: NDArray[np.generic]) -> None:
+        """Put rows at their place."""
+        if rows.shape[1:] != self.row_shape:
+            raise StoreError(f"{self.path.name} takes rows {self.row_shape}, got {rows.shape[1:]}")
+        content = memoryview(np.ascontiguousarray(rows, dtype=self.dtype)).cast("B")
+        position = HEADER_BYTES + first * self.row_bytes
+        while content:
+            written = os.pwrite(self._file, content, position)
+            position, content = position + written, content[written:]
+
+    def finish(self, rows: int) -> None:
+        """Cut off what lies behind the valid rows and say in the header how many there are."""
+        os.ftruncate(self._file, HEADER_BYTES + rows * self.row_bytes)
+        os.pwrite(self._file, npy_header((rows, *self.row_shape), self.dtype), 0)
+
+    def sync(self) -> None:
+        """Wait until the disk has it."""
+        os.fsync(self._file)
+
+    def __enter__(self) -> GrowingArray:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+
+
+def npy_header(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> bytes:
+    """A version 1.0 header of fixed length, so that the shape can change in place."""
+    described = repr({"descr": dtype.str, "fortran_order": False, "shape": shape})
+    text = described.ljust(HEADER_BYTES - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin1")
+
+
+def open_rows(
+    path: Path, rows: int, row_shape: tuple[int, ...], dtype: DTypeLike
+) -> NDArray[np.generic]:
+    """A read-only memory map of the first `rows` rows."""
+    needed = HEADER_BYTES + rows * int(np.prod(row_shape)) * np.dtype(dtype).itemsize
+    found = path.stat().st_size if path.is_file() else 0
+    if found < needed:
+        raise StoreError(
+            f"{path} has {found} bytes where {needed} are recorded; run `clipset verify`"
+        )
+    if rows == 0:
+        return np.empty((0, *row_shape), dtype)
+    return np.memmap(path, dtype, "r", offset=HEADER_BYTES, shape=(rows, *row_shape))

@@ -1,0 +1,90 @@
+"""The ledger of a store: what happened to each video, kept in SQLite so that a kill loses nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from clipset.errors import StoreError
+
+Status = Literal["pending", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One video: where its rows are if it is done, why there are none if it failed."""
+
+    ordinal: int
+    id: str
+    status: Status = "pending"
+    reason: str | None = None
+    random_first: int = 0
+    random_count: int = 0
+    regular_first: int = 0
+    regular_count: int = 0
+    duration: float = 0.0
+    width: int = 0
+    height: int = 0
+    frames_expected: int | None = None
+    frames_found: int | None = None
+    checksum: str | None = None
+    seconds: float | None = None
+
+
+_COLUMNS = tuple(field.name for field in fields(Entry))
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS videos (
+    ordinal INTEGER PRIMARY KEY,
+    id TEXT UNIQUE NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('pending', 'done', 'failed')),
+    reason TEXT,
+    random_first INTEGER NOT NULL, random_count INTEGER NOT NULL,
+    regular_first INTEGER NOT NULL, regular_count INTEGER NOT NULL,
+    duration REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
+    frames_expected INTEGER, frames_found INTEGER,
+    checksum TEXT, seconds REAL
+)"""
+
+
+class Ledger:
+    """Reads and writes entries; every `write` is one transaction."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        if not create and not path.is_file():
+            raise StoreError(f"{path.parent} is no feature store (no {path.name})")
+        try:
+            self._connection = sqlite3.connect(path, timeout=30.0)
+            self._connection.execute(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"the ledger {path} cannot be used: {error}") from None
+
+    def append(self, ids: Iterable[str]) -> None:
+        """Add videos that are not there yet, as pending, behind those that are."""
+        known = {entry.id for entry in self.entries()}
+        start = len(known)
+        new = [id for id in ids if id not in known]
+        self.write(Entry(ordinal=start + place, id=id) for place, id in enumerate(new))
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        """Insert or replace entries, all or none."""
+        marks = ", ".join("?" * len(_COLUMNS))
+        with self._connection:
+            self._connection.executemany(
+                f"INSERT OR REPLACE INTO videos ({', '.join(_COLUMNS)}) VALUES ({marks})",
+                [astuple(entry) for entry in entries],
+            )
+
+    def entries(self, *statuses: Status) -> Sequence[Entry]:
+        """All entries, or those of some statuses, in the order of the catalog."""
+        rows = self._connection.execute(
+            f"SELECT {', '.join(_COLUMNS)} FROM videos ORDER BY ordinal"
+        ).fetchall()
+        entries = [Entry(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+        return [entry for entry in entries if not statuses or entry.status in statuses]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()

@@ -1,0 +1,212 @@
+"""FeatureStore: what a backbone saw of each video, on disk, read through memory maps.
+
+store/
+├── manifest.json        what the rows are: backbone, sampling, seed, number type, versions
+├── catalog.csv          the videos that were asked for
+├── ledger.sqlite        what happened to each of them, and where its rows are
+├── random/              the clips to learn from
+│   ├── features.npy     (rows, D)
+│   ├── boxes.npy        (rows, 7): start, end in seconds; top, left, bottom, right; flipped
+│   └── times.npy        (rows, T): when each frame of the clip is shown, in seconds
+└── regular/             the clips to judge by, the same three files
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from clipset.backbones.registry import BackboneSpec
+from clipset.clips.box import ROW
+from clipset.clips.sampling import Sampling
+from clipset.config import build, read_json
+from clipset.errors import StoreError
+from clipset.features.arrays import open_rows
+from clipset.features.ledger import Entry, Ledger
+from clipset.videos.catalog import Catalog, read_catalog
+
+FORMAT = 1
+Kind = Literal["random", "regular"]
+KINDS: tuple[Kind, ...] = ("random", "regular")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a store's rows are; two stores with equal manifests can be compared row by row."""
+
+    backbone: BackboneSpec
+    sampling: Sampling
+    seed: int
+    dtype: Literal["float16", "float32"]
+    format: int = FORMAT
+    made_by: dict[str, str] = field(default_factory=dict)
+
+    def columns(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The files of a kind of clips: name, shape of a row, number type."""
+        return {
+            "features": ((self.backbone.dim,), self.dtype),
+            "boxes": ((len(ROW),), "float32"),
+            "times": ((self.backbone.frames,), "float32"),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipTable:
+    """The clips of one kind: rows of all videos behind each other; video i has count[i] from first[i]."""
+
+    features: NDArray[np.generic]
+    boxes: Float[np.ndarray, "rows 7"]
+    times: Float[np.ndarray, "rows T"]
+    first: Int[np.ndarray, " N"]
+    count: Int[np.ndarray, " N"]
+
+    @property
+    def per_video(self) -> int:
+        """V, where every video has the same number of clips."""
+        counts = np.unique(self.count)
+        if len(counts) != 1:
+            raise StoreError(
+                f"the videos have {counts.min()} to {counts.max()} clips, not one number"
+            )
+        return int(counts[0])
+
+    def of(self, videos: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B V"]:
+        """The row numbers of some videos' clips."""
+        return self.first[videos][:, None] + np.arange(self.per_video)
+
+
+class FeatureStore:
+    """A store opened for reading. Video i of the store is `entries[i]`; failed videos are apart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        ledger = Ledger(folder / "ledger.sqlite")
+        everything = ledger.entries()
+        ledger.close()
+        self.entries: Sequence[Entry] = [entry for entry in everything if entry.status == "done"]
+        self.failed: Sequence[Entry] = [entry for entry in everything if entry.status == "failed"]
+        self.pending: Sequence[Entry] = [entry for entry in everything if entry.status == "pending"]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The videos with their labels and splits, as they were when the store was last extended."""
+        return read_catalog(self.folder / "catalog.csv")
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the videos that have rows."""
+        return tuple(entry.id for entry in self.entries)
+
+    @cached_property
+    def durations(self) -> Float[np.ndarray, " N"]:
+        """How long each video is, in seconds."""
+        return np.array([entry.duration for entry in self.entries], dtype=np.float64)
+
+    @cached_property
+    def random(self) -> ClipTable:
+        """The clips to learn from."""
+        return self._table("random")
+
+    @cached_property
+    def regular(self) -> ClipTable:
+        """The clips to judge by."""
+        return self._table("regular")
+
+    def _table(self, kind: Kind) -> ClipTable:
+        first = np.array(
+            [getattr(entry, f"{kind}_first") for entry in self.entries], dtype=np.int64
+        )
+        count = np.array(
+            [getattr(entry, f"{kind}_count") for entry in self.entries], dtype=np.int64
+        )
+        rows = int((first + count).max(initial=0))
+        maps = {
+            name: open_rows(self.folder / kind / f"{name}.npy", rows, shape, dtype)
+            for name, (shape, dtype) in self.manifest.columns().items()
+        }
+        return ClipTable(first=first, count=count, **maps)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a store, or an error that says what the folder is instead."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise StoreError(
+            f"{folder} is no feature store (no manifest.json); run `clipset extract` first"
+        )
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise StoreError(f"{path} is not a manifest of format {FORMAT}; another clipset made it")
+    return build(Manifest, content, str(path))
+
+
+def open_store(folder: Path) -> FeatureStore:
+    """A finished store with at least one video."""
+    store = FeatureStore(folder)
+    if store.pending:
+        known = len(store) + len(store.failed) + len(store.pending)
+        raise StoreError(
+            f"{folder} is not finished ({len(store.pending)} of {known} videos to go); "
+            f"run `clipset extract` again, it goes on where it stopped"
+        )
+    if not store.entries:
+        reason = f": {store.failed[0].id}: {store.failed[0].reason}" if store.failed else ""
+        raise StoreError(f"{folder} holds no video that could be read{reason}")
+    return store
+
+
+def checksum_of(rows: Sequence[NDArray[np.generic]]) -> str:
+    """A fingerprint of one video's rows; one flipped bit changes it."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in rows:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def verify_store(folder: Path) -> list[tuple[str, str]]:
+    """Every video whose rows are missing or differ from what was written: (id, what is wrong)."""
+    store = FeatureStore(folder)
+    problems = []
+    tables = {}
+    for kind in KINDS:
+        try:
+            tables[kind] = store._table(kind)
+        except StoreError as error:
+            return [("(whole store)", str(error))]
+    for entry in store.entries:
+        rows = [
+            getattr(tables[kind], name)[start : start + count]
+            for kind, start, count in (
+                ("random", entry.random_first, entry.random_count),
+                ("regular", entry.regular_first, entry.regular_count),
+            )
+            for name in store.manifest.columns()
+        ]
+        if checksum_of(rows) != entry.checksum:
+            problems.append((entry.id, "its rows are not the ones that were written"))
+    return problems
+
+
+def store_digest(folder: Path) -> str:
+    """A fingerprint of all that a store says: equal for stores with the same content."""
+    store = FeatureStore(folder)
+    digest = hashlib.blake2b(digest_size=16)
+    for entry in (*store.entries, *store.failed, *store.pending):
+        said = (entry.ordinal, entry.id, entry.status, entry.reason, entry.checksum)
+        digest.update(repr(said).encode())
+    for kind in KINDS:
+        for name in store.manifest.columns():
+            digest.update((folder / kind / f"{name}.npy").read_bytes())
+    return digest.hexdigest()

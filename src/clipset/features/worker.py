@@ -1,0 +1,91 @@
+"""The child process that reads videos: `python -m clipset.features.worker`, driven by pool.py.
+
+It reads one JSON line with the request, then one JSON line for each video, and answers each with a JSON
+line followed by raw bytes. A codec that crashes or hangs takes down this process and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from clipset.errors import ClipsetError
+from clipset.features.cutting import CutFacts, CutRequest, cut_video, to_buffers
+
+
+class Job(msgspec.Struct):
+    """What a worker is told once."""
+
+    request: CutRequest
+    memory_bytes: int
+
+
+class Order(msgspec.Struct):
+    """One video to cut."""
+
+    id: str
+    path: bytes  # names of files need not be text
+
+
+class Answer(msgspec.Struct):
+    """What became of it; `bytes` follow the line if it went well."""
+
+    facts: CutFacts | None = None
+    reason: str | None = None
+    bytes: int = 0
+
+
+def serve(orders: BinaryIO, answers: BinaryIO) -> None:
+    """Cut videos until there are no more orders."""
+    job = msgspec.json.decode(orders.readline(), type=Job)
+    _limit_memory(job.memory_bytes)
+    for line in orders:
+        order = msgspec.json.decode(line, type=Order)
+        try:
+            cut = cut_video(order.id, Path(os.fsdecode(order.path)), job.request)
+        except ClipsetError as error:
+            _send(answers, Answer(reason=str(error)))
+        except MemoryError:
+            _send(answers, Answer(reason="needs more memory than one video may have"))
+        except Exception as error:
+            _send(answers, Answer(reason=f"{type(error).__name__}: {error}"))
+        else:
+            buffers = to_buffers(cut)
+            _send(answers, Answer(facts=cut.facts, bytes=sum(map(len, buffers))), buffers)
+
+
+def _send(answers: BinaryIO, answer: Answer, buffers: list[memoryview] | None = None) -> None:
+    answers.write(msgspec.json.encode(answer) + b"\n")
+    for buffer in buffers or []:
+        answers.write(buffer)
+    answers.flush()
+
+
+def _limit_memory(limit: int) -> None:
+    """Let a video that asks for too much fail by itself, where the system can do that."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    if limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def main() -> None:
+    """Keep standard output for answers: whatever a library prints goes to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

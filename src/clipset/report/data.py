@@ -1,0 +1,85 @@
+"""What the page's scripts read: plain values that become JSON inside the page."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from clipset.report.content import MapPoint
+from clipset.report.records import Confusion, Panel, ProbeRecord
+from clipset.report.wording import Number, percent_sign
+
+NO_LABEL = "no label"
+
+
+def map_labels(points: Sequence[MapPoint]) -> list[tuple[str, int]]:
+    """The labels on the map with their number of videos, sorted; videos without one come last."""
+    counts = Counter(point.label for point in points)
+    bare = counts.pop(None, 0)
+    named = sorted((label, count) for label, count in counts.items() if label is not None)
+    return [*named, (NO_LABEL, bare)] if bare else named
+
+
+def map_splits(points: Sequence[MapPoint]) -> list[str]:
+    """The splits on the map, sorted."""
+    return sorted({point.split for point in points if point.split is not None})
+
+
+def map_data(points: Sequence[MapPoint]) -> dict[str, Any]:
+    """The map in columns; a label or split is its number, −1 stands for none."""
+    labels = {label: place for place, (label, _) in enumerate(map_labels(points))}
+    splits = {split: place for place, split in enumerate(map_splits(points))}
+    places = _fit_square([(point.x, point.y) for point in points])
+    return {
+        "ids": [point.video_id for point in points],
+        "x": [x for x, _ in places],
+        "y": [y for _, y in places],
+        "label": [-1 if p.label is None else labels[p.label] for p in points],
+        "split": [-1 if p.split is None else splits[p.split] for p in points],
+        "labels": [label for label, _ in map_labels(points)],
+        "splits": list(splits),
+        "thumbnails": [base64.b64encode(p.thumbnail or b"").decode("ascii") for p in points],
+    }
+
+
+def confusion_data(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    """Each confusion matrix that was recorded, its filled cells only, the best of SCALE first."""
+    records = [record for panel in panels for record in panel.records if record.confusion]
+    first = max(records, key=lambda r: (r.is_scale, r.value), default=None)
+    ordered = [r for r in records if r is first] + [r for r in records if r is not first]
+    return [
+        {"name": _matrix_name(record, panels), **_sparse(record.confusion)}
+        for record in ordered
+        if record.confusion
+    ]
+
+
+def _matrix_name(record: ProbeRecord, panels: Sequence[Panel]) -> str:
+    where = f", {record.metric} on {record.split}" if len(panels) > 1 else ""
+    return f"{record.name}{where} ({percent_sign(record.value)})"
+
+
+def _sparse(confusion: Confusion) -> dict[str, Any]:
+    cells: list[Number] = []
+    for row, counts in enumerate(confusion.counts):
+        for column, count in enumerate(counts):
+            if count:
+                cells.extend((row, column, count))
+    return {"classes": confusion.classes, "cells": cells}
+
+
+def _fit_square(places: Sequence[tuple[Number, Number]]) -> list[tuple[float, float]]:
+    """The places moved and scaled, both ways alike, so that they fill a square of side 1."""
+    if not places:
+        return []
+    xs, ys = zip(*places, strict=True)
+    left, bottom = min(xs), min(ys)
+    width, height = max(xs) - left, max(ys) - bottom
+    side = max(width, height) or 1
+    x_margin, y_margin = (side - width) / 2, (side - height) / 2
+    return [
+        (round((x - left + x_margin) / side, 5), round((y - bottom + y_margin) / side, 5))
+        for x, y in places
+    ]

@@ -1,0 +1,149 @@
+"""ReportContent → one HTML file that asks nothing of any network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from clipset.config import write_atomic
+from clipset.errors import ReportError
+from clipset.report import charts, data, wording
+from clipset.report.content import Counts, ReportContent
+from clipset.report.headline import describe, write_headline
+from clipset.report.records import Panel, group_records, read_record
+
+SCRIPTS = ("core.js", "curves.js", "confusion.js", "map.js", "start.js")
+
+
+def write_report(content: ReportContent, path: Path) -> None:
+    """Write the page to `path`, whole or not at all."""
+    page = render_report(content).encode("utf-8", errors="replace")
+    try:
+        write_atomic(path, page)
+    except OSError as error:
+        raise ReportError(f"the report cannot be written to {path}: {error.strerror}") from None
+
+
+def render_report(content: ReportContent) -> str:
+    """The page as text."""
+    template = _environment().get_template("page.html.j2")
+    return template.render(**_describe_page(content))
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("clipset.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["jpeg"] = _jpeg_source
+    environment.filters["sentence_case"] = wording.sentence_case
+    environment.globals["plural"] = wording.plural
+    return environment
+
+
+def _describe_page(content: ReportContent) -> dict[str, Any]:
+    """Everything that the templates name."""
+    panels = group_records([read_record(record) for record in content.records])
+    guard, script = _asset("guard.js"), _script()
+    return {
+        "content": content,
+        "tiles": _tiles(content.counts),
+        "headline": write_headline(panels[0]) if panels else None,
+        "panels": [_describe_panel(panel) for panel in panels],
+        "per_class": _describe_classes(panels[0]) if panels else None,
+        "matrices": data.confusion_data(panels),
+        "map_labels": data.map_labels(content.map_points),
+        "map_splits": data.map_splits(content.map_points),
+        "map_data": data.map_data(content.map_points),
+        "curves": charts.place_curves(content.curves),
+        "steps": charts.place_steps(content.steps),
+        "total_time": wording.duration(sum(step.seconds for step in content.steps)),
+        "shared": _share_of_same_label(content),
+        "style": Markup(_asset("report.css")),
+        "guard": Markup(guard),
+        "script": Markup(script),
+        "policy": _content_policy([guard, script]),
+    }
+
+
+def _describe_panel(panel: Panel) -> dict[str, Any]:
+    return {
+        "metric": wording.metric_name(panel.metric),
+        "caption": describe(panel),
+        "rows": charts.place_probes(panel),
+        "chance": charts.place_chance(panel),
+    }
+
+
+def _describe_classes(panel: Panel) -> dict[str, Any] | None:
+    """Accuracy by class of the row that speaks for clipset, beside the baseline's."""
+    ours = panel.flagship or panel.strongest_backbone
+    if ours is None or not ours.class_accuracy():
+        return None
+    theirs = panel.baseline if panel.baseline is not ours else None
+    rows = charts.place_classes(ours, theirs)
+    compared = any(row.theirs is not None for row in rows)
+    return {"ours": ours, "theirs": theirs if compared else None, "rows": rows}
+
+
+def _tiles(counts: Counts) -> list[tuple[str, str]]:
+    """The counts that are known, as (figure, name)."""
+    tiles = [
+        (wording.count(number), name if number != 1 else one)
+        for number, one, name in (
+            (counts.videos, "video", "videos"),
+            (counts.classes, "class", "classes"),
+            (counts.clips, "clip", "clips"),
+        )
+        if number is not None
+    ]
+    if counts.hours is not None:
+        tiles.append((wording.hours(counts.hours), "hours of video"))
+    return tiles
+
+
+def _share_of_same_label(content: ReportContent) -> tuple[int, int]:
+    """How many of the shown hits share the query's label, and of how many that is known."""
+    known = [
+        same
+        for neighbours in content.neighbours
+        for hit in neighbours.hits
+        if (same := neighbours.same_label(hit)) is not None
+    ]
+    return sum(known), len(known)
+
+
+def _script() -> str:
+    """All scripts as one, with names that nobody else sees."""
+    return '(() => {\n"use strict";\n' + "\n".join(map(_asset, SCRIPTS)) + "\n})();\n"
+
+
+def _asset(name: str) -> str:
+    return files("clipset.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _content_policy(scripts: Iterable[str]) -> str:
+    """Forbid every request, and every script but ours."""
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src {hashes}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+def _jpeg_source(image: bytes) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(image).decode('ascii')}"
