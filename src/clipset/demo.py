@@ -275,7 +275,7 @@ def draw_backdrop(rng: Generator, stage: Stage, colours: Float[ndarray, "3 3"]) 
 
 def draw_ball(rng: Generator, stage: Stage) -> Painter:
     """A striped beach ball that bounces, rolls and throws a shadow on the floor."""
-    radius = stage.unit * rng.uniform(0.17, 0.26)
+    radius = stage.unit * rng.uniform(0.11, 0.24)
     x, y = _grid(radius)
     away = np.hypot(x, y)
     z = np.sqrt(np.clip(radius**2 - away**2, 0, None))
@@ -308,7 +308,7 @@ def draw_ball(rng: Generator, stage: Stage) -> Painter:
 
 def draw_star(rng: Generator, stage: Stage) -> Painter:
     """A large five-pointed star with facets that spins."""
-    radius = stage.unit * rng.uniform(0.26, 0.38)
+    radius = stage.unit * rng.uniform(0.14, 0.36)
     x, y = _grid(radius)
     away, angle = np.hypot(x, y), np.arctan2(y, x)
     inner = rng.uniform(0.4, 0.5) * radius
@@ -336,7 +336,7 @@ def draw_star(rng: Generator, stage: Stage) -> Painter:
 
 def draw_rain(rng: Generator, stage: Stage) -> Painter:
     """Many small squares that fall, the larger ones faster."""
-    count = int(rng.integers(22, 36))
+    count = int(rng.integers(12, 34))
     colours = _pick(rng, stage, 3)
     sizes = stage.unit * rng.uniform(0.025, 0.04) * np.array([1.0, 1.35, 1.8])
     tilts = rng.uniform(0, math.pi / 2, 2)
@@ -361,9 +361,9 @@ def draw_rain(rng: Generator, stage: Stage) -> Painter:
 def draw_wheel(rng: Generator, stage: Stage) -> Painter:
     """A circle of discs that turns and breathes."""
     count = int(rng.integers(7, 12))
-    radius = stage.unit * rng.uniform(0.24, 0.34)
+    radius = stage.unit * rng.uniform(0.16, 0.33)
     colours = _pick(rng, stage, 2)
-    sizes = stage.unit * rng.uniform(0.05, 0.075) * np.linspace(0.8, 1.2, 8)
+    sizes = radius * rng.uniform(0.18, 0.26) * np.linspace(0.8, 1.2, 8)
     sprites = [[_disc(size, colour) for size in sizes] for colour in colours]
     left, top = stage.place(rng, 0.4)
     turn, pace = rng.choice([-1, 1]) * rng.uniform(0.6, 1.6), rng.uniform(0.4, 0.9)

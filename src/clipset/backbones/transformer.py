@@ -10,6 +10,29 @@ from torch import Tensor, nn
 from clipset.errors import BackboneError
 
 
+class FramePatches(nn.Module):
+    """Each frame to a map of patch tokens."""
+
+    def __init__(self, width: int, patch: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(3, width, patch, stride=patch)
+
+    def forward(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B D h w"]:
+        return self.proj(frames)  # type: ignore[no-any-return]
+
+
+class TubePatches(nn.Module):
+    """Clips to a map of tokens, each a few frames deep."""
+
+    def __init__(self, width: int, tubelet: int, patch: int) -> None:
+        super().__init__()
+        kernel = (tubelet, patch, patch)
+        self.proj = nn.Conv3d(3, width, kernel, stride=kernel)
+
+    def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D t h w"]:
+        return self.proj(clips.transpose(1, 2))  # type: ignore[no-any-return]
+
+
 class Attention(nn.Module):
     """Self-attention with one fused product for queries, keys and values."""
 
@@ -85,10 +108,10 @@ def resize_trilinear(
 
 def sinusoid_table(count: int, width: int) -> Float[Tensor, "N D"]:
     """Sines on even and cosines on odd channels of the angles p / 10000^(2⌊j/2⌋/D)."""
-    places = torch.arange(count, dtype=torch.float64)[:, None]
-    pairs = torch.arange(width, dtype=torch.float64).div(2, rounding_mode="floor")
-    angles = places / 10000 ** (2 * pairs / width)  # (N, D)
-    even = torch.arange(width) % 2 == 0
+    places = torch.arange(count, dtype=torch.float64, device="cpu")[:, None]
+    channels = torch.arange(width, dtype=torch.float64, device="cpu")
+    angles = places / 10000 ** (2 * (channels // 2) / width)  # (N, D)
+    even = channels % 2 == 0
     return torch.where(even, angles.sin(), angles.cos()).float()
 
 

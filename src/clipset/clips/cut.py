@@ -7,12 +7,12 @@ from collections import defaultdict
 import numpy as np
 import torch
 import torch.nn.functional as F
-from clipset.videos.decode import VideoReader
 from jaxtyping import UInt8
 from torch import Tensor
 
 from clipset.clips.box import ClipBox
 from clipset.clips.sampling import ClipPlan
+from clipset.videos.decode import VideoReader
 
 DETAIL = 2.0  # frames are read with the shorter side at most this many times the clip's size
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from clipset.videos.decode import open_video
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from clipset.clips.config import Sampling
 from clipset.clips.cut import cut_clips
-from clipset.clips.sampling import Sampling, regular_clips, sample_random_clips, video_generator
+from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
+from clipset.videos.decode import open_video
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,21 +12,20 @@ import platform
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
 import numpy as np
 from clipset.backbones.engine import Engine, open_engine
 from jaxtyping import Float
 
-from clipset.backbones.registry import DEFAULT, load_backbone
-from clipset.clips.sampling import Sampling
+from clipset.backbones.registry import load_backbone
 from clipset.config import write_json
 from clipset.errors import StoreError
 from clipset.features.arrays import GrowingArray
+from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest, CutVideo
 from clipset.features.ledger import Entry, Ledger
 from clipset.features.pool import Outcome, cut_videos
@@ -35,32 +34,6 @@ from clipset.progress import bar, say
 from clipset.videos.catalog import Catalog, write_catalog
 
 COMMIT_SECONDS = 1.0  # finished videos wait at most this long for their transaction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtractConfig:
-    """How features are made."""
-
-    backbone: str = DEFAULT
-    """the frozen network; `clipset backbones` lists them"""
-    frames: int | None = None
-    """frames of a clip (the backbone's own number if not given)"""
-    stride: int | None = None
-    """distance of a clip's frames, counted at 30 frames a second"""
-    size: int | None = None
-    """height and width of a clip in pixels"""
-    sampling: Sampling = field(default_factory=Sampling)
-    """which clips are looked at"""
-    dtype: Literal["float16", "float32"] = "float16"
-    """how features are stored"""
-    engine: Literal["auto", "torch", "openvino"] = "auto"
-    """what runs the backbone; auto takes OpenVINO on a CPU if it is installed"""
-    workers: int | None = None
-    """processes that decode (as many as cores, at most 8; 0: decode in the main process)"""
-    timeout: float = 300.0
-    """seconds after which a video counts as failed"""
-    retry_failed: bool = False
-    """try again what failed before"""
 
 
 def extract(

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from clipset.backbones.registry import BackboneSpec
 from clipset.clips.box import ROW
-from clipset.clips.sampling import Sampling
+from clipset.clips.config import Sampling
 from clipset.config import build, read_json
 from clipset.errors import StoreError
 from clipset.features.arrays import open_rows

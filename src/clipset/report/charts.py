@@ -151,7 +151,7 @@ def place_steps(steps: Sequence[Step]) -> tuple[StepBar, ...]:
     return tuple(
         StepBar(
             name=step.name,
-            time=duration(step.seconds),
+            time="" if step.note and not step.seconds else duration(step.seconds),
             note=step.note,
             width=round(100 * step.seconds / longest, 2),
         )

@@ -28,17 +28,20 @@ def map_splits(points: Sequence[MapPoint]) -> list[str]:
 
 
 def map_data(points: Sequence[MapPoint]) -> dict[str, Any]:
-    """The map in columns; a label or split is its number, −1 stands for none."""
-    labels = {label: place for place, (label, _) in enumerate(map_labels(points))}
+    """The map in columns; a label or split is its number, and `bare` is that of no label."""
+    names = [label for label, _ in map_labels(points)]
+    labels = {label: place for place, label in reversed(list(enumerate(names)))}
+    bare = len(names) - 1 if any(point.label is None for point in points) else -1
     splits = {split: place for place, split in enumerate(map_splits(points))}
     places = _fit_square([(point.x, point.y) for point in points])
     return {
         "ids": [point.video_id for point in points],
         "x": [x for x, _ in places],
         "y": [y for _, y in places],
-        "label": [-1 if p.label is None else labels[p.label] for p in points],
+        "label": [bare if p.label is None else labels[p.label] for p in points],
         "split": [-1 if p.split is None else splits[p.split] for p in points],
-        "labels": [label for label, _ in map_labels(points)],
+        "labels": names,
+        "bare": bare,
         "splits": list(splits),
         "thumbnails": [base64.b64encode(p.thumbnail or b"").decode("ascii") for p in points],
     }
@@ -71,15 +74,10 @@ def _sparse(confusion: Confusion) -> dict[str, Any]:
 
 
 def _fit_square(places: Sequence[tuple[Number, Number]]) -> list[tuple[float, float]]:
-    """The places moved and scaled, both ways alike, so that they fill a square of side 1."""
+    """The places moved to the corner (0, 0) and scaled, both ways alike, to a longest side of 1."""
     if not places:
         return []
     xs, ys = zip(*places, strict=True)
     left, bottom = min(xs), min(ys)
-    width, height = max(xs) - left, max(ys) - bottom
-    side = max(width, height) or 1
-    x_margin, y_margin = (side - width) / 2, (side - height) / 2
-    return [
-        (round((x - left + x_margin) / side, 5), round((y - bottom + y_margin) / side, 5))
-        for x, y in places
-    ]
+    side = max(max(xs) - left, max(ys) - bottom) or 1
+    return [(round((x - left) / side, 5), round((y - bottom) / side, 5)) for x, y in places]

@@ -33,7 +33,8 @@ def write_headline(panel: Panel) -> Headline:
         raise ValueError("a panel has at least one record")
     baseline = panel.baseline if speaker.is_scale else None
     verdict = compare(speaker, baseline) if baseline else "alone"
-    sentence = f"{sentence_case(speaker.spoken)} reaches {_reading(speaker, named=True)}"
+    score = _reading(speaker, metric=metric_name(speaker.metric))
+    sentence = f"{sentence_case(speaker.spoken)} reaches {score}"
     if baseline:
         sentence += f", {PHRASES[verdict]} {baseline.spoken} with {_reading(baseline)}"
     return Headline(
@@ -78,7 +79,6 @@ def _details(
         _overlap_sentence(speaker, baseline, verdict),
         _rival_sentence(panel, speaker, baseline),
         _chance_sentence(speaker),
-        describe(panel),
     )
 
 
@@ -111,9 +111,11 @@ def _chance_sentence(speaker: ProbeRecord) -> str:
     return f"{guess}." if low > speaker.chance else f"{guess}, which is not clearly less."
 
 
-def _reading(record: ProbeRecord, *, named: bool = False) -> str:
+def _reading(record: ProbeRecord, *, metric: str = "") -> str:
+    """A score and its interval; the first one in a sentence names the metric and the interval."""
+    score = f"{percent_sign(record.value)} {metric}".strip()
     if record.interval is None:
-        return percent_sign(record.value)
+        return score
     low, high = record.interval
-    name = "95\u202f% interval " if named else ""
-    return f"{percent_sign(record.value)} ({name}{percent(low)}–{percent(high)})"
+    name = "95\u202f% interval " if metric else ""
+    return f"{score} ({name}{percent(low)}–{percent(high)})"

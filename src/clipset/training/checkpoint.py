@@ -13,7 +13,8 @@ from torch import Tensor, nn, optim
 
 from clipset.config import build, read_json, to_mapping, write_atomic, write_json
 from clipset.errors import ModelError
-from clipset.model.scale import ModelConfig, ScaleModel
+from clipset.model.config import ModelConfig
+from clipset.model.scale import ScaleModel
 
 FORMAT = 1
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from clipset.config import fingerprint, write_atomic
 from clipset.errors import CatalogError
+from clipset.videos.tables import read_table
 
 COLUMNS = ("id", "path", "label", "split", "group")
+USUAL_NAMES = {  # what the columns of a catalog are often called
+    "id": ("id", "video_id"),
+    "path": ("path", "file", "filename", "video"),
+    "label": ("label", "class"),
+    "split": ("split", "subset"),
+    "group": ("group",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +34,9 @@ class Video:
     group: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.id:
-            raise CatalogError(f"the video {self.path} has an empty id")
+        for field in ("id", "label", "split", "group"):
+            if getattr(self, field) == "":
+                raise CatalogError(f"the video {self.path} has an empty {field}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +47,8 @@ class Catalog:
     videos: tuple[Video, ...]
 
     def __post_init__(self) -> None:
-        twice = [id for id, count in Counter(video.id for video in self.videos).items() if count > 1]
+        counts = Counter(video.id for video in self.videos)
+        twice = [id for id, count in counts.items() if count > 1]
         if twice:
             raise CatalogError(f"the catalog {self.name!r} lists {twice[0]!r} more than once")
 
@@ -76,12 +86,45 @@ class Catalog:
 
 
 def write_catalog(catalog: Catalog, path: Path) -> None:
-    """Write a catalog.csv that `read_catalog` reads back as it was."""
+    """Write a catalog.csv that `read_catalog` reads back as it was, from any folder."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for video in catalog:
-        writer.writerow(
-            [video.id, str(video.path), video.label or "", video.split or "", video.group or ""]
-        )
+        where = str(video.path.absolute())
+        writer.writerow([video.id, where, video.label or "", video.split or "", video.group or ""])
     write_atomic(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
+
+
+def read_catalog(
+    path: Path, *, name: str | None = None, columns: Mapping[str, str] | None = None
+) -> Catalog:
+    """The catalog in a csv, tsv, jsonl or parquet file; paths in it start at the file's folder.
+
+    `columns` names the table's columns where they are not the usual ones: {"path": "clip_file"}.
+    """
+    table, columns = read_table(path), columns or {}
+    unknown = sorted(set(columns) - set(COLUMNS))
+    if unknown:
+        raise CatalogError(f"a catalog has no {unknown[0]!r}; it has: {', '.join(COLUMNS)}")
+    if "path" not in columns and not table.has(USUAL_NAMES["path"]):
+        raise CatalogError(f"{path} needs a column 'path'; {table.found}")
+    if not table.rows:
+        raise CatalogError(f"{path} names its columns but lists no video")
+    rows = table.renamed(columns, USUAL_NAMES)
+    for number, row in enumerate(rows, start=2):
+        if "path" not in row:
+            raise CatalogError(f"row {number} of {path} has an empty path")
+    return Catalog(
+        name=name or path.stem, videos=tuple(_video(row, path.parent.absolute()) for row in rows)
+    )
+
+
+def _video(row: dict[str, str], folder: Path) -> Video:
+    return Video(
+        id=row.get("id", row["path"]),
+        path=folder / row["path"],
+        label=row.get("label"),
+        split=row.get("split"),
+        group=row.get("group"),
+    )

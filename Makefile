@@ -1,0 +1,37 @@
+# make demo · make test: the two commands of the README; both set everything up first.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# On shared machines spinning threads are ruinous: let them sleep while they wait.
+export OMP_WAIT_POLICY = PASSIVE
+export GOMP_SPINCOUNT = 0
+
+.PHONY: setup demo test check bench clean
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/clipset demo --out demo
+
+test: setup
+	$(BIN)/python -m pytest -n 2
+
+check: setup
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) test
+
+bench: setup
+	@for benchmark in benchmarks/bench_*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+
+clean:
+	rm -rf $(VENV) demo

@@ -1,0 +1,143 @@
+"""The files of a Hugging Face model: where its folder is, its weights, and how its input is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clipset.config import read_json
+from clipset.errors import BackboneError
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+PREPROCESSORS = ("video_preprocessor_config.json", "preprocessor_config.json")
+INSIDE = ("video_processor", "image_processor")  # parts of a processor_config.json
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preprocessing:
+    """What a model wants its pixels to be; mean and std on the scale 0..255."""
+
+    mean: Triple
+    std: Triple
+    size: int | None
+
+
+def find_folder(name: str) -> Path:
+    """The folder of a model: `name` itself, or the copy in the cache of the hub, or a download."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise BackboneError(f"{folder} is no Hugging Face model: it has no config.json")
+        return folder
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or name.startswith("."):
+        raise BackboneError(f"there is no folder {folder}; give a folder or a name of the hub")
+    return _download(name, ("*.json", "README.md"))
+
+
+def find_weights(name: str) -> Path | None:
+    """The weights in the folder of a model; safetensors if there are any."""
+    folder = find_folder(name)
+    found = _weights_in(folder)
+    if found is None and not Path(name).expanduser().is_dir():
+        folder = _download(name, ("model*.safetensors",))
+        if _weights_in(folder) is None:
+            folder = _download(name, ("pytorch_model.bin",))
+        found = _weights_in(folder)
+    return found
+
+
+def read_preprocessing(folder: Path) -> Preprocessing:
+    """Mean, std and size from the model's own preprocessor file."""
+    values = _read_preprocessor(folder)
+    factor = float(values.get("rescale_factor", 1 / 255)) if values.get("do_rescale", True) else 1.0
+    shift = 1.0 if values.get("offset", False) else 0.0
+    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    if values.get("do_normalize", True):
+        mean, std = _triple(values, "image_mean", folder), _triple(values, "image_std", folder)
+    return Preprocessing(
+        mean=_each(lambda m: (m + shift) / factor, mean),
+        std=_each(lambda s: s / factor, std),
+        size=_size(values, folder),
+    )
+
+
+def read_licence(folder: Path) -> str:
+    """The licence that the model card names."""
+    card = folder / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    found = re.search(r"\A---\n.*?^license:\s*(\S+)", text, flags=re.MULTILINE | re.DOTALL)
+    return found[1] if found else "not stated; see the model card"
+
+
+def _weights_in(folder: Path) -> Path | None:
+    return next((folder / file for file in WEIGHTS if (folder / file).is_file()), None)
+
+
+def _read_preprocessor(folder: Path) -> Mapping[str, Any]:
+    for file in PREPROCESSORS:
+        if (folder / file).is_file():
+            return _mapping(read_json(folder / file), folder / file)
+    path = folder / "processor_config.json"
+    if path.is_file():
+        whole = _mapping(read_json(path), path)
+        for part in INSIDE:
+            if part in whole:
+                return _mapping(whole[part], path)
+    raise BackboneError(
+        f"{folder} has no preprocessor_config.json, which says how its input is normalised; add it "
+        '(for example {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": 224})'
+    )
+
+
+def _mapping(value: object, path: Path) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BackboneError(f"{path} must hold a table of settings, got {type(value).__name__}")
+    return value
+
+
+def _triple(values: Mapping[str, Any], key: str, folder: Path) -> Triple:
+    given = values.get(key)
+    given = [given] * 3 if isinstance(given, int | float) else given
+    if not isinstance(given, list) or len(given) != 3:
+        raise BackboneError(
+            f"the preprocessor file in {folder} needs three numbers {key}, got {given}"
+        )
+    return (float(given[0]), float(given[1]), float(given[2]))
+
+
+def _each(change: Any, values: Triple) -> Triple:
+    return (change(values[0]), change(values[1]), change(values[2]))
+
+
+def _size(values: Mapping[str, Any], folder: Path) -> int | None:
+    """The side of the network's input: of the crop if there is one, else of the resize."""
+    crops = values.get("do_center_crop", True) and values.get("crop_size") is not None
+    size = values.get("crop_size") if crops else values.get("size")
+    if isinstance(size, Mapping):
+        sides = {size[key] for key in ("shortest_edge", "height", "width") if size.get(key)}
+        if len(sides) > 1:
+            raise BackboneError(f"the model in {folder} wants {size}; clipset feeds square clips")
+        size = sides.pop() if sides else None
+    return None if size is None else int(size)
+
+
+def _download(name: str, patterns: tuple[str, ...]) -> Path:
+    """The folder of a model of the hub: from the local cache if it is there, else over the network."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise BackboneError(
+            f"hf:{name} needs the hub; install it: pip install 'clipset[hf]'"
+        ) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
+    except Exception as error:  # of the network, of the hub, of the name
+        raise BackboneError(
+            f"hf:{name} is no folder and could not be downloaded ({type(error).__name__}); download "
+            "the model where there is a network and give its folder: hf:/path/to/folder"
+        ) from None

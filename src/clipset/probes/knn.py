@@ -1,0 +1,33 @@
+"""k nearest neighbours: nothing is trained, so nothing is chosen."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def knn_probabilities(
+    train: Float[Tensor, "N R"],
+    classes: Int[Tensor, " N"],
+    queries: Float[Tensor, "M R"],
+    *,
+    class_count: int,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> Float[Tensor, "M C"]:
+    """Let the k nearest training videos vote, each by exp(cosine / temperature)."""
+    similar = F.normalize(queries, dim=1) @ F.normalize(train, dim=1).T  # (M, N)
+    nearness, nearest = similar.topk(min(k, len(train)), dim=1)  # (M, k)
+    weights = torch.softmax(nearness / temperature, dim=1)
+    votes = torch.zeros(len(queries), class_count, dtype=weights.dtype)
+    return votes.scatter_add_(1, classes[nearest], weights)
+
+
+def centred(
+    train: Float[Tensor, "N R"], queries: Float[Tensor, "M R"]
+) -> tuple[Float[Tensor, "N R"], Float[Tensor, "M R"]]:
+    """Both sides less the mean of the training videos (never that of the test videos)."""
+    mean = train.mean(dim=0)
+    return train - mean, queries - mean

@@ -1,0 +1,57 @@
+"""Recipe: a whole experiment in one value, and in one TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clipset.config import build, read_toml
+from clipset.errors import ConfigError
+from clipset.features.config import ExtractConfig
+from clipset.probes.config import ProbeConfig
+from clipset.training.config import PretrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How the walk is walked, step by step."""
+
+    test_fraction: float = 0.25
+    """share of the labelled videos that are set aside for the test, where the catalog says nothing"""
+    extract: ExtractConfig = field(default_factory=ExtractConfig)
+    """how features are made"""
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    """how the model is trained"""
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    """how the result is judged"""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test_fraction < 1:
+            raise ConfigError(f"test_fraction must lie between 0 and 1, got {self.test_fraction}")
+
+
+def read_recipe(path: Path | None, changes: Sequence[str] = ()) -> Recipe:
+    """A recipe from a file (or the default one) with changes such as `pretrain.epochs=100`."""
+    tables = read_toml(path) if path else {}
+    for change in changes:
+        _apply(tables, change)
+    return build(Recipe, tables, str(path) if path else "recipe")
+
+
+def _apply(tables: dict[str, Any], change: str) -> None:
+    name, equals, value = change.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"a change looks like pretrain.epochs=100, got {change!r}")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    *outer, last = name.strip().split(".")
+    for key in outer:
+        tables = tables.setdefault(key, {})
+        if not isinstance(tables, dict):
+            raise ConfigError(f"{key!r} in {change!r} is a value, not a table")
+    tables[last] = parsed

@@ -1,0 +1,299 @@
+/* The confusion matrix. Only what is in view is drawn, so 400 classes are as quick as 4. */
+const SMALLEST_CELL = 1.5;
+const LARGEST_CELL = 72;
+const LABELLED_CELL = 11;
+const COUNTED_CELL = 22;
+
+/* The matrix as dense rows, with sums; `order` holds the class numbers as they are shown. */
+function unfold(record, byAccuracy) {
+  const size = record.classes.length;
+  const counts = new Float64Array(size * size);
+  for (let i = 0; i < record.cells.length; i += 3) {
+    counts[record.cells[i] * size + record.cells[i + 1]] = record.cells[i + 2];
+  }
+  const sums = record.classes.map((_, row) =>
+    counts.subarray(row * size, (row + 1) * size).reduce((sum, count) => sum + count, 0));
+  const order = record.classes.map((_, place) => place);
+  const share = (place) => (sums[place] ? counts[place * size + place] / sums[place] : 2);
+  if (byAccuracy) order.sort((a, b) => share(a) - share(b));
+  const at = (row, column) => counts[order[row] * size + order[column]];
+  return { size, at, sum: (row) => sums[order[row]], name: (place) => record.classes[order[place]] };
+}
+
+/* One pixel a cell: blue on the diagonal, orange beside it; the root keeps small shares visible. */
+function paintCells(matrix) {
+  const image = new ImageData(matrix.size, matrix.size);
+  const [card, right, wrong] = ["card", "good", "wrong"].map((name) => channels(colour(name)));
+  for (let row = 0; row < matrix.size; row += 1) {
+    for (let column = 0; column < matrix.size; column += 1) {
+      const strength = Math.sqrt(matrix.sum(row) ? matrix.at(row, column) / matrix.sum(row) : 0);
+      const full = row === column ? right : wrong;
+      const start = 4 * (row * matrix.size + column);
+      for (let i = 0; i < 3; i += 1) image.data[start + i] = card[i] + (full[i] - card[i]) * strength;
+      image.data[start + 3] = 255;
+    }
+  }
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = matrix.size;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return { canvas, image };
+}
+
+class ConfusionMatrix {
+  constructor(records, box) {
+    this.records = records;
+    this.box = box;
+    this.whole = box.querySelector(".whole");
+    this.canvas = box.querySelector("canvas");
+    this.zoom = 1;
+    this.cursor = null;
+    this.listen();
+  }
+
+  /* Take a record and an order, and list its most frequent mistakes. */
+  load() {
+    const record = this.records[Number(byId("confusion-record").value)];
+    this.matrix = unfold(record, byId("confusion-order").value === "accuracy");
+    this.cursor = null;
+    this.listMistakes();
+    this.draw();
+  }
+
+  draw() {
+    this.cells = paintCells(this.matrix);
+    this.measure();
+    this.paint();
+  }
+
+  measure(again = false) {
+    const { size } = this.matrix;
+    const width = this.box.clientWidth;
+    const pen = this.canvas.getContext("2d");
+    pen.font = this.font();
+    let longest = 0;
+    for (let i = 0; i < size; i += 1) longest = Math.max(longest, pen.measureText(this.matrix.name(i)).width);
+    const labelled = Math.ceil(Math.min(longest + 12, width * 0.28, 150));
+    const limit = parseFloat(getComputedStyle(this.box).maxHeight) || width;
+    const room = Math.min(width, limit) - 24;
+    const fit = (room - labelled) / size >= LABELLED_CELL ? (room - labelled) / size : room / size;
+    this.cell = Math.max(SMALLEST_CELL, Math.min(LARGEST_CELL, fit * this.zoom));
+    if (this.cell > 4) this.cell = Math.floor(this.cell);
+    this.margin = (this.cell >= LABELLED_CELL ? labelled : 0) + 20;
+    const extent = this.margin + size * this.cell + 1;
+    this.width = Math.min(extent, width);
+    this.height = Math.min(extent, limit);
+    this.whole.style.width = this.whole.style.height = extent + "px";
+    if (!again && this.box.clientWidth < width) this.measure(true); // a scroll bar took its place
+  }
+
+  font(weight = 400) {
+    return `${weight} ${Math.max(10, Math.min(13, this.cell ? this.cell * 0.8 : 13))}px ${getComputedStyle(this.box).fontFamily}`;
+  }
+
+  paint() {
+    const pen = sharpen(this.canvas, this.width, this.height);
+    const { margin, cell } = this;
+    const { size } = this.matrix;
+    const left = this.box.scrollLeft;
+    const top = this.box.scrollTop;
+    const first = (offset) => Math.max(0, Math.floor(offset / cell));
+    const last = (offset, length) => Math.min(size, Math.ceil((offset + length - margin) / cell));
+    const span = { rows: [first(top), last(top, this.height)], columns: [first(left), last(left, this.width)] };
+    pen.save();
+    pen.beginPath();
+    pen.rect(margin, margin, this.width - margin, this.height - margin);
+    pen.clip();
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(this.cells.canvas, margin - left, margin - top, size * cell, size * cell);
+    if (cell >= 6) this.paintGrid(pen, span, left, top);
+    if (cell >= COUNTED_CELL) this.paintCounts(pen, span, left, top);
+    pen.strokeStyle = colour("soft");
+    pen.strokeRect(margin - left + 0.5, margin - top + 0.5, size * cell, size * cell);
+    if (this.cursor) this.paintCursor(pen, left, top);
+    pen.restore();
+    this.paintNames(pen, span, left, top);
+  }
+
+  paintGrid(pen, { rows, columns }, left, top) {
+    const { margin, cell } = this;
+    pen.strokeStyle = colour("grid");
+    pen.beginPath();
+    for (let row = rows[0]; row <= rows[1]; row += 1) {
+      pen.moveTo(margin - left, margin - top + row * cell + 0.5);
+      pen.lineTo(this.width, margin - top + row * cell + 0.5);
+    }
+    for (let column = columns[0]; column <= columns[1]; column += 1) {
+      pen.moveTo(margin - left + column * cell + 0.5, margin - top);
+      pen.lineTo(margin - left + column * cell + 0.5, this.height);
+    }
+    pen.stroke();
+  }
+
+  paintCounts(pen, { rows, columns }, left, top) {
+    const { margin, cell, cells, matrix } = this;
+    pen.font = this.font();
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    for (let row = rows[0]; row < rows[1]; row += 1) {
+      for (let column = columns[0]; column < columns[1]; column += 1) {
+        const count = matrix.at(row, column);
+        if (!count) continue;
+        const [r, g, b] = cells.image.data.subarray(4 * (row * matrix.size + column));
+        pen.fillStyle = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14171a" : "#ffffff";
+        const text = String(Math.round(count * 10) / 10);
+        pen.fillText(text, margin - left + (column + 0.5) * cell, margin - top + (row + 0.5) * cell + 1);
+      }
+    }
+  }
+
+  paintCursor(pen, left, top) {
+    const [row, column] = this.cursor;
+    const side = Math.max(this.cell, 5);
+    const nudge = (side - this.cell) / 2;
+    pen.lineWidth = 2;
+    pen.strokeStyle = colour("ink");
+    pen.strokeRect(this.margin - left + column * this.cell - nudge, this.margin - top + row * this.cell - nudge, side, side);
+    pen.lineWidth = 1;
+  }
+
+  paintNames(pen, { rows, columns }, left, top) {
+    const { margin, cell, matrix } = this;
+    const room = margin - 20 - 8;
+    pen.textBaseline = "middle";
+    pen.textAlign = "right";
+    for (let row = rows[0]; cell >= LABELLED_CELL && row < rows[1]; row += 1) {
+      const y = margin - top + (row + 0.5) * cell;
+      if (y < margin) continue;
+      this.pickNamePen(pen, row === this.cursor?.[0]);
+      pen.fillText(shorten(pen, matrix.name(row), room), margin - 6, y);
+    }
+    pen.textAlign = "left";
+    for (let column = columns[0]; cell >= LABELLED_CELL && column < columns[1]; column += 1) {
+      const x = margin - left + (column + 0.5) * cell;
+      if (x < margin) continue;
+      this.pickNamePen(pen, column === this.cursor?.[1]);
+      pen.save();
+      pen.translate(x, margin - 6);
+      pen.rotate(-Math.PI / 2);
+      pen.fillText(shorten(pen, matrix.name(column), room), 0, 0);
+      pen.restore();
+    }
+    this.paintAxes(pen);
+  }
+
+  pickNamePen(pen, chosen) {
+    pen.font = this.font(chosen ? 700 : 400);
+    pen.fillStyle = colour(chosen ? "ink" : "soft");
+  }
+
+  paintAxes(pen) {
+    pen.font = `600 12px ${getComputedStyle(this.box).fontFamily}`;
+    pen.fillStyle = colour("soft");
+    pen.textAlign = "center";
+    pen.fillText("taken for →", (this.margin + this.width) / 2, 9);
+    pen.save();
+    pen.translate(9, (this.margin + this.height) / 2);
+    pen.rotate(-Math.PI / 2);
+    pen.fillText("← true class", 0, 0);
+    pen.restore();
+  }
+
+  /* The ten pairs that were mixed up most, as a list. */
+  listMistakes() {
+    const { matrix } = this;
+    const found = [];
+    for (let row = 0; row < matrix.size; row += 1) {
+      for (let column = 0; column < matrix.size; column += 1) {
+        const count = row === column ? 0 : matrix.at(row, column);
+        if (count) found.push([count, row, column]);
+      }
+    }
+    found.sort((a, b) => b[0] - a[0]);
+    const items = found.slice(0, 10).map(([count, row, column]) => {
+      const item = element("li");
+      const names = `${matrix.name(row)} → ${matrix.name(column)}`;
+      item.append(element("span", names), element("span", `${count} of ${matrix.sum(row)}`));
+      return item;
+    });
+    byId("confusion-pairs").replaceChildren(...(items.length ? items : [element("li", "No mistake was made.")]));
+  }
+
+  describe([row, column]) {
+    const { matrix } = this;
+    const count = matrix.at(row, column);
+    return {
+      names: row === column ? `${matrix.name(row)}: right` : `${matrix.name(row)} → ${matrix.name(column)}`,
+      count: `${count} of ${matrix.sum(row)} (${percentOf(count, matrix.sum(row))})`,
+    };
+  }
+
+  /* The cell under a point of the window, or null. */
+  find(x, y) {
+    const box = this.canvas.getBoundingClientRect();
+    if (x - box.left < this.margin || y - box.top < this.margin) return null;
+    const column = Math.floor((x - box.left - this.margin + this.box.scrollLeft) / this.cell);
+    const row = Math.floor((y - box.top - this.margin + this.box.scrollTop) / this.cell);
+    return row >= 0 && column >= 0 && row < this.matrix.size && column < this.matrix.size ? [row, column] : null;
+  }
+
+  point(cell, aloud) {
+    this.cursor = cell;
+    this.paint();
+    if (!cell) return tip.hide();
+    const { names, count } = this.describe(cell);
+    const box = this.canvas.getBoundingClientRect();
+    const x = box.left + this.margin - this.box.scrollLeft + (cell[1] + 0.5) * this.cell;
+    const y = box.top + this.margin - this.box.scrollTop + (cell[0] + 0.5) * this.cell;
+    tip.show(x + this.cell / 2, y, [element("b", names), element("span", count)]);
+    if (aloud) speak(`${names}, ${count}`);
+    return undefined;
+  }
+
+  /* Move the cursor by key and keep it in view. */
+  step(rows, columns) {
+    const last = this.matrix.size - 1;
+    const [row, column] = this.cursor ?? [0, -columns];
+    const cell = [Math.min(last, Math.max(0, row + rows)), Math.min(last, Math.max(0, column + columns))];
+    const clear = (offset, place, length) => {
+      const start = place * this.cell;
+      return Math.max(start + this.cell + this.margin - length, Math.min(offset, start));
+    };
+    this.box.scrollLeft = clear(this.box.scrollLeft, cell[1], this.width);
+    this.box.scrollTop = clear(this.box.scrollTop, cell[0], this.height);
+    this.point(cell, true);
+  }
+
+  resize(factor) {
+    const before = this.cell;
+    this.zoom = factor ? this.zoom * factor : 1;
+    this.draw();
+    if (factor && this.cell === before) this.zoom /= factor;
+  }
+
+  listen() {
+    const keys = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const { box } = this;
+    box.addEventListener("pointermove", (event) => this.point(this.find(event.clientX, event.clientY), false));
+    box.addEventListener("pointerdown", (event) => this.point(this.find(event.clientX, event.clientY), true));
+    box.addEventListener("pointerleave", () => this.point(null, false));
+    box.addEventListener("blur", () => this.point(null, false));
+    box.addEventListener("scroll", () => this.paint());
+    box.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.point(null, false);
+      if (!keys[event.key]) return;
+      event.preventDefault();
+      this.step(...keys[event.key]);
+    });
+    byId("confusion-record").addEventListener("change", () => this.load());
+    byId("confusion-order").addEventListener("change", () => this.load());
+    byId("confusion-in").addEventListener("click", () => this.resize(1.6));
+    byId("confusion-out").addEventListener("click", () => this.resize(1 / 1.6));
+    byId("confusion-fit").addEventListener("click", () => this.resize(0));
+  }
+}
+
+function startConfusion() {
+  const chart = new ConfusionMatrix(readData("confusion-data"), byId("confusion-box"));
+  chart.load();
+  charts.push(() => chart.draw());
+}

@@ -1,0 +1,10 @@
+/* Notes every error on <html data-errors>, so that a test (or a curious reader) can see it. */
+(() => {
+  const note = (text) => {
+    const root = document.documentElement;
+    root.dataset.errors = (root.dataset.errors ? root.dataset.errors + "; " : "") + text;
+  };
+  addEventListener("error", (event) => note(event.message || "a part of the page did not load"), true);
+  addEventListener("unhandledrejection", (event) => note(String(event.reason)));
+  addEventListener("securitypolicyviolation", (event) => note("refused: " + event.violatedDirective));
+})();

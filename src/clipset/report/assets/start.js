@@ -1,0 +1,8 @@
+/* Draw what the page has; say so on <html data-charts> when all of it is drawn. */
+if (byId("curve-data")) startCurves();
+if (byId("confusion-data")) startConfusion();
+if (byId("map-data")) startMap();
+addEventListener("scroll", () => tip.hide(), { passive: true });
+addEventListener("resize", drawAll);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+document.documentElement.dataset.charts = "drawn";

@@ -1,0 +1,141 @@
+"""A run's folder: what was run, with what, on which machine, and how long each step took."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from clipset.config import read_json, write_json
+from clipset.errors import RunError
+
+FORMAT = 1
+PACKAGES = ("clipset", "torch", "numpy", "av", "openvino", "scikit-learn", "safetensors")
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step: the seconds of the run that did the work, and a mark of what it was done from."""
+
+    name: str
+    seconds: float = 0.0
+    fingerprint: str = ""
+    skipped: bool = False
+
+
+class Run:
+    """A folder that belongs to one run; `run.json` is rewritten after every step."""
+
+    def __init__(self, folder: Path, *, recipe: dict[str, Any], seed: int, device: str) -> None:
+        self.folder = folder
+        before = _claim(folder)
+        self.content: dict[str, Any] = {
+            "format": FORMAT,
+            "recipe": recipe,
+            "seed": seed,
+            "device": device,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "environment": environment(),
+        }
+        self.steps = {step["name"]: StepRecord(**step) for step in before.get("steps", [])}
+        self._write()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[StepRecord]:
+        """Time a step; one that was done before keeps the time that it took then."""
+        old = self.steps.get(name)
+        record = StepRecord(name, fingerprint=old.fingerprint if old else "")
+        began = time.perf_counter()
+        yield record
+        record.seconds = time.perf_counter() - began
+        if record.skipped and old is not None:
+            record.seconds = old.seconds
+        self.steps[name] = record
+        self._write()
+
+    def _write(self) -> None:
+        steps = [asdict(step) for step in self.steps.values()]
+        write_json(self.folder / "run.json", self.content | {"steps": steps})
+
+
+def _claim(folder: Path) -> dict[str, Any]:
+    """Make the folder, or go on with a run that is there; anything else in it is left alone."""
+    marker = folder / "run.json"
+    try:
+        if marker.is_file():
+            return read_run(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise RunError(f"{folder} holds something that is no clipset run; use another folder")
+        write_json(marker, {"format": FORMAT})
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}") from None
+    return {}
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What `run.json` of a folder says."""
+    path = folder / "run.json"
+    if not path.is_file():
+        raise RunError(f"{folder} is no clipset run (no run.json); run `clipset run` first")
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
+    return content
+
+
+def environment() -> dict[str, str]:
+    """The machine and the versions that a number depends on."""
+    found = {"python": platform.python_version(), "system": platform.platform(terse=True)}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    found |= {"processor": _processor(), "cores": str(os.cpu_count()), "memory": _memory()}
+    commit = _commit()
+    return found | ({"commit": commit} if commit else {})
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return "unknown"
+    return f"{total / 2**30:.0f} GiB"
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that clipset runs from, if it runs from one."""
+    here = Path(__file__).resolve().parents[2]
+    if not (here / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

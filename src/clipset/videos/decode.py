@@ -1,0 +1,107 @@
+"""open_video: exact frames of any video file, chosen by presentation time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from jaxtyping import Float64, UInt8
+from numpy import ndarray
+
+from clipset.errors import VideoError
+from clipset.videos.decoder import Decoder
+from clipset.videos.picture import Painter, pose_of, scaled_size, square_size
+from clipset.videos.scan import Scan, VideoFile, check_size, scan_packets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VideoInfo:
+    """What a scan of the whole file found.
+
+    `frame_times` is the presentation time of every frame in seconds, the first one 0, increasing;
+    `duration` reaches from the first frame to the end of the last one.
+    """
+
+    width: int
+    height: int
+    frame_times: Float64[ndarray, " frames"]
+    duration: float
+    expected_frames: int | None
+    codec: str
+
+
+def open_video(path: Path, *, threads: int = 1) -> VideoReader:
+    """A reader of the frames of `path`; raises VideoError with a short reason if it has none."""
+    file = VideoFile(path, threads)
+    try:
+        return VideoReader(file, scan_packets(file))
+    except BaseException:
+        file.close()
+        raise
+
+
+class VideoReader:
+    """Frames of one video by number. Close it, or use it in a `with` block."""
+
+    def __init__(self, file: VideoFile, scan: Scan) -> None:
+        self._decoder = Decoder(file, scan)
+        first = self._decoder.first_frame()
+        width, height = square_size(first, file.stream)
+        check_size(width, height)
+        self._pose = pose_of(first)
+        if self._pose.transposed:
+            width, height = height, width
+        self._found: set[int] = set()
+        self.info = VideoInfo(
+            width=width,
+            height=height,
+            frame_times=scan.times,
+            duration=scan.duration,
+            expected_frames=file.stream.frames or None,
+            codec=file.stream.codec_context.name,
+        )
+
+    @property
+    def frames_found(self) -> int:
+        """How many of the frames that were asked for really decoded."""
+        return len(self._found)
+
+    def frames(
+        self, wanted: Sequence[int], *, short_side: int | None = None
+    ) -> Iterator[tuple[int, UInt8[ndarray, "H W 3"]]]:
+        """Each wanted frame once, in order, as RGB; scaled down if its shorter side is too long.
+
+        A frame that does not decode is replaced by the nearest earlier one that does, or by the
+        next one if there is none earlier; `frames_found` does not count it.
+        """
+        self._check(wanted)
+        size = scaled_size(self.info.width, self.info.height, short_side)
+        painter = Painter(*size, self._pose)
+        for number, frame, found in self._decoder.frames(wanted):
+            if found:
+                self._found.add(number)
+            yield number, painter.paint(frame)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._decoder.file.close()
+
+    def __enter__(self) -> VideoReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check(self, wanted: Sequence[int]) -> None:
+        numbers = np.asarray(wanted, dtype=np.int64)
+        last = len(self.info.frame_times) - 1
+        if len(numbers) and (numbers[0] < 0 or numbers[-1] > last or (np.diff(numbers) < 1).any()):
+            raise VideoError(f"frames must be asked for in increasing order, from 0 to {last}")

@@ -1,0 +1,155 @@
+"""Decoder: which packets to decode so that the wanted frames come out, and which ones came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import av
+import numpy as np
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from jaxtyping import Bool, Int64
+from numpy import ndarray
+
+from clipset.errors import VideoError
+from clipset.videos.scan import Scan, VideoFile, stamp_of
+
+PATIENCE = 40  # packets after its own that a frame may take to come out of the decoder
+
+
+class Decoder:
+    """Decodes as little as is needed to show the wanted frames, going forward through the file.
+
+    `position` is the next packet to decode; `began` is the one at which decoding last began.
+    """
+
+    def __init__(self, file: VideoFile, scan: Scan) -> None:
+        self.file = file
+        self.scan = scan
+        self.may_skip = scan.frame_of is not None
+        self.restart()
+
+    def restart(self) -> None:
+        """Go back to the first packet."""
+        if self.scan.packets is not None:
+            self.packets: Iterator[Packet[VideoStream]] = iter(self.scan.packets)
+        else:
+            self.file.reopen()
+            self.packets = self._packets_from_disk()
+        self._begin_at(0)
+
+    def first_frame(self) -> VideoFrame:
+        """The first frame that decodes."""
+        self.restart()
+        while (decoded := self._decode_next()) is not None:
+            for frame in decoded.values():
+                return frame
+        raise VideoError("no frame could be decoded")
+
+    def frames(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame, bool]]:
+        """Each wanted frame: its number, a decoded frame, and whether it is the very one."""
+        self.restart()
+        recent: dict[
+            int, VideoFrame
+        ] = {}  # the last frame before the wanted one, and all later ones
+        for number, start, home in zip(wanted, *self._places(wanted), strict=True):
+            while number not in recent:
+                if self.may_skip and start > self.position:
+                    self._skip_to(start)
+                decoded = self._decode_next()
+                recent.update(decoded or {})
+                _forget_before(number, recent)
+                late = self.position > home + PATIENCE + self.file.threads
+                if number in recent or not (decoded is None or (late and recent)):
+                    continue
+                if self.began == 0:
+                    break
+                self.may_skip = False  # what a keyframe does not give may come from the start
+                self.restart()
+            yield number, _nearest(number, recent), number in recent
+
+    def _places(self, wanted: Sequence[int]) -> tuple[list[int], list[int]]:
+        """For each wanted frame: the packet to begin decoding at, and its own packet."""
+        if self.scan.frame_of is None:
+            return [0] * len(wanted), [int(number) for number in wanted]
+        frame_of = self.scan.frame_of
+        packet_of = np.empty(len(self.scan.times), dtype=np.int64)
+        packet_of[frame_of[frame_of >= 0]] = np.flatnonzero(frame_of >= 0)
+        homes = packet_of[np.asarray(wanted, dtype=np.int64)]
+        keys = _begins(self.scan.key, frame_of)
+        by_time = np.searchsorted(frame_of[keys], np.asarray(wanted), side="right") - 1
+        by_place = np.searchsorted(keys, homes, side="right") - 1
+        best = np.minimum(by_time, by_place)
+        return np.where(best >= 0, keys[best], 0).tolist(), homes.tolist()
+
+    def _packets_from_disk(self) -> Iterator[Packet[VideoStream]]:
+        """The packets, read again; they must be those that the scan saw."""
+        number = 0
+        for packet in self.file.packets():
+            if number == len(self.scan.dts) or stamp_of(packet.dts) != self.scan.dts[number]:
+                raise VideoError("the file changed while it was read")
+            packet.opaque = (number,)
+            yield packet
+            number += 1
+        if number < len(self.scan.dts):
+            raise VideoError("the file changed while it was read")
+
+    def _begin_at(self, number: int) -> None:
+        self.context = self.file.stream.codec_context
+        if self.context.is_open:
+            self.context.flush_buffers()
+        self.position = self.began = number
+        self.count = 0
+        self.drained = False
+
+    def _skip_to(self, number: int) -> None:
+        """Pass over packets without decoding them."""
+        for _ in range(number - self.position):
+            next(self.packets)
+        self._begin_at(number)
+
+    def _decode_next(self) -> dict[int, VideoFrame] | None:
+        """The frames that the next packet sets free; None at the end."""
+        if self.drained:
+            return None
+        packet = next(self.packets, None)
+        if packet is None:
+            self.drained = True
+        self.position += packet is not None
+        try:
+            frames = self.context.decode(packet)
+        except (av.FFmpegError, ValueError):
+            self.count += packet is not None
+            return {}
+        return {self._number(frame): frame for frame in frames}
+
+    def _number(self, frame: VideoFrame) -> int:
+        """Which frame of the video this is."""
+        if self.scan.frame_of is None or not isinstance(frame.opaque, tuple):
+            self.count += 1
+            return self.count - 1
+        return int(self.scan.frame_of[frame.opaque[0]])
+
+
+def _begins(
+    key: Bool[ndarray, " packets"], frame_of: Int64[ndarray, " packets"]
+) -> Int64[ndarray, " keys"]:
+    """The packets at which decoding can begin; each shows a later frame than those before it."""
+    keys = np.flatnonzero(key & (frame_of >= 0))
+    latest = np.maximum.accumulate(frame_of[keys])
+    return keys[frame_of[keys] == latest] if len(keys) else np.zeros(1, dtype=np.int64)
+
+
+def _forget_before(number: int, recent: dict[int, VideoFrame]) -> None:
+    """Keep only the last of the frames before `number`."""
+    for index in sorted(index for index in recent if index < number)[:-1]:
+        del recent[index]
+
+
+def _nearest(number: int, recent: dict[int, VideoFrame]) -> VideoFrame:
+    """The frame itself, or the last one before it, or the first one after it."""
+    if not recent:
+        raise VideoError("no frame could be decoded")
+    before = [index for index in recent if index <= number]
+    return recent[max(before) if before else min(recent)]

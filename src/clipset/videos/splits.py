@@ -1,0 +1,65 @@
+"""Who learns and who is tested: random splits by class and by group."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from clipset.errors import CatalogError
+from clipset.videos.catalog import Catalog, Video
+
+
+def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catalog:
+    """Give each labelled video the split train or test; a catalog that has splits stays as it is.
+
+    Every class keeps its share in both, and at least one video in train. Videos of one group stay
+    together.
+    """
+    if not 0.0 < test_fraction < 1.0:
+        raise CatalogError(f"the test fraction must lie between 0 and 1, got {test_fraction}")
+    if catalog.splits:
+        return catalog
+    labelled = [video for video in catalog if video.label is not None]
+    tested = _choose_tested(labelled, test_fraction, np.random.default_rng(seed))
+    return catalog.only(
+        replace(video, split="test" if video.id in tested else "train") if video.label else video
+        for video in catalog
+    )
+
+
+def _choose_tested(
+    videos: list[Video], test_fraction: float, generator: np.random.Generator
+) -> set[str]:
+    """The ids of the test videos: groups in random order, each taken if that brings classes nearer
+    to their share and leaves them something to learn from."""
+    sizes = Counter(video.label for video in videos)
+    wanted = {label: _share(size, test_fraction) for label, size in sizes.items()}
+    taken: Counter[str | None] = Counter()
+    tested: set[str] = set()
+    groups = _groups(videos)
+    for place in generator.permutation(len(groups)):
+        group = groups[place]
+        adds = Counter(video.label for video in group)
+        leaves_some = all(taken[label] + n < sizes[label] for label, n in adds.items())
+        before = sum(abs(wanted[label] - taken[label]) for label in adds)
+        after = sum(abs(wanted[label] - taken[label] - n) for label, n in adds.items())
+        if leaves_some and after < before:
+            taken.update(adds)
+            tested.update(video.id for video in group)
+    return tested
+
+
+def _share(size: int, fraction: float) -> int:
+    """How many of a class's videos are for testing: at least one, if one is left for training."""
+    return min(max(1, round(size * fraction)), size - 1)
+
+
+def _groups(videos: list[Video]) -> list[list[Video]]:
+    """Videos that must stay together; one without a group stands alone."""
+    groups: dict[tuple[str, str], list[Video]] = defaultdict(list)
+    for video in videos:
+        key = ("video", video.id) if video.group is None else ("group", video.group)
+        groups[key].append(video)
+    return list(groups.values())

@@ -1,0 +1,155 @@
+"""The whole walk, from videos to a report, in one folder that can be run again and goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clipset.videos.datasets import read_videos
+from clipset.videos.splits import assign_splits
+
+from clipset.config import fingerprint, read_json, to_mapping, write_json
+from clipset.errors import ProbeError, RunError
+from clipset.features.extract import extract
+from clipset.features.store import FeatureStore, open_store
+from clipset.model.scale import ScaleModel
+from clipset.probes.problem import pose_problem
+from clipset.probes.suite import run_probes
+from clipset.progress import say
+from clipset.recipe import Recipe
+from clipset.report.gather import gather_content
+from clipset.report.page import write_report
+from clipset.representation import represent, write_representations
+from clipset.runs import Run
+from clipset.training.checkpoint import as_device, read_card
+from clipset.training.pretrain import pretrain, ssl_videos
+from clipset.videos.catalog import Catalog, write_catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkSummary:
+    """What came out of a walk, and where it lies."""
+
+    folder: Path
+    report: Path
+    videos: int
+    failed: int
+    records: list[dict[str, Any]]
+    seconds: dict[str, float]
+    note: str = ""
+
+
+def walk(
+    videos: Path | Catalog,
+    out: Path,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+) -> WalkSummary:
+    """Catalog, extract, pre-train, represent, probe and report; what is done already is not done again."""
+    recipe = recipe or Recipe()
+    chosen = as_device(device)
+    run = Run(out, recipe=to_mapping(recipe), seed=seed, device=str(chosen))
+    with run.step("catalog"):
+        catalog = videos if isinstance(videos, Catalog) else read_videos(videos)
+        catalog = assign_splits(catalog, test_fraction=recipe.test_fraction, seed=seed)
+        write_catalog(catalog, out / "catalog.csv")
+        say(describe(catalog))
+    with run.step("extract") as step:
+        step.skipped = _is_extracted(out / "store", catalog)
+        extract(catalog, out / "store", recipe.extract, seed=seed, device=device)
+        store = open_store(out / "store")
+    with run.step("pretrain") as step:
+        before = _fingerprint_of_model(out / "model")
+        model, note = _pretrain(store, out, recipe, seed, device)
+        step.fingerprint = _fingerprint_of_model(out / "model")
+        step.skipped = step.fingerprint != "" and step.fingerprint == before
+    with run.step("represent") as step:
+        mark = fingerprint(run.steps["pretrain"].fingerprint, store.manifest, catalog.fingerprint)
+        step.skipped = step.fingerprint == mark
+        if not step.skipped:
+            encoder = None if model is None else model.encoder
+            table = represent(store, encoder, device=chosen)
+            write_representations(table, out / "representation")
+            step.fingerprint = mark
+    with run.step("probe") as step:
+        mark = fingerprint(recipe.probe, run.steps["represent"].fingerprint, seed)
+        step.skipped = step.fingerprint == mark and (out / "results.json").is_file()
+        if not step.skipped:
+            note = _probe(store, catalog, model, out, recipe, seed) or note
+            step.fingerprint = mark
+    records = read_json(out / "results.json")
+    with run.step("report"):
+        write_report(gather_content(out), out / "report.html")
+    return WalkSummary(
+        folder=out,
+        report=out / "report.html",
+        videos=len(store),
+        failed=len(store.failed),
+        records=records,
+        seconds={step.name: step.seconds for step in run.steps.values()},
+        note=note,
+    )
+
+
+def describe(catalog: Catalog) -> str:
+    """A catalog in one line."""
+    classes = f", {len(catalog.classes)} classes" if catalog.classes else ", no labels"
+    splits = "".join(f", {len(catalog.split(name))} {name}" for name in catalog.splits)
+    return f"{len(catalog)} videos{classes}{splits}"
+
+
+def _is_extracted(folder: Path, catalog: Catalog) -> bool:
+    if not (folder / "ledger.sqlite").is_file():
+        return False
+    store = FeatureStore(folder)
+    settled = {entry.id for entry in (*store.entries, *store.failed)}
+    return settled >= {video.id for video in catalog}
+
+
+def _fingerprint_of_model(folder: Path) -> str:
+    return read_card(folder).fingerprint if (folder / "model.json").is_file() else ""
+
+
+def _pretrain(
+    store: FeatureStore, out: Path, recipe: Recipe, seed: int, device: str
+) -> tuple[ScaleModel | None, str]:
+    """Two videos are needed to contrast; with fewer the walk goes on with the backbone alone."""
+    if len(ssl_videos(store, recipe.pretrain.ssl_split)) < 2:
+        note = "not pre-trained: contrast needs at least two videos"
+        say(note)
+        return None, note
+    return pretrain(store, out / "model", recipe.pretrain, seed=seed, device=device), ""
+
+
+def _probe(
+    store: FeatureStore,
+    catalog: Catalog,
+    model: ScaleModel | None,
+    out: Path,
+    recipe: Recipe,
+    seed: int,
+) -> str:
+    """Judge the result if the videos have labels that can be told apart; else say why not."""
+    try:
+        problem = pose_problem(store, catalog)
+    except ProbeError as reason:
+        say(f"not probed: {reason}")
+        write_json(out / "results.json", [])
+        return f"not probed: {reason}"
+    results = run_probes(problem, model, recipe.probe, seed=seed)
+    write_json(out / "results.json", to_mapping(results))
+    return ""
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run."""
+    path = folder / "results.json"
+    if not path.is_file():
+        raise RunError(f"{folder} has no results.json; run `clipset run` or `clipset probe` first")
+    records = read_json(path)
+    if not isinstance(records, list):
+        raise RunError(f"{path} is not a list of records")
+    return records

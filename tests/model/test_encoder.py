@@ -1,0 +1,74 @@
+"""Laws of the set encoder."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clipset.errors import ModelError
+from clipset.model.config import ModelConfig
+from clipset.model.encoder import SetEncoder
+from clipset.model.scale import make_encoder
+
+
+def small_encoder(seed: int = 0) -> SetEncoder:
+    torch.manual_seed(seed)
+    return make_encoder(6, ModelConfig(width=32, layers=2)).eval()
+
+
+@settings(max_examples=20, deadline=None)
+@given(clips=st.integers(1, 9), seed=st.integers(0, 2**31))
+def test_the_order_of_the_clips_does_not_change_the_set_token(clips: int, seed: int) -> None:
+    encoder = small_encoder()
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(2, clips, 6, generator=generator)
+    boxes = torch.rand(2, clips, 6, generator=generator)
+    order = torch.randperm(clips, generator=generator)
+    straight, mixed = encoder(features, boxes), encoder(features[:, order], boxes[:, order])
+    torch.testing.assert_close(straight.set_token, mixed.set_token, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        straight.clip_tokens[:, order], mixed.clip_tokens, atol=1e-5, rtol=1e-4
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_the_features_of_masked_clips_do_not_influence_the_output(seed: int) -> None:
+    encoder = small_encoder()
+    generator = torch.Generator().manual_seed(seed)
+    features, other = torch.randn(2, 3, 5, 6, generator=generator).unbind()
+    boxes = torch.rand(3, 5, 6, generator=generator)
+    masked = torch.rand(3, 5, generator=generator) < 0.5
+    changed = torch.where(masked[..., None], other, features)
+    before, after = encoder(features, boxes, masked), encoder(changed, boxes, masked)
+    assert torch.equal(before.clip_tokens, after.clip_tokens)
+    assert torch.equal(before.set_token, after.set_token)
+
+
+def test_where_a_clip_is_changes_what_the_set_means() -> None:
+    encoder = small_encoder()
+    features, boxes = torch.randn(1, 4, 6), torch.rand(1, 4, 6)
+    swapped = boxes[:, [1, 0, 2, 3]]
+    assert not torch.allclose(
+        encoder(features, boxes).set_token, encoder(features, swapped).set_token
+    )
+
+
+def test_one_video_of_a_batch_does_not_see_the_others() -> None:
+    encoder = small_encoder()
+    features, boxes = torch.randn(3, 4, 6), torch.rand(3, 4, 6)
+    together, alone = encoder(features, boxes), encoder(features[1:2], boxes[1:2])
+    torch.testing.assert_close(together.set_token[1:2], alone.set_token, atol=1e-6, rtol=1e-5)
+
+
+def test_features_are_standardised_before_anything_else() -> None:
+    encoder = small_encoder()
+    features, boxes = torch.randn(2, 4, 6), torch.rand(2, 4, 6)
+    before = encoder(features, boxes).set_token
+    encoder.standardise_by(torch.full((6,), 3.0), torch.full((6,), 2.0))
+    torch.testing.assert_close(encoder(features * 2 + 3, boxes).set_token, before)
+
+
+def test_a_width_that_heads_cannot_share_is_refused() -> None:
+    with pytest.raises(ModelError, match="multiple of 32"):
+        ModelConfig(width=100)

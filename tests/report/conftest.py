@@ -1,0 +1,293 @@
+"""A made-up run to draw, and a real browser to draw it in."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from clipset.report import (
+    Counts,
+    FactGroup,
+    FailedVideo,
+    Hit,
+    MapPoint,
+    Neighbours,
+    ReportContent,
+    Step,
+    Strip,
+)
+
+WORDS = ("circle", "square", "star", "ring", "cross", "bar", "wave", "dot")
+ROWS = (
+    ("backbone", "knn", 0.30, 0.10),
+    ("scale", "knn", 0.55, 0.11),
+    ("backbone", "linear", 0.3125, 0.10),
+    ("scale", "linear", 0.70, 0.10),
+    ("backbone", "mlp", 0.34, 0.10),
+    ("backbone", "transformer", 0.60, 0.11),
+    ("scale", "finetune", 0.875, 0.07),
+)
+
+
+def jpeg(rng: np.random.Generator, hue: int, progress: float, size: tuple[int, int]) -> bytes:
+    """A frame: a disc that crosses a noisy ground."""
+    ground = rng.integers(20, 70, (*size[::-1], 3), dtype=np.uint8)
+    image = Image.fromarray(ground)
+    x, y = progress * size[0], size[1] * (0.5 + 0.3 * np.sin(6 * progress + hue))
+    shade = tuple(int(v) for v in 130 + 120 * np.cos([hue, hue + 2, hue + 4]))
+    ImageDraw.Draw(image).ellipse((x - 14, y - 14, x + 14, y + 14), fill=shade)
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=75)
+    return file.getvalue()
+
+
+def class_names(number: int) -> list[str]:
+    """As many names as asked for, each of two events in an order."""
+    pairs = [f"{a} then {b}" for a in WORDS for b in WORDS if a != b]
+    return sorted(pairs[place * 5 % 56] if place < 8 else f"class {place:03d}" for place in range(number))
+
+
+def record(
+    features: str, probe: str, value: float, half: float, classes: list[str], rng: np.random.Generator
+) -> dict[str, Any]:
+    """A record as in results.json, with a confusion matrix that agrees with its value."""
+    size = len(classes)
+    mistakes = rng.dirichlet(np.full(size, 0.3), size) * (1 - value)
+    shares = mistakes + value * np.eye(size)
+    counts = np.stack([rng.multinomial(10, row / row.sum()) for row in shares])
+    return {
+        "features": features,
+        "probe": probe,
+        "metric": "accuracy",
+        "value": value,
+        "interval": [max(0.0, value - half), min(1.0, value + half)],
+        "n": 10 * size,
+        "seeds": [0, 1, 2],
+        "selected_on": "validation",
+        "split": "test",
+        "chance": 1 / size,
+        "seconds": 1.5,
+        "per_class": {c: float(counts[i, i] / 10) for i, c in enumerate(classes)},
+        "confusion": {"classes": classes, "counts": counts.tolist()},
+    }
+
+
+def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportContent:
+    """A run over `videos` videos, with every part filled."""
+    rng = np.random.default_rng(seed)
+    names = class_names(classes)
+    centres = rng.normal(0, 6, (classes, 2))
+    sizes = [(96, 72), (96, 54), (54, 96), (96, 96)]
+
+    def strip(video: int) -> Strip:
+        size = sizes[video % 4]
+        frames = tuple(jpeg(rng, video % classes, (k + 0.5) / 5, size) for k in range(5))
+        return Strip(video_id=video_id(video), label=names[video % classes], frames=frames)
+
+    def video_id(video: int) -> str:
+        return f"{names[video % classes].replace(' ', '_')}/video_{video:04d}.mp4"
+
+    points = []
+    for video in range(videos):
+        x, y = centres[video % classes] + rng.normal(0, 1.6, 2)
+        points.append(
+            MapPoint(
+                video_id=video_id(video),
+                x=float(x),
+                y=float(y),
+                label=names[video % classes],
+                split="test" if video % 3 == 0 else "train",
+                thumbnail=jpeg(rng, video % classes, float(rng.random()), sizes[video % 4]),
+            )
+        )
+    epochs = np.arange(1, 61)
+    fall = np.exp(-epochs / 15)
+    curves = {
+        "loss": 3.1 + 7 * fall,
+        "masked_clip": 1.9 + 4 * fall,
+        "set_contrast": 1.2 + 3 * fall,
+        "masked_clip_accuracy": 0.62 * (1 - fall),
+        "set_accuracy": 0.88 * (1 - fall**2),
+        "learning_rate": 5e-4 * (1 + np.cos(np.pi * epochs / 60)) / 2,
+    }
+    noise = rng.normal(1, 0.015, (len(curves), len(epochs)))
+    neighbours = []
+    for query in range(5):
+        places = [query + classes * k for k in range(1, 5)] + [query + 1 + classes * 6]
+        hits = [Hit(strip=strip(v), score=0.97 - 0.05 * k) for k, v in enumerate(places)]
+        neighbours.append(Neighbours(query=strip(query), hits=tuple(hits)))
+    return ReportContent(
+        title="Shapes in order",
+        subtitle="240 rendered videos whose label is the order of two events",
+        counts=Counts(videos=videos, classes=classes, clips=31 * videos, hours=0.43),
+        facts=[
+            FactGroup(
+                name="Recipe",
+                rows=[
+                    ("command", "clipset run videos --out runs/shapes --seed 0"),
+                    ("backbone", "efficientnet_lite0 (ImageNet)"),
+                    ("seed", "0"),
+                    ("clips", "16 random, 5×3 regular"),
+                ],
+            ),
+            FactGroup(name="Versions", rows=[("clipset", "0.1.0"), ("torch", "2.13.0")]),
+            FactGroup(name="Machine", rows=[("processor", "2 cores, AVX2"), ("memory", "24 GB")]),
+        ],
+        steps=[
+            Step(name="catalog", seconds=0.4),
+            Step(name="extract", seconds=0, note="done before"),
+            Step(name="pretrain", seconds=72.5),
+            Step(name="represent", seconds=3.2),
+            Step(name="probe", seconds=41),
+        ],
+        records=[record(*row, names, rng) for row in ROWS],
+        curves={
+            name: [(int(e), float(v)) for e, v in zip(epochs, values * noise[i], strict=True)]
+            for i, (name, values) in enumerate(curves.items())
+        },
+        map_points=points,
+        neighbours=neighbours,
+        failed=[
+            FailedVideo(video_id="broken/empty.mp4", reason="the file is empty"),
+            FailedVideo(video_id="broken/voice only.mp4", reason="no video stream, audio only"),
+            FailedVideo(video_id="broken/cut.avi", reason="97 of 175 frames could be decoded"),
+        ],
+    )
+
+
+class Browser:
+    """One page in headless Chromium, driven over the browser's own pipe: no port, no library."""
+
+    def __init__(self, executable: str, profile: Path) -> None:
+        to_browser, self._to_browser = os.pipe()
+        self._from_browser, from_browser = os.pipe()
+        flags = (
+            "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+            "--disable-background-networking --disable-component-update --disable-sync "
+            f"--disable-dev-shm-usage --remote-debugging-pipe --user-data-dir={profile}"
+        )
+        self._process = subprocess.Popen(
+            ["sh", "-c", f'exec "$0" {flags} about:blank 3<&{to_browser} 4>&{from_browser}', executable],
+            pass_fds=(to_browser, from_browser),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._pending = b""
+        self._number = 0
+        self._session: str | None = None
+        self._events: list[dict[str, Any]] = []
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Network"):
+            self.send(f"{domain}.enable")
+
+    def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command of the DevTools protocol, and its answer."""
+        self._number += 1
+        command = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            command["sessionId"] = self._session
+        os.write(self._to_browser, json.dumps(command).encode() + b"\0")
+        while (message := self._receive()).get("id") != self._number:
+            self._events.append(message)
+        if "error" in message:
+            raise RuntimeError(f"{method}: {message['error']}")
+        result: dict[str, Any] = message["result"]
+        return result
+
+    def open(self, path: Path, *, width: int = 1440, height: int = 900, dark: bool = False) -> None:
+        """Show a file in a window of that size and wait until it is loaded."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme])
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+        self._events.clear()
+        self.send("Page.navigate", url=path.resolve().as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
+            self._events.append(self._receive())
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression on the page."""
+        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def move(self, x: float, y: float) -> None:
+        """Move the mouse to a point of the window."""
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, x: float, y: float) -> None:
+        """Press and release the mouse at a point of the window."""
+        self.move(x, y)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send(
+                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
+            )
+
+    def press(self, key: str) -> None:
+        """Press and release a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    def requests(self) -> list[str]:
+        """The addresses that the page has asked for since it was opened."""
+        sent = (e for e in self._events if e.get("method") == "Network.requestWillBeSent")
+        return [event["params"]["request"]["url"] for event in sent]
+
+    def close(self) -> None:
+        """End the browser and wait for it."""
+        self._session = None
+        self.send("Browser.close")
+        self._process.wait(timeout=30)
+        os.close(self._to_browser)
+        os.close(self._from_browser)
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._pending:
+            chunk = os.read(self._from_browser, 1 << 16)
+            if not chunk:
+                raise RuntimeError("the browser ended")
+            self._pending += chunk
+        message, self._pending = self._pending.split(b"\0", 1)
+        event: dict[str, Any] = json.loads(message)
+        return event
+
+
+@pytest.fixture(scope="session")
+def run_content() -> ReportContent:
+    """A run of 240 videos in 8 classes with every part filled."""
+    return make_content()
+
+
+@pytest.fixture(scope="session")
+def content_of() -> Callable[..., ReportContent]:
+    """Makes runs of other sizes."""
+    return make_content
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium for the tests that look at pages."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser")
+    if executable is None:
+        pytest.skip("there is no chromium on PATH; install it to test the page in a browser")
+    opened = Browser(executable, tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.close()

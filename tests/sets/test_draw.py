@@ -1,0 +1,62 @@
+"""Laws of drawing sets, masks and batches."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clipset.sets.clips import VideoClips
+from clipset.sets.draw import draw_batches, draw_mask, draw_set_pair, draw_subset
+
+
+def numbered_clips(videos: int, clips: int) -> VideoClips:
+    """Clips whose only feature is their own number."""
+    numbers = torch.arange(videos * clips, dtype=torch.float32).view(videos, clips, 1)
+    return VideoClips(numbers, numbers.expand(-1, -1, 6).clone())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5), st.integers(2, 6), st.integers(0, 4), st.integers(0, 2**31))
+def test_two_sets_share_no_clip(videos: int, per_set: int, spare: int, seed: int) -> None:
+    clips = numbered_clips(videos, 2 * per_set + spare)
+    pair = draw_set_pair(clips, per_set, 0.25, torch.Generator().manual_seed(seed))
+    for video in range(videos):
+        chosen = pair.features[:, video].flatten().tolist()
+        assert len(set(chosen)) == 2 * per_set
+        assert set(chosen) <= set(clips.features[video].flatten().tolist())
+    assert torch.equal(pair.features.expand_as(pair.boxes), pair.boxes)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 12), st.floats(0.01, 0.99), st.integers(0, 2**31))
+def test_some_clips_of_each_set_are_hidden_but_never_all(
+    per_set: int, ratio: float, seed: int
+) -> None:
+    masked = draw_mask(4, per_set, ratio, torch.Generator().manual_seed(seed))
+    counts = masked.sum(dim=-1)
+    assert counts.unique().numel() == 1
+    assert 1 <= counts[0, 0] < per_set
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 2**31))
+def test_an_epoch_shows_every_video_once(videos: int, batch: int, seed: int) -> None:
+    batches = draw_batches(videos, batch, torch.Generator().manual_seed(seed))
+    assert sorted(torch.cat(batches).tolist()) == list(range(videos))
+    assert max(map(len, batches)) <= batch
+    assert max(map(len, batches)) - min(map(len, batches)) <= 1
+
+
+def test_the_same_seed_draws_the_same_sets() -> None:
+    clips = numbered_clips(3, 16)
+    one, two = (draw_set_pair(clips, 8, 0.25, torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(one.features, two.features)
+    assert torch.equal(one.masked, two.masked)
+
+
+def test_a_subset_holds_different_clips_of_its_own_video() -> None:
+    clips = numbered_clips(4, 10)
+    subset = draw_subset(clips, 6, torch.Generator().manual_seed(0))
+    for video in range(4):
+        chosen = subset.features[video].flatten().tolist()
+        assert len(set(chosen)) == 6
+        assert set(chosen) <= set(clips.features[video].flatten().tolist())
