@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,17 @@ from clipset.report import (
     Strip,
 )
 
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
+    "--remote-debugging-pipe"
+)
+LAUNCH = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)  # the browser reads commands from 3 and answers on 4
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 WORDS = ("circle", "square", "star", "ring", "cross", "bar", "wave", "dot")
 ROWS = (
     ("backbone", "knn", 0.30, 0.10),
@@ -54,11 +67,18 @@ def jpeg(rng: np.random.Generator, hue: int, progress: float, size: tuple[int, i
 def class_names(number: int) -> list[str]:
     """As many names as asked for, each of two events in an order."""
     pairs = [f"{a} then {b}" for a in WORDS for b in WORDS if a != b]
-    return sorted(pairs[place * 5 % 56] if place < 8 else f"class {place:03d}" for place in range(number))
+    return sorted(
+        pairs[place * 5 % 56] if place < 8 else f"class {place:03d}" for place in range(number)
+    )
 
 
 def record(
-    features: str, probe: str, value: float, half: float, classes: list[str], rng: np.random.Generator
+    features: str,
+    probe: str,
+    value: float,
+    half: float,
+    classes: list[str],
+    rng: np.random.Generator,
 ) -> dict[str, Any]:
     """A record as in results.json, with a confusion matrix that agrees with its value."""
     size = len(classes)
@@ -171,24 +191,24 @@ class Browser:
     def __init__(self, executable: str, profile: Path) -> None:
         to_browser, self._to_browser = os.pipe()
         self._from_browser, from_browser = os.pipe()
-        flags = (
-            "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-            "--disable-background-networking --disable-component-update --disable-sync "
-            f"--disable-dev-shm-usage --remote-debugging-pipe --user-data-dir={profile}"
-        )
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_browser, from_browser)]
+        flags = [*FLAGS.split(), f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$0" {flags} about:blank 3<&{to_browser} 4>&{from_browser}', executable],
-            pass_fds=(to_browser, from_browser),
+            [sys.executable, "-c", LAUNCH, *map(str, ends), executable, *flags],
+            pass_fds=ends,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(to_browser)
-        os.close(from_browser)
+        for end in (to_browser, from_browser, *ends):
+            os.close(end)
         self._pending = b""
         self._number = 0
         self._session: str | None = None
         self._events: list[dict[str, Any]] = []
+
+    def start(self) -> None:
+        """Open an empty page and listen to it."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -237,9 +257,11 @@ class Browser:
         """Press and release the mouse at a point of the window."""
         self.move(x, y)
         for kind in ("mousePressed", "mouseReleased"):
-            self.send(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
-            )
+            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def tap(self, x: float, y: float) -> None:
+        """Touch a point of the window with a finger and lift it."""
+        self.send("Input.synthesizeTapGesture", x=x, y=y, gestureSourceType="touch")
 
     def press(self, key: str) -> None:
         """Press and release a key."""
@@ -253,9 +275,12 @@ class Browser:
 
     def close(self) -> None:
         """End the browser and wait for it."""
-        self._session = None
-        self.send("Browser.close")
-        self._process.wait(timeout=30)
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         os.close(self._to_browser)
         os.close(self._from_browser)
 
@@ -289,5 +314,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if executable is None:
         pytest.skip("there is no chromium on PATH; install it to test the page in a browser")
     opened = Browser(executable, tmp_path_factory.mktemp("chromium"))
-    yield opened
-    opened.close()
+    try:
+        opened.start()
+        yield opened
+    finally:
+        opened.close()

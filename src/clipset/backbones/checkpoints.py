@@ -1,4 +1,4 @@
-"""Checkpoint files: where they are, how they are read without running code, and how their keys map.
+"""Checkpoint files: how they are read without running code, and how their keys map.
 
 Every key of a file is used or named as dropped; anything else is an error that lists the keys.
 """
@@ -6,7 +6,6 @@ Every key of a file is used or named as dropped; anything else is an error that 
 from __future__ import annotations
 
 import argparse
-import os
 import pickle
 import re
 import warnings
@@ -62,21 +61,6 @@ class Layout:
     drops: tuple[str, ...] = ()
 
 
-def weights_folder() -> Path:
-    """Where downloaded checkpoints are looked for."""
-    return Path(os.environ.get("CLIPSET_WEIGHTS") or "~/.cache/clipset/weights").expanduser()
-
-
-def weights_finder(file: str) -> Callable[[], Path | None]:
-    """A function that finds `file`, or the same name with .safetensors, in the weights folder."""
-
-    def find() -> Path | None:
-        path = weights_folder() / file
-        return next((p for p in (path, path.with_suffix(".safetensors")) if p.is_file()), None)
-
-    return find
-
-
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, read without running anything that is in it."""
     if not path.is_file():
@@ -121,8 +105,11 @@ def state_of(content: Mapping[str, Any], where: str) -> State:
     """The same mapping once it is sure that it holds tensors only; `module.` is taken off."""
     strange = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
     if strange:
+        levels = [level for level in content.values() if isinstance(level, Mapping)]
+        inside = {k: v for level in levels for k, v in level.items() if isinstance(v, Tensor)}
         raise BackboneError(
-            f"{where} holds more than tensors: {listed(strange)}; give a checkpoint"
+            f"{where} holds more than the tensors of a network ({listed(strange)}); "
+            f"{describe(inside)}"
         )
     wrapped = bool(content) and all(key.startswith("module.") for key in content)
     return {
@@ -139,7 +126,15 @@ def load_network(build: Callable[[], N], state: State, layout: Layout, path: Pat
 
 
 def load_strictly(network: nn.Module, state: State, layout: Layout, path: Path) -> None:
-    """Put the tensors of `state` into `network`; every key must be used or dropped by name."""
+    """Put the tensors of `state` into `network`, in float32."""
+    named = match_keys(network, state, layout, path)
+    check_finite(named, path)
+    owned = {key: _own(tensor) for key, tensor in named.items()}
+    network.load_state_dict(owned, strict=True, assign=True)
+
+
+def match_keys(network: nn.Module, state: State, layout: Layout, path: Path) -> State:
+    """The tensors under the names of `network`; every key must be used or dropped by name."""
     named = _name(state, layout, path)
     wanted = network.state_dict()
     problems = [
@@ -153,10 +148,7 @@ def load_strictly(network: nn.Module, state: State, layout: Layout, path: Path) 
     ]
     if problems:
         raise BackboneError(f"{path} does not fit: keys {', '.join(problems)}; {describe(state)}")
-    check_finite(named, path)
-    network.load_state_dict(
-        {key: _own(tensor) for key, tensor in named.items()}, strict=True, assign=True
-    )
+    return named
 
 
 def check_finite(state: State, path: Path) -> None:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import Layout, load_network, read_state, weights_finder
-from clipset.backbones.registry import BackboneSpec, Entry, Weights
+from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import Attention, FramePatches, Perceptron, check_grid
 
 LAYOUT = Layout(drops=(r"mask_token",))
@@ -78,13 +78,13 @@ class DINOv2(nn.Module):
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         features = self.frame_features(clips.flatten(0, 1))  # (B T, D)
-        return features.unflatten(0, (clips.shape[0], clips.shape[1])).mean(dim=1)
+        return features.unflatten(0, clips.shape[:2]).mean(dim=1)  # type: ignore[no-any-return]
 
     def frame_features(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B D"]:
         """The class token of each frame."""
         maps = self.patch_embed(frames)  # (B, D, h, w)
         patches = maps.flatten(2).transpose(1, 2)
-        patches = patches + self.positions(maps.shape[2], maps.shape[3]).flatten(0, 1)
+        patches = patches + self.positions(int(maps.shape[2]), int(maps.shape[3])).flatten(0, 1)
         summary = (self.cls_token + self.pos_embed[:, :1]).expand(len(frames), -1, -1)
         tokens = torch.cat([summary, patches], dim=1)
         for block in self.blocks:
@@ -93,12 +93,13 @@ class DINOv2(nn.Module):
 
     def positions(self, rows: int, columns: int) -> Float[Tensor, "h w D"]:
         """The table on another grid, by the authors' bicubic rule."""
-        table = self.pos_embed[0, 1:].unflatten(0, (self.side, self.side))
+        table: Tensor = self.pos_embed[0, 1:].unflatten(0, (self.side, self.side))
         if (rows, columns) == (self.side, self.side):
             return table
         factors = ((rows + OFFSET) / self.side, (columns + OFFSET) / self.side)
         maps = table.movedim(-1, 0)[None]  # (1, D, h, w)
-        return F.interpolate(maps, scale_factor=factors, mode="bicubic")[0].movedim(0, -1)
+        resized: Tensor = F.interpolate(maps, scale_factor=factors, mode="bicubic")[0]
+        return resized.movedim(0, -1)
 
 
 def load_dinov2(path: Path, config: DINOv2Config) -> DINOv2:
@@ -128,7 +129,7 @@ def _entry(name: str, config: DINOv2Config) -> Entry:
         check_grid(spec.name, spec.frames, spec.size, tubelet=1, patch=config.patch)
         return load_dinov2(path, config)
 
-    return Entry(spec=spec, find_weights=weights_finder(spec.weights.file), make=make)
+    return Entry(spec=spec, find_weights=InWeightsFolder(spec.weights.file), make=make)
 
 
 ENTRIES = (

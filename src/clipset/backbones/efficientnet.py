@@ -6,9 +6,8 @@ The weights were trained on ImageNet. A clip's feature is the mean of its frames
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
-from clipset.backbones.registry import BackboneSpec, Entry, Weights
-from clipset.errors import BackboneError
+from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.registry import BackboneSpec, Entry, InPackage, Weights
 
 STAGES = (  # blocks, kernel, stride, expansion, channels
     (1, 3, 1, 1, 16),
@@ -30,7 +29,12 @@ STAGES = (  # blocks, kernel, stride, expansion, channels
     (1, 3, 1, 6, 320),
 )
 NORM_EPSILON = 1e-3
-KEYS_SHOWN = 12  # of each kind, in an error about keys
+FILE_NAMES = {  # ours and the file's
+    "stem.conv": "_conv_stem", "stem.norm": "_bn0", "head.conv": "_conv_head", "head.norm": "_bn1",
+    "classifier": "_fc", "expand.conv": "_expand_conv", "expand.norm": "_bn0",
+    "depthwise.conv": "_depthwise_conv", "depthwise.norm": "_bn1", "project.conv": "_project_conv",
+    "project.norm": "_bn2",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +59,8 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, input: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K h w"]:
         """Pad by what the input's size asks for, then convolve."""
-        top, bottom = same_padding(input.shape[2], self.kernel_size[0], self.stride[0])
-        left, right = same_padding(input.shape[3], self.kernel_size[1], self.stride[1])
+        top, bottom = same_padding(int(input.shape[2]), self.kernel_size[0], self.stride[0])
+        left, right = same_padding(int(input.shape[3]), self.kernel_size[1], self.stride[1])
         if (top, left) != (bottom, right):
             input, top, left = F.pad(input, (left, right, top, bottom)), 0, 0
         return F.conv2d(
@@ -120,7 +124,7 @@ class EfficientNetLite(nn.Module):
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
         """The features of normalised clips: their frames' features, averaged."""
         features = self.frame_features(clips.flatten(0, 1))  # (B*T, D)
-        return features.unflatten(0, (-1, clips.shape[1])).mean(dim=1)
+        return features.reshape(-1, clips.shape[1], features.shape[1]).mean(dim=1)
 
     def frame_features(self, frames: Float[Tensor, "N 3 S S"]) -> Float[Tensor, "N D"]:
         """The last feature maps of normalised images, averaged over the image."""
@@ -147,77 +151,9 @@ def fold_batch_norm(network: nn.Module) -> None:
             unit.norm = nn.Identity()
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The named tensors of a torch file; code in the file is never run."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a broken file can fail anywhere inside torch
-        raise BackboneError(
-            f"{path} is not a readable file of weights ({type(error).__name__}): it is cut short, "
-            "or holds more than tensors; get it again from where it came"
-        ) from None
-    if not isinstance(content, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()
-    ):
-        raise BackboneError(
-            f"{path} does not hold named tensors; is it another kind of checkpoint?"
-        )
-    return dict(content)
-
-
-def load_strictly(
-    network: nn.Module, tensors: Mapping[str, Tensor], where: str, file_key: Callable[[str], str]
-) -> None:
-    """Give the network its weights: every key used, none missing, every shape right, all finite.
-
-    `file_key` tells the file's name for a key of the network.
-    """
-    own = network.state_dict()
-    names = {file_key(key): key for key in own}
-    _refuse_other_keys(names, tensors, where)
-    for name, tensor in tensors.items():
-        if tensor.shape != own[names[name]].shape:
-            wanted = tuple(own[names[name]].shape)
-            raise BackboneError(f"{where}: {name} is {tuple(tensor.shape)}, needed is {wanted}")
-        if not torch.isfinite(tensor).all():
-            raise BackboneError(f"{where}: {name} holds values that are not finite")
-    network.load_state_dict({names[name]: tensor for name, tensor in tensors.items()}, assign=True)
-
-
-def file_in_package(package: str, *parts: str) -> Path | None:
-    """A file inside an installed package, found without importing it; None if it is not there."""
-    spec = find_spec(package)
-    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    files = [folder.joinpath(*parts) for folder in folders]
-    return next((file for file in files if file.is_file()), None)
-
-
-def _refuse_other_keys(wanted: Collection[str], given: Collection[str], where: str) -> None:
-    missing = [key for key in wanted if key not in given]
-    extra = [key for key in given if key not in wanted]
-    if missing or extra:
-        raise BackboneError(
-            f"{where} is of another model; missing keys: {_listed(missing)}; "
-            f"unexpected keys: {_listed(extra)}"
-        )
-
-
-def _listed(keys: list[str]) -> str:
-    rest = f" and {len(keys) - KEYS_SHOWN} more" if len(keys) > KEYS_SHOWN else ""
-    return (", ".join(keys[:KEYS_SHOWN]) or "none") + rest
-
-
 def _scaled_channels(base: int, width: float) -> int:
     nearest = max(8, int(base * width + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * base * width else nearest
-
-
-FILE_NAMES = {
-    "stem.conv": "_conv_stem", "stem.norm": "_bn0", "head.conv": "_conv_head", "head.norm": "_bn1",
-    "classifier": "_fc", "expand.conv": "_expand_conv", "expand.norm": "_bn0",
-    "depthwise.conv": "_depthwise_conv", "depthwise.norm": "_bn1", "project.conv": "_project_conv",
-    "project.norm": "_bn2",
-}  # fmt: skip
 
 
 def _file_key(key: str) -> str:
@@ -231,16 +167,15 @@ def _file_key(key: str) -> str:
 
 def load_efficientnet(variant: Variant, path: Path) -> EfficientNetLite:
     """The network with the weights of a file, as it was trained: batch norms still apart."""
+    build = partial(EfficientNetLite, variant.width, variant.depth)
     with torch.device("meta"):
-        network = EfficientNetLite(variant.width, variant.depth)
-    load_strictly(network, read_tensors(path), str(path), _file_key)
-    return network.eval()
+        own_keys = {_file_key(key): key for key in build().state_dict()}
+    layout = Layout()
+    state = {own_keys.get(key, key): value for key, value in read_state(path, layout).items()}
+    return load_network(build, state, layout, path).eval()
 
 
 def _entry(variant: Variant, size: int) -> Entry:
-    def find() -> Path | None:
-        return file_in_package(variant.package, "models", variant.file)
-
     def make(_: BackboneSpec, path: Path) -> nn.Module:
         network = load_efficientnet(variant, path)
         fold_batch_norm(network)
@@ -256,7 +191,9 @@ def _entry(variant: Variant, size: int) -> Entry:
         ),
         paper="Tan and Le, EfficientNet: Rethinking Model Scaling for CNNs, ICML 2019 (Lite, 2020)",
     )  # fmt: skip
-    return Entry(spec=spec, find_weights=find, make=make)
+    return Entry(
+        spec=spec, find_weights=InPackage(variant.package, f"models/{variant.file}"), make=make
+    )
 
 
 LITE0 = Variant(
@@ -275,5 +212,5 @@ LITE2 = Variant(
     sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 )  # fmt: skip
 
-# Lite0 is the default on a laptop: half its native size is six times as fast.
+# Lite0 is the default, fed at half its native size: that is what a laptop can do.
 ENTRIES = (_entry(LITE0, 112), _entry(LITE1, LITE1.size), _entry(LITE2, LITE2.size))

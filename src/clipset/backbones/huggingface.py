@@ -46,7 +46,7 @@ class HuggingFaceBackbone(nn.Module):
         if self.family.video:
             return self.features(clips)
         features = self.features(clips.flatten(0, 1))  # (B T, D)
-        return features.unflatten(0, (clips.shape[0], clips.shape[1])).mean(dim=1)
+        return features.unflatten(0, clips.shape[:2]).mean(dim=1)  # type: ignore[no-any-return]
 
     def features(self, pixels: Tensor) -> Float[Tensor, "B D"]:
         """The pooled output for a batch of clips or of frames."""
@@ -80,7 +80,7 @@ def entry(name: str) -> Entry:
         weights=Weights(
             file=" or ".join(WEIGHTS),
             licence=read_licence(folder),
-            source=f"the folder {model}" if Path(model).is_dir() else f"huggingface.co/{model}",
+            source=model if Path(model).expanduser().is_dir() else f"huggingface.co/{model}",
         ),
         paper=f"{config.model_type} of Hugging Face transformers",
     )
@@ -213,7 +213,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def _check_keys(found: dict[str, Any], family: Family, path: Path) -> None:
-    """Every weight of the model is in the file, and every other key of the file is dropped by name."""
+    """Every weight of the model is in the file; every other key is dropped by name."""
     unknown = sorted(key for key in found["unexpected_keys"] if not re.fullmatch(family.drops, key))
     shapes = [f"{key}: {tuple(a)} instead of {tuple(b)}" for key, a, b in found["mismatched_keys"]]
     problems = [

@@ -1,9 +1,10 @@
-"""The files of a Hugging Face model: where its folder is, its weights, and how its input is made."""
+"""The files of a Hugging Face model: its folder, its weights, and how its input is made."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,25 +37,30 @@ def find_folder(name: str) -> Path:
         return folder
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or name.startswith("."):
         raise BackboneError(f"there is no folder {folder}; give a folder or a name of the hub")
-    return _download(name, ("*.json", "README.md"))
+    return _download(name, ("*.json", "README.md"), lambda found: (found / "config.json").is_file())
 
 
-def find_weights(name: str) -> Path | None:
+def find_weights(name: str) -> Path:
     """The weights in the folder of a model; safetensors if there are any."""
     folder = find_folder(name)
+    if not Path(name).expanduser().is_dir():
+        for pattern in ("model*.safetensors", "pytorch_model.bin"):
+            if not _has_weights(folder):
+                folder = _download(name, ("*.json", pattern), _has_weights)
     found = _weights_in(folder)
-    if found is None and not Path(name).expanduser().is_dir():
-        folder = _download(name, ("model*.safetensors",))
-        if _weights_in(folder) is None:
-            folder = _download(name, ("pytorch_model.bin",))
-        found = _weights_in(folder)
+    if found is None:
+        raise BackboneError(f"{folder} has no weights: none of {', '.join(WEIGHTS)}")
     return found
 
 
 def read_preprocessing(folder: Path) -> Preprocessing:
     """Mean, std and size from the model's own preprocessor file."""
     values = _read_preprocessor(folder)
+    if "Vivit" in str(values.get("image_processor_type")):  # its own defaults: pixels to -1..1
+        values = {"rescale_factor": 1 / 127.5, "offset": True} | dict(values)
     factor = float(values.get("rescale_factor", 1 / 255)) if values.get("do_rescale", True) else 1.0
+    if factor <= 0:
+        raise BackboneError(f"rescale_factor in {folder} must be above 0, got {factor}")
     shift = 1.0 if values.get("offset", False) else 0.0
     mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     if values.get("do_normalize", True):
@@ -72,6 +78,15 @@ def read_licence(folder: Path) -> str:
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     found = re.search(r"\A---\n.*?^license:\s*(\S+)", text, flags=re.MULTILINE | re.DOTALL)
     return found[1] if found else "not stated; see the model card"
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether the weights are there, and all parts of them if they are in parts."""
+    found = _weights_in(folder)
+    if found is None or not found.name.endswith(".index.json"):
+        return found is not None
+    parts = _mapping(read_json(found), found).get("weight_map", {})
+    return all((folder / part).is_file() for part in parts.values())
 
 
 def _weights_in(folder: Path) -> Path | None:
@@ -110,7 +125,7 @@ def _triple(values: Mapping[str, Any], key: str, folder: Path) -> Triple:
     return (float(given[0]), float(given[1]), float(given[2]))
 
 
-def _each(change: Any, values: Triple) -> Triple:
+def _each(change: Callable[[float], float], values: Triple) -> Triple:
     return (change(values[0]), change(values[1]), change(values[2]))
 
 
@@ -126,18 +141,23 @@ def _size(values: Mapping[str, Any], folder: Path) -> int | None:
     return None if size is None else int(size)
 
 
-def _download(name: str, patterns: tuple[str, ...]) -> Path:
-    """The folder of a model of the hub: from the local cache if it is there, else over the network."""
+def _download(name: str, patterns: tuple[str, ...], whole: Callable[[Path], bool]) -> Path:
+    """The folder of a model of the hub: the copy in its cache if that is whole, else a download."""
     try:
         from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise BackboneError(
-            f"hf:{name} needs the hub; install it: pip install 'clipset[hf]'"
+            f"hf:{name} is no folder, and the hub needs: pip install 'clipset[hf]'"
         ) from None
     try:
+        with suppress(LocalEntryNotFoundError):
+            cached = Path(snapshot_download(name, local_files_only=True))
+            if whole(cached):
+                return cached
         return Path(snapshot_download(name, allow_patterns=list(patterns)))
     except Exception as error:  # of the network, of the hub, of the name
         raise BackboneError(
-            f"hf:{name} is no folder and could not be downloaded ({type(error).__name__}); download "
+            f"hf:{name} is no folder and cannot be downloaded ({type(error).__name__}); download "
             "the model where there is a network and give its folder: hf:/path/to/folder"
         ) from None

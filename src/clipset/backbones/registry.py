@@ -6,19 +6,29 @@ Adding a backbone is one new file beside this one and one line in FAMILIES.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clipset.config import near_names
+from clipset.config import near_names, read_json
 from clipset.errors import BackboneError
 
 if TYPE_CHECKING:
     from torch import nn
 
-FAMILIES = ("efficientnet",)  # modules of this package; each has a tuple ENTRIES
+FAMILIES = (  # modules of this package; each has a tuple ENTRIES
+    "efficientnet",
+    "i3d",
+    "svt",
+    "slow_r50",
+    "videomae",
+    "dinov2",
+    "vjepa2",
+)
 DEFAULT = "efficientnet_lite0"
 
 
@@ -73,6 +83,36 @@ class Entry:
     make: Callable[[BackboneSpec, Path], nn.Module]
 
 
+@dataclass(frozen=True, slots=True)
+class InWeightsFolder:
+    """Finds a file that was downloaded by hand, or the same name with .safetensors."""
+
+    file: str
+
+    def __call__(self) -> Path | None:
+        path = weights_folder() / self.file
+        return next((p for p in (path, path.with_suffix(".safetensors")) if p.is_file()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class InPackage:
+    """Finds a file inside an installed package, without importing it."""
+
+    package: str
+    file: str
+
+    def __call__(self) -> Path | None:
+        spec = find_spec(self.package)
+        folders = (spec and spec.submodule_search_locations) or ()
+        paths = [Path(folder) / self.file for folder in folders]
+        return next((path for path in paths if path.is_file()), None)
+
+
+def weights_folder() -> Path:
+    """Where checkpoints that were downloaded by hand are looked for."""
+    return Path(os.environ.get("CLIPSET_WEIGHTS") or "~/.cache/clipset/weights").expanduser()
+
+
 def list_backbones() -> tuple[Entry, ...]:
     """Every backbone that clipset knows, in the order of FAMILIES."""
     modules = [import_module(f"clipset.backbones.{family}") for family in FAMILIES]
@@ -80,7 +120,11 @@ def list_backbones() -> tuple[Entry, ...]:
 
 
 def find_backbone(name: str) -> Entry:
-    """The registry's line for a name."""
+    """The registry's line for a name; `hf:<folder or name>` is any model of Hugging Face."""
+    if name.startswith("hf:"):
+        huggingface = import_module("clipset.backbones.huggingface")
+        entry: Entry = huggingface.entry(name)
+        return entry
     entries = {entry.spec.name: entry for entry in list_backbones()}
     if name not in entries:
         raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
@@ -99,11 +143,8 @@ def load_backbone(
     entry = find_backbone(name)
     path = weights or entry.find_weights()
     if path is None or not path.is_file():
-        missing = entry.spec.weights
-        raise BackboneError(
-            f"the weights of {name} are not here ({path or missing.file}); get them from {missing.source}"
-        )
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        raise BackboneError(_where_to_get(entry, path))
+    digest = _digest(path)
     expected = entry.spec.weights.sha256
     if weights is None and expected is not None and digest != expected:
         raise BackboneError(
@@ -119,3 +160,31 @@ def load_backbone(
     )
     network = entry.make(spec, path).eval().requires_grad_(False)
     return spec, network
+
+
+def _where_to_get(entry: Entry, path: Path | None) -> str:
+    """What to do when the weights are not here."""
+    weights = entry.spec.weights
+    place = ""
+    if isinstance(entry.find_weights, InWeightsFolder):
+        place = f" and put them into {weights_folder()} (CLIPSET_WEIGHTS names another folder)"
+    return (
+        f"the weights of {entry.spec.name} are not here ({path or weights.file}); "
+        f"get them from {weights.source}{place}"
+    )
+
+
+def _digest(path: Path) -> str:
+    """The sha256 of a file; of an index of parts, of the index and all parts."""
+    names = {path.name}
+    if path.name.endswith(".index.json"):
+        names |= set(read_json(path).get("weight_map", {}).values())
+    missing = sorted(name for name in names if not (path.parent / name).is_file())
+    if missing:
+        raise BackboneError(f"{path} lists {missing[0]}, which is not beside it; download it too")
+    digests = []
+    for name in sorted(names):
+        with (path.parent / name).open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    whole = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return digests[0] if len(digests) == 1 else whole

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import Layout, load_network, read_state, weights_finder
-from clipset.backbones.registry import BackboneSpec, Entry, Weights
+from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 
 TRAINING_STATE = (r"ptr", r"queue_x", r"iter", r"knn_mem\.memory")
 # The momentum copy, which the paper uses, and the online copy of the same file.
@@ -150,7 +150,7 @@ ENTRIES = (
             paper="A Large-Scale Study on Unsupervised Spatiotemporal Representation Learning "
             "(Feichtenhofer et al., CVPR 2021)",
         ),
-        find_weights=weights_finder("BYOL_SlowR50_16x4_T4_epoch_00200.pyth"),
+        find_weights=InWeightsFolder("BYOL_SlowR50_16x4_T4_epoch_00200.pyth"),
         make=make,
     ),
 )

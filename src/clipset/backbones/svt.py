@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import Layout, load_network, read_state, weights_finder
-from clipset.backbones.registry import BackboneSpec, Entry, Weights
+from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
     FramePatches,
@@ -71,7 +71,7 @@ class DividedBlock(nn.Module):
         batch, _, places, _ = patches.shape
         tracks = patches.transpose(1, 2).flatten(0, 1)  # (B N, T, D)
         tracks = self.temporal_fc(self.temporal_attn(self.temporal_norm1(tracks)))
-        return tracks.unflatten(0, (batch, places)).transpose(1, 2)
+        return tracks.unflatten(0, (batch, places)).transpose(1, 2)  # type: ignore[no-any-return]
 
     def over_space(
         self, summary: Float[Tensor, "B 1 D"], patches: Float[Tensor, "B T N D"]
@@ -101,7 +101,7 @@ class SVT(nn.Module):
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         batch, frames = clips.shape[:2]
         maps = self.patch_embed(clips.flatten(0, 1))  # (B T, D, h, w)
-        grid = (frames, maps.shape[2], maps.shape[3])
+        grid = (int(frames), int(maps.shape[2]), int(maps.shape[3]))
         patches = maps.flatten(2).transpose(1, 2).unflatten(0, (batch, frames))  # (B, T, N, D)
         patches = patches + self.positions(grid).flatten(1, 2)
         summary = (self.cls_token + self.pos_embed[:, :1]).expand(batch, -1, -1)
@@ -151,7 +151,7 @@ ENTRIES = (
             ),
             paper="Self-supervised Video Transformer (Ranasinghe et al., CVPR 2022)",
         ),
-        find_weights=weights_finder("kinetics400_vitb_ssl.pth"),
+        find_weights=InWeightsFolder("kinetics400_vitb_ssl.pth"),
         make=make,
     ),
 )

@@ -98,12 +98,20 @@ def attend(
 def resize_trilinear(
     table: Float[Tensor, "t h w D"], grid: tuple[int, int, int]
 ) -> Float[Tensor, "T H W D"]:
-    """A table of positions over time, height and width on another grid (corners not aligned)."""
-    if tuple(table.shape[:3]) == grid:
-        return table
-    channels_first = table.movedim(-1, 0)[None]  # (1, D, t, h, w)
-    resized = F.interpolate(channels_first, size=grid, mode="trilinear", align_corners=False)
-    return resized[0].movedim(0, -1)
+    """A table of positions over time, height and width on another grid (corners not aligned).
+
+    Space first, then time, each only if it changes: the same as all three at once, which OpenVINO
+    gets wrong where one of them stays.
+    """
+    if tuple(table.shape[1:3]) != grid[1:]:
+        frames = table.movedim(-1, 1)  # (t, D, h, w)
+        frames = F.interpolate(frames, size=grid[1:], mode="bilinear", align_corners=False)
+        table = frames.movedim(1, -1)
+    if table.shape[0] != grid[0]:
+        tracks = table.flatten(1).T[None]  # (1, H W D, t)
+        tracks = F.interpolate(tracks, size=grid[0], mode="linear", align_corners=False)
+        table = tracks[0].T.unflatten(1, table.shape[1:])
+    return table
 
 
 def sinusoid_table(count: int, width: int) -> Float[Tensor, "N D"]:
@@ -118,7 +126,8 @@ def sinusoid_table(count: int, width: int) -> Float[Tensor, "N D"]:
 def check_grid(name: str, frames: int, size: int, *, tubelet: int, patch: int) -> None:
     """Refuse clips that do not divide into whole patches."""
     if frames % tubelet or size % patch:
+        whole = f"a multiple of {tubelet} frames and " if tubelet > 1 else ""
         raise BackboneError(
-            f"{name} needs a multiple of {tubelet} frames and of {patch} pixels, "
+            f"{name} needs {whole}a multiple of {patch} pixels, "
             f"got {frames} frames of {size} pixels"
         )

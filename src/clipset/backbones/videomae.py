@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import Layout, State, load_network, read_state, weights_finder
-from clipset.backbones.registry import BackboneSpec, Entry, Weights
+from clipset.backbones.checkpoints import Layout, State, load_network, read_state
+from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
     Block,
@@ -120,8 +120,8 @@ class VideoMAE(nn.Module):
     def tokens(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B N D"]:
         """All tokens after the last block (normed if the network was pre-trained only)."""
         maps = self.patch_embed(clips)  # (B, D, t, h, w)
-        positions = self.positions((maps.shape[2], maps.shape[3], maps.shape[4]))
-        tokens = maps.flatten(2).transpose(1, 2) + positions.flatten(0, 2)
+        grid = (int(maps.shape[2]), int(maps.shape[3]), int(maps.shape[4]))
+        tokens = maps.flatten(2).transpose(1, 2) + self.positions(grid).flatten(0, 2)
         for block in self.blocks:
             tokens = block(tokens)
         return self.norm(tokens)  # type: ignore[no-any-return]
@@ -201,7 +201,7 @@ def _entry(name: str, config: VideoMAEConfig, stride: int, row: str, hub: str) -
         check_grid(spec.name, spec.frames, spec.size, tubelet=config.tubelet, patch=config.patch)
         return load_videomae(path, config)
 
-    return Entry(spec=spec, find_weights=weights_finder(spec.weights.file), make=make)
+    return Entry(spec=spec, find_weights=InWeightsFolder(spec.weights.file), make=make)
 
 
 ENTRIES = (

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import Layout, load_network, read_state, weights_finder
-from clipset.backbones.registry import BackboneSpec, Entry, Weights
+from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
     Perceptron,
@@ -141,7 +141,7 @@ ENTRIES = (
             ),
             paper="V-JEPA 2 (Assran et al., 2025)",
         ),
-        find_weights=weights_finder("vitl.pt"),
+        find_weights=InWeightsFolder("vitl.pt"),
         make=make,
     ),
 )

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -128,7 +128,7 @@ class _Pool:
         child.wait()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
-                with _broken_pipe_is_fine():
+                with suppress(OSError):
                     pipe.close()
         self.children.discard(child)
 
@@ -168,14 +168,6 @@ class _Pool:
         if child.stdout.readinto(content) != answer.bytes:  # type: ignore[attr-defined]
             raise EOFError
         return Outcome(place, from_buffer(content, answer.facts, self.request))
-
-
-@contextmanager
-def _broken_pipe_is_fine() -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        pass
 
 
 def _name_of_exit(code: int) -> str:

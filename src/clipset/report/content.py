@@ -129,5 +129,5 @@ class ReportContent:
 def _require_jpeg(image: bytes, video_id: str) -> None:
     if not image.startswith(JPEG_START):
         raise ReportError(
-            f"an image of {video_id!r} starts with {image[:4]!r}, which is not JPEG; save it as JPEG"
+            f"an image of {video_id!r} starts with {image[:4]!r} and is not JPEG; save it as JPEG"
         )

@@ -82,9 +82,7 @@ def _details(
     )
 
 
-def _overlap_sentence(
-    speaker: ProbeRecord, baseline: ProbeRecord | None, verdict: Verdict
-) -> str:
+def _overlap_sentence(speaker: ProbeRecord, baseline: ProbeRecord | None, verdict: Verdict) -> str:
     if baseline is None or verdict != "unclear":
         return ""
     if speaker.interval is None or baseline.interval is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from clipset.config import write_atomic
 from clipset.errors import ReportError
@@ -19,7 +20,7 @@ from clipset.report.content import Counts, ReportContent
 from clipset.report.headline import describe, write_headline
 from clipset.report.records import Panel, group_records, read_record
 
-SCRIPTS = ("core.js", "curves.js", "confusion.js", "map.js", "start.js")
+SCRIPTS = ("core.js", "curves.js", "counts.js", "confusion.js", "map.js", "start.js")
 
 
 def write_report(content: ReportContent, path: Path) -> None:
@@ -46,6 +47,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["jpeg"] = _jpeg_source
+    environment.filters["unbroken"] = _keep_intervals_whole
     environment.filters["sentence_case"] = wording.sentence_case
     environment.globals["plural"] = wording.plural
     return environment
@@ -143,6 +145,12 @@ def _content_policy(scripts: Iterable[str]) -> str:
 
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+def _keep_intervals_whole(text: str) -> Markup:
+    """The text, escaped, with no line break inside an interval."""
+    whole = r'<span class="whole-words">\g<0></span>'
+    return Markup(re.sub(r"\(?[\d.]+–[\d.]+\)?[.,:]?", whole, str(escape(text))))
 
 
 def _jpeg_source(image: bytes) -> str:

@@ -78,6 +78,8 @@ def percent(fraction: Number, *, digits: int | None = None) -> str:
     """A fraction in percent, without the sign; by default one digit, and none if it is zero."""
     if digits is not None:
         return f"{100 * fraction:.{digits}f}"
+    if 0 < fraction < 0.01:
+        return f"{100 * fraction:.2g}"
     return f"{100 * fraction:.1f}".removesuffix(".0")
 
 

@@ -13,8 +13,9 @@ from numpy import ndarray
 
 from clipset.errors import VideoError
 from clipset.videos.decoder import Decoder
+from clipset.videos.file import VideoFile, check_size
 from clipset.videos.picture import Painter, pose_of, scaled_size, square_size
-from clipset.videos.scan import Scan, VideoFile, check_size, scan_packets
+from clipset.videos.scan import Scan, scan_packets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +56,7 @@ class VideoReader:
         if self._pose.transposed:
             width, height = height, width
         self._found: set[int] = set()
+        self._missing: set[int] = set()
         self.info = VideoInfo(
             width=width,
             height=height,
@@ -69,6 +71,11 @@ class VideoReader:
         """How many of the frames that were asked for really decoded."""
         return len(self._found)
 
+    @property
+    def frames_missing(self) -> int:
+        """How many of the frames that were asked for had to be replaced."""
+        return len(self._missing)
+
     def frames(
         self, wanted: Sequence[int], *, short_side: int | None = None
     ) -> Iterator[tuple[int, UInt8[ndarray, "H W 3"]]]:
@@ -81,8 +88,7 @@ class VideoReader:
         size = scaled_size(self.info.width, self.info.height, short_side)
         painter = Painter(*size, self._pose)
         for number, frame, found in self._decoder.frames(wanted):
-            if found:
-                self._found.add(number)
+            (self._found if found else self._missing).add(number)
             yield number, painter.paint(frame)
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import av
 import numpy as np
 from av.packet import Packet
 from av.video.frame import VideoFrame
@@ -13,7 +12,8 @@ from jaxtyping import Bool, Int64
 from numpy import ndarray
 
 from clipset.errors import VideoError
-from clipset.videos.scan import Scan, VideoFile, stamp_of
+from clipset.videos.file import READ_ERRORS, VideoFile
+from clipset.videos.scan import Scan, stamp_of
 
 PATIENCE = 40  # packets after its own that a frame may take to come out of the decoder
 
@@ -119,7 +119,7 @@ class Decoder:
         self.position += packet is not None
         try:
             frames = self.context.decode(packet)
-        except (av.FFmpegError, ValueError):
+        except READ_ERRORS:
             self.count += packet is not None
             return {}
         return {self._number(frame): frame for frame in frames}

@@ -5,16 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+import av
 import numpy as np
 from av.sidedata.sidedata import SideDataContainer, Type
 from av.video.frame import VideoFrame
-from av.video.reformatter import Interpolation, VideoReformatter
+from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from jaxtyping import UInt8
 from numpy import ndarray
 
+from clipset.errors import VideoError
+
 SQUARE_ENOUGH = 0.01  # pixels this close to square are taken for square
 MAX_STRETCH = 8
+SCALING = (  # the mean over the area that a pixel covers; the same bytes on every machine
+    Interpolation.AREA
+    | Interpolation.FULL_CHR_H_INT
+    | Interpolation.ACCURATE_RND
+    | Interpolation.BITEXACT
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +65,35 @@ class Painter:
 
     def paint(self, frame: VideoFrame) -> UInt8[ndarray, "H W 3"]:
         """The pixels of a frame as they are shown."""
-        picture = self.reformatter.reformat(
-            frame,
-            width=self.width,
-            height=self.height,
-            format="rgb24",
-            interpolation=Interpolation.BICUBIC,
-            threads=1,
-        )
-        pixels = picture.to_ndarray()
+        try:
+            pixels = self._convert(frame, None)
+        except av.FFmpegError:  # a colour space that FFmpeg cannot convert
+            pixels = self._convert_as_usual(frame)
         if self.pose.transposed:
             pixels = pixels.transpose(1, 0, 2)
         rows = slice(None, None, -1 if self.pose.upside_down else 1)
         columns = slice(None, None, -1 if self.pose.mirrored else 1)
         return np.ascontiguousarray(pixels[rows, columns], dtype=np.uint8)
+
+    def _convert(self, frame: VideoFrame, colours: int | None) -> UInt8[ndarray, "h w 3"]:
+        picture = self.reformatter.reformat(
+            frame,
+            width=self.width,
+            height=self.height,
+            format="rgb24",
+            src_colorspace=colours,
+            dst_colorspace=colours,
+            interpolation=SCALING,
+            threads=1,
+        )
+        return cast(UInt8[ndarray, "h w 3"], picture.to_ndarray())
+
+    def _convert_as_usual(self, frame: VideoFrame) -> UInt8[ndarray, "h w 3"]:
+        try:
+            return self._convert(frame, Colorspace.ITU709)
+        except av.FFmpegError as error:
+            reason = error.strerror or type(error).__name__
+            raise VideoError(f"frames cannot be turned into RGB ({reason.lower()})") from None
 
 
 def scaled_size(width: int, height: int, short_side: int | None) -> tuple[int, int]:

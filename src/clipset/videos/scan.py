@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
-from typing import cast
 
-import av
 import numpy as np
-from av.container import InputContainer
-from av.container.core import Flags
 from av.packet import Packet
-from av.stream import Disposition
 from av.video.stream import VideoStream
 from jaxtyping import Bool, Float64, Int64
 from numpy import ndarray
 
 from clipset.errors import VideoError
+from clipset.videos.file import VideoFile
 
-MAX_SIDE = 16_384
-MAX_PIXELS = 2**26
 MAX_PACKETS = 4_000_000
-KEPT_BYTES = (
-    2**26
-)  # packets of files up to this size stay in memory between the scan and the decoding
+KEPT_BYTES = 2**26  # up to this size, the packets stay in memory from the scan to the decoding
+PACKET_COST = 512  # bytes of memory that a packet takes besides its content
 JUMP_BACK = 1.0  # seconds; timestamps that fall back further start a new piece of the video
 FILLER = 16  # bytes; an MPEG-4 packet this small holds no picture
 NO_STAMP = int(np.iinfo(np.int64).min)
-
-# Containers that hold a video by themselves: no playlists, no lists of files, no photographs.
-CONTAINERS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,asf,flv,live_flv,gif,ogg,"
-    "m4v,h264,hevc,av1,obu,ivf,nut,mxf,dv,rm,wtv,apng,yuv4mpegpipe,mjpeg,nsv,swf"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,35 +39,9 @@ class Scan:
     packets: list[Packet[VideoStream]] | None
 
 
-class VideoFile:
-    """A video file that is open for reading packets."""
-
-    def __init__(self, path: Path, threads: int) -> None:
-        self.path = path
-        self.threads = threads
-        self.container, self.stream = _open_stream(path, threads)
-
-    def reopen(self) -> None:
-        """Start again from the first packet, with a fresh decoder."""
-        self.close()
-        self.container, self.stream = _open_stream(self.path, self.threads)
-
-    def packets(self) -> Iterator[Packet[VideoStream]]:
-        """The packets that hold something, up to the end or the first place that is unreadable."""
-        try:
-            for packet in self.container.demux(self.stream):
-                if packet.size > 0:
-                    yield packet
-        except (av.FFmpegError, OSError, ValueError):
-            return
-
-    def close(self) -> None:
-        self.container.close()
-
-
 def scan_packets(file: VideoFile) -> Scan:
     """Read all packets once, without decoding, and order their frames in time."""
-    seen = _Seen()
+    seen = _Seen(file.stream.codec_context.name)
     for packet in file.packets():
         seen.add(packet)
     if not any(seen.shown):
@@ -96,6 +53,7 @@ def scan_packets(file: VideoFile) -> Scan:
 class _Seen:
     """What is noted about each packet during the scan."""
 
+    codec: str
     pts: array[int] = field(default_factory=lambda: array("q"))
     dts: array[int] = field(default_factory=lambda: array("q"))
     lasts: array[int] = field(default_factory=lambda: array("q"))
@@ -114,13 +72,17 @@ class _Seen:
         self.dts.append(stamp_of(packet.dts))
         self.lasts.append(packet.duration or 0)
         self.key.append(packet.is_keyframe)
-        self.shown.append(not (packet.is_discard or packet.is_corrupt or _is_hidden(packet)))
+        self.shown.append(not (packet.is_discard or packet.is_corrupt or self._is_hidden(packet)))
         self.pictures += self._pictures_in(packet)
         self._keep(packet, number)
 
+    def _is_hidden(self, packet: Packet[VideoStream]) -> bool:
+        """Whether a packet only prepares later frames (VP8's bit show_frame is not set)."""
+        return self.codec == "vp8" and not bytes(packet)[0] & 16
+
     def _pictures_in(self, packet: Packet[VideoStream]) -> int:
         """How many pictures a packet sets free: DivX packs two into one, then sends a filler."""
-        if packet.pts is not None or packet.stream.codec_context.name != "mpeg4":
+        if packet.pts is not None or self.codec != "mpeg4":
             return 1
         if packet.size <= FILLER:
             packed, self.packed = self.packed, False
@@ -129,7 +91,7 @@ class _Seen:
         return 1
 
     def _keep(self, packet: Packet[VideoStream], number: int) -> None:
-        self.kept_bytes += packet.size
+        self.kept_bytes += packet.size + PACKET_COST
         if self.kept_bytes > KEPT_BYTES:
             self.kept = None
         if self.kept is not None:
@@ -142,27 +104,20 @@ def stamp_of(stamp: int | None) -> int:
     return NO_STAMP if stamp is None else stamp
 
 
-def _is_hidden(packet: Packet[VideoStream]) -> bool:
-    """Whether a packet only prepares later frames (VP8's bit show_frame is not set)."""
-    return packet.stream.codec_context.name == "vp8" and not bytes(packet)[0] & 16
-
-
 def _order(seen: _Seen, stream: VideoStream) -> Scan:
     """Put the noted packets in the order of time."""
-    pts, dts = np.array(seen.pts), np.array(seen.dts)
-    shown = np.array(seen.shown, dtype=bool)
-    counted = bool((pts[shown] == NO_STAMP).any())
-    stamps = dts if counted else pts
-    seconds = _seconds(stamps, dts, shown, stream)
-    order = np.argsort(seconds[shown], kind="stable")
-    frame_of = np.full(len(pts), -1, dtype=np.int64)
-    frame_of[np.flatnonzero(shown)[order]] = np.arange(len(order))
-    times = seconds[shown][order]
-    counted = counted and stream.codec_context.has_b_frames
-    if counted:
-        times = times[: max(1, seen.pictures)]
-    times = _increasing(times - times[0])
-    last = float(np.array(seen.lasts)[shown][order][len(times) - 1] * (stream.time_base or 0))
+    shown = np.flatnonzero(np.array(seen.shown, dtype=bool))
+    dts = np.array(seen.dts, dtype=np.int64)
+    stamps = np.array(seen.pts, dtype=np.int64)[shown]
+    missing = bool((stamps == NO_STAMP).any())
+    seconds = _seconds(dts[shown] if missing else stamps, dts[shown], stream)
+    order = np.argsort(seconds, kind="stable")
+    counted = missing and bool(stream.codec_context.has_b_frames)
+    count = max(1, min(seen.pictures, len(order))) if counted else len(order)
+    times = _increasing(seconds[order[:count]] - seconds[order[0]])
+    last = seen.lasts[shown[order[count - 1]]] * float(stream.time_base or 0)
+    frame_of = np.full(len(dts), -1, dtype=np.int64)
+    frame_of[shown[order]] = np.arange(len(order))
     return Scan(
         times=times,
         duration=float(times[-1]) + (last if last > 0 else _usual_gap(times, stream)),
@@ -174,29 +129,21 @@ def _order(seen: _Seen, stream: VideoStream) -> Scan:
 
 
 def _seconds(
-    stamps: Int64[ndarray, " packets"],
-    dts: Int64[ndarray, " packets"],
-    shown: Bool[ndarray, " packets"],
-    stream: VideoStream,
-) -> Float64[ndarray, " packets"]:
-    """The presentation time of each packet; pieces whose clock was set back follow one another."""
+    stamps: Int64[ndarray, " n"], dts: Int64[ndarray, " n"], stream: VideoStream
+) -> Float64[ndarray, " n"]:
+    """The time of each packet; pieces between which the clock was set back follow one another."""
     gap = 1.0 / float(_rate(stream))
-    if (stamps[shown] == NO_STAMP).any():
+    if (stamps == NO_STAMP).any():
         return np.arange(len(stamps)) * gap
     base = float(stream.time_base or Fraction(1))
-    seconds = np.where(stamps == NO_STAMP, 0, stamps) * base
-    clock = np.where(dts == NO_STAMP, seconds, dts * base)
-    back = np.flatnonzero((np.diff(clock) < -JUMP_BACK) & shown[1:] & shown[:-1]) + 1
-    for start in back.tolist():
-        end_before = seconds[:start][shown[:start]].max() + gap
-        piece = slice(start, _next(back, start, len(seconds)))
-        seconds[start:] += end_before - seconds[piece][shown[piece]].min()
+    seconds: Float64[ndarray, " n"] = stamps * base
+    clock = seconds if (dts == NO_STAMP).any() else dts * base
+    back = np.flatnonzero(np.diff(clock) < -JUMP_BACK) + 1
+    end: float | None = None
+    for piece in np.split(seconds, back):  # views: what is added to them is added to `seconds`
+        piece += 0.0 if end is None else end - piece.min()
+        end = float(piece.max()) + gap
     return seconds
-
-
-def _next(starts: Int64[ndarray, " n"], start: int, end: int) -> int:
-    later = starts[starts > start]
-    return int(later[0]) if len(later) else end
 
 
 def _increasing(times: Float64[ndarray, " frames"]) -> Float64[ndarray, " frames"]:
@@ -216,66 +163,3 @@ def _rate(stream: VideoStream) -> Fraction:
     """Frames in a second as the header says, if it says something possible."""
     rate = stream.average_rate or stream.guessed_rate
     return rate if rate is not None and 0 < rate <= 1000 else Fraction(25)
-
-
-def _open_stream(path: Path, threads: int) -> tuple[InputContainer, VideoStream]:
-    _refuse_what_is_no_file(path)
-    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
-    try:
-        container = av.open(f"file:{path}", container_options=options, metadata_errors="replace")
-    except (av.FFmpegError, OSError, ValueError, RuntimeError) as error:
-        raise VideoError(f"not a video file ({_short(error)})") from None
-    container.flags &= ~cast(int, Flags.gen_pts.value)  # guessed timestamps are worse than none
-    try:
-        return container, _video_stream(container, threads)
-    except BaseException:
-        container.close()
-        raise
-
-
-def _refuse_what_is_no_file(path: Path) -> None:
-    """Say what is wrong with a path before FFmpeg sees it; never open a pipe."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise VideoError(_plain(error)) from None
-    if stat.S_ISDIR(status.st_mode):
-        raise VideoError("is a directory")
-    if not stat.S_ISREG(status.st_mode):
-        raise VideoError("is not a regular file")
-    if not os.access(path, os.R_OK):
-        raise VideoError("permission denied")
-    if status.st_size == 0:
-        raise VideoError("empty file")
-
-
-def _plain(error: OSError) -> str:
-    return (error.strerror or str(error)).lower().replace("file or directory", "file")
-
-
-def _short(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or type(error).__name__
-    return str(text).lower().replace(" found when processing input", "")
-
-
-def _video_stream(container: InputContainer, threads: int) -> VideoStream:
-    """The stream to watch, ready to decode; covers and thumbnails do not count."""
-    still = Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.still_image
-    moving = [stream for stream in container.streams.video if not stream.disposition & still]
-    if not moving:
-        raise VideoError("no video stream")
-    best = container.streams.best("video")
-    stream = next((stream for stream in moving if stream is best), moving[0])
-    if stream.codec_context is None:
-        raise VideoError("no decoder for this codec")
-    check_size(stream.codec_context.width, stream.codec_context.height)
-    stream.codec_context.thread_count = threads
-    stream.codec_context.copy_opaque = True
-    stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
-    return stream
-
-
-def check_size(width: int, height: int) -> None:
-    """Refuse frames that would eat the memory."""
-    if width > MAX_SIDE or height > MAX_SIDE or width * height > MAX_PIXELS:
-        raise VideoError(f"frames of {width}×{height} are too large")

@@ -1,43 +1,9 @@
 /* The confusion matrix. Only what is in view is drawn, so 400 classes are as quick as 4. */
-const SMALLEST_CELL = 1.5;
+const SMALLEST_CELL = 0.5;
 const LARGEST_CELL = 72;
 const LABELLED_CELL = 11;
 const COUNTED_CELL = 22;
-
-/* The matrix as dense rows, with sums; `order` holds the class numbers as they are shown. */
-function unfold(record, byAccuracy) {
-  const size = record.classes.length;
-  const counts = new Float64Array(size * size);
-  for (let i = 0; i < record.cells.length; i += 3) {
-    counts[record.cells[i] * size + record.cells[i + 1]] = record.cells[i + 2];
-  }
-  const sums = record.classes.map((_, row) =>
-    counts.subarray(row * size, (row + 1) * size).reduce((sum, count) => sum + count, 0));
-  const order = record.classes.map((_, place) => place);
-  const share = (place) => (sums[place] ? counts[place * size + place] / sums[place] : 2);
-  if (byAccuracy) order.sort((a, b) => share(a) - share(b));
-  const at = (row, column) => counts[order[row] * size + order[column]];
-  return { size, at, sum: (row) => sums[order[row]], name: (place) => record.classes[order[place]] };
-}
-
-/* One pixel a cell: blue on the diagonal, orange beside it; the root keeps small shares visible. */
-function paintCells(matrix) {
-  const image = new ImageData(matrix.size, matrix.size);
-  const [card, right, wrong] = ["card", "good", "wrong"].map((name) => channels(colour(name)));
-  for (let row = 0; row < matrix.size; row += 1) {
-    for (let column = 0; column < matrix.size; column += 1) {
-      const strength = Math.sqrt(matrix.sum(row) ? matrix.at(row, column) / matrix.sum(row) : 0);
-      const full = row === column ? right : wrong;
-      const start = 4 * (row * matrix.size + column);
-      for (let i = 0; i < 3; i += 1) image.data[start + i] = card[i] + (full[i] - card[i]) * strength;
-      image.data[start + 3] = 255;
-    }
-  }
-  const canvas = document.createElement("canvas");
-  canvas.width = canvas.height = matrix.size;
-  canvas.getContext("2d").putImageData(image, 0, 0);
-  return { canvas, image };
-}
+const SMALLEST_MARK = 3; // a filled cell is never drawn smaller than this
 
 class ConfusionMatrix {
   constructor(records, box) {
@@ -56,11 +22,10 @@ class ConfusionMatrix {
     this.matrix = unfold(record, byId("confusion-order").value === "accuracy");
     this.cursor = null;
     this.listMistakes();
-    this.draw();
   }
 
   draw() {
-    this.cells = paintCells(this.matrix);
+    this.filled = colourCells(this.matrix);
     this.measure();
     this.paint();
   }
@@ -103,10 +68,8 @@ class ConfusionMatrix {
     pen.beginPath();
     pen.rect(margin, margin, this.width - margin, this.height - margin);
     pen.clip();
-    pen.imageSmoothingEnabled = false;
-    pen.drawImage(this.cells.canvas, margin - left, margin - top, size * cell, size * cell);
+    this.paintCells(pen, span, left, top);
     if (cell >= 6) this.paintGrid(pen, span, left, top);
-    if (cell >= COUNTED_CELL) this.paintCounts(pen, span, left, top);
     pen.strokeStyle = colour("soft");
     pen.strokeRect(margin - left + 0.5, margin - top + 0.5, size * cell, size * cell);
     if (this.cursor) this.paintCursor(pen, left, top);
@@ -129,20 +92,21 @@ class ConfusionMatrix {
     pen.stroke();
   }
 
-  paintCounts(pen, { rows, columns }, left, top) {
-    const { margin, cell, cells, matrix } = this;
+  paintCells(pen, { rows, columns }, left, top) {
+    const { margin, cell } = this;
+    const side = Math.max(cell, SMALLEST_MARK);
     pen.font = this.font();
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    for (let row = rows[0]; row < rows[1]; row += 1) {
-      for (let column = columns[0]; column < columns[1]; column += 1) {
-        const count = matrix.at(row, column);
-        if (!count) continue;
-        const [r, g, b] = cells.image.data.subarray(4 * (row * matrix.size + column));
-        pen.fillStyle = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14171a" : "#ffffff";
-        const text = String(Math.round(count * 10) / 10);
-        pen.fillText(text, margin - left + (column + 0.5) * cell, margin - top + (row + 0.5) * cell + 1);
-      }
+    for (const { row, column, count, dark, fill } of this.filled) {
+      if (row < rows[0] || row >= rows[1] || column < columns[0] || column >= columns[1]) continue;
+      const x = margin - left + (column + 0.5) * cell;
+      const y = margin - top + (row + 0.5) * cell;
+      pen.fillStyle = fill;
+      pen.fillRect(x - side / 2, y - side / 2, side, side);
+      if (cell < COUNTED_CELL) continue;
+      pen.fillStyle = dark ? "#ffffff" : "#14171a";
+      pen.fillText(String(Math.round(count * 10) / 10), x, y + 1);
     }
   }
 
@@ -233,7 +197,22 @@ class ConfusionMatrix {
     if (x - box.left < this.margin || y - box.top < this.margin) return null;
     const column = Math.floor((x - box.left - this.margin + this.box.scrollLeft) / this.cell);
     const row = Math.floor((y - box.top - this.margin + this.box.scrollTop) / this.cell);
-    return row >= 0 && column >= 0 && row < this.matrix.size && column < this.matrix.size ? [row, column] : null;
+    const inside = row >= 0 && column >= 0 && row < this.matrix.size && column < this.matrix.size;
+    return inside ? this.snap(row, column) : null;
+  }
+
+  /* Cells too small to hit: the nearest filled one within a few pixels. */
+  snap(row, column) {
+    const reach = Math.floor(5 / this.cell);
+    let best = [row, column];
+    let least = reach * reach + 1;
+    for (let r = Math.max(0, row - reach); r <= Math.min(this.matrix.size - 1, row + reach); r += 1) {
+      for (let c = Math.max(0, column - reach); c <= Math.min(this.matrix.size - 1, column + reach); c += 1) {
+        const distance = (r - row) ** 2 + (c - column) ** 2;
+        if (this.matrix.at(r, c) && distance < least) [best, least] = [[r, c], distance];
+      }
+    }
+    return best;
   }
 
   point(cell, aloud) {
@@ -275,7 +254,7 @@ class ConfusionMatrix {
     const { box } = this;
     box.addEventListener("pointermove", (event) => this.point(this.find(event.clientX, event.clientY), false));
     box.addEventListener("pointerdown", (event) => this.point(this.find(event.clientX, event.clientY), true));
-    box.addEventListener("pointerleave", () => this.point(null, false));
+    box.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.point(null, false));
     box.addEventListener("blur", () => this.point(null, false));
     box.addEventListener("scroll", () => this.paint());
     box.addEventListener("keydown", (event) => {
@@ -284,8 +263,12 @@ class ConfusionMatrix {
       event.preventDefault();
       this.step(...keys[event.key]);
     });
-    byId("confusion-record").addEventListener("change", () => this.load());
-    byId("confusion-order").addEventListener("change", () => this.load());
+    for (const id of ["confusion-record", "confusion-order"]) {
+      byId(id).addEventListener("change", () => {
+        this.load();
+        this.draw();
+      });
+    }
     byId("confusion-in").addEventListener("click", () => this.resize(1.6));
     byId("confusion-out").addEventListener("click", () => this.resize(1 / 1.6));
     byId("confusion-fit").addEventListener("click", () => this.resize(0));
@@ -295,5 +278,5 @@ class ConfusionMatrix {
 function startConfusion() {
   const chart = new ConfusionMatrix(readData("confusion-data"), byId("confusion-box"));
   chart.load();
-  charts.push(() => chart.draw());
+  keepDrawn(chart);
 }

@@ -53,6 +53,7 @@ const tip = {
   show(x, y, parts) {
     this.box.replaceChildren(...parts);
     this.box.hidden = false;
+    this.shownAt = scrollY;
     const { width, height } = this.box.getBoundingClientRect();
     const left = x + 16 + width < innerWidth ? x + 16 : Math.max(8, x - width - 16);
     const top = Math.min(Math.max(8, y - height / 2), Math.max(8, innerHeight - height - 8));
@@ -60,6 +61,10 @@ const tip = {
   },
   hide() {
     this.box.hidden = true;
+  },
+  /* What the tooltip points at has moved away. */
+  follow() {
+    if (scrollY !== this.shownAt) this.hide();
   },
 };
 
@@ -70,9 +75,20 @@ function speak(text) {
 
 const percentOf = (part, whole) => (whole ? Math.round((1000 * part) / whole) / 10 : 0) + "\u202f%";
 
-/* Charts that are drawn again when the window or the colour scheme changes. */
+/* Charts are drawn again when their box, the window or the colour scheme changes. */
 const charts = [];
 
 function drawAll() {
-  for (const draw of charts) draw();
+  for (const chart of charts) chart.draw();
+}
+
+function keepDrawn(chart) {
+  let width = chart.box.clientWidth;
+  chart.draw();
+  charts.push(chart);
+  new ResizeObserver(() => {
+    if (chart.box.clientWidth === width) return;
+    width = chart.box.clientWidth;
+    chart.draw();
+  }).observe(chart.box);
 }

@@ -17,7 +17,8 @@ function enliven(figure, readings) {
   };
   area.addEventListener("pointermove", read);
   area.addEventListener("pointerdown", read);
-  area.addEventListener("pointerleave", () => {
+  area.addEventListener("pointerleave", (event) => {
+    if (event.pointerType !== "mouse") return;
     dot.setAttribute("visibility", "hidden");
     tip.hide();
   });

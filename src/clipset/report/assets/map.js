@@ -57,7 +57,7 @@ class VideoMap {
     const [wide, high] = [x, y].map((values) => values.reduce((a, b) => Math.max(a, b), 0) || 1e-9);
     const scales = [(width - 2 * margin) / wide, (height - 2 * margin) / high];
     const [across, down] = scales.map((scale, i) => Math.min(scale, 1.5 * scales[1 - i]));
-    this.radius = Math.max(2, Math.min(5.5, 90 / Math.sqrt(x.length)));
+    this.radius = Math.max(2.5, Math.min(5.5, 110 / Math.sqrt(x.length)));
     this.xs = x.map((value) => width / 2 + (value - wide / 2) * across);
     this.ys = y.map((value) => height / 2 - (value - high / 2) * down);
   }
@@ -219,7 +219,5 @@ class VideoMap {
 }
 
 function startMap() {
-  const chart = new VideoMap(readData("map-data"), byId("map-box"));
-  chart.draw();
-  charts.push(() => chart.draw());
+  keepDrawn(new VideoMap(readData("map-data"), byId("map-box")));
 }

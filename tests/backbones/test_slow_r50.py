@@ -1,0 +1,95 @@
+"""Slow-R50 gives the features of PySlowFast, from the momentum copy of a contrastive checkpoint."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clipset.backbones.checkpoints import match_keys
+from clipset.backbones.registry import load_backbone
+from clipset.backbones.slow_r50 import MOMENTUM, ONLINE, SlowConfig, SlowR50, load_slow_r50
+from clipset.errors import BackboneError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CHECKPOINT = GOLDEN / "rbyol_slow_r50" / "checkpoint.pyth"
+NARROW = SlowConfig(width=4)
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Tensor]:
+    with np.load(GOLDEN / "rbyol_slow_r50" / "golden.npz") as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays}
+
+
+def features(network: SlowR50, clips: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return network.eval()(clips.transpose(1, 2))
+
+
+def full_size_keys(name: str) -> dict[str, Tensor]:
+    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
+    rows = (line.split("\t") for line in text.splitlines())
+    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
+    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+
+
+def test_the_momentum_copy_gives_the_golden_feature(golden: dict[str, Tensor]) -> None:
+    found = features(load_slow_r50(CHECKPOINT, NARROW), golden["input"])
+    torch.testing.assert_close(found, golden["expected"], atol=1e-4, rtol=0)
+
+
+def test_the_online_copy_gives_its_own_golden_feature(golden: dict[str, Tensor]) -> None:
+    found = features(load_slow_r50(CHECKPOINT, NARROW, ONLINE), golden["input"])
+    torch.testing.assert_close(found, golden["expected_online"], atol=1e-4, rtol=0)
+    assert (found - golden["expected"]).abs().max() > 1
+
+
+@pytest.mark.parametrize("head", ["ssl_128", "ssl_256"])
+def test_the_older_names_of_the_head_in_released_files_are_dropped(
+    golden: dict[str, Tensor], tmp_path: Path, head: str
+) -> None:
+    content = torch.load(CHECKPOINT, weights_only=True)
+    state = content["model_state"]
+    renamed = {key.replace(".head.", f".{head}.", 1): value for key, value in state.items()}
+    assert renamed.keys() != state.keys()
+    torch.save(content | {"model_state": renamed}, tmp_path / "released.pyth")
+    found = features(load_slow_r50(tmp_path / "released.pyth", NARROW), golden["input"])
+    torch.testing.assert_close(found, golden["expected"], atol=1e-4, rtol=0)
+
+
+def test_any_frame_count_and_any_size_can_be_fed() -> None:
+    network = load_slow_r50(CHECKPOINT, NARROW)
+    assert features(network, torch.zeros(2, 3, 5, 40, 56)).shape == (2, NARROW.dim)
+
+
+def test_the_memory_of_the_training_set_may_be_missing() -> None:
+    state = full_size_keys("rbyol_slow_r50")
+    del state["knn_mem.memory"]
+    with torch.device("meta"):
+        network = SlowR50(SlowConfig())
+    assert len(match_keys(network, state, MOMENTUM, Path("byol.pyth"))) == 318
+
+
+def test_the_full_size_network_has_the_keys_of_the_released_file() -> None:
+    with torch.device("meta"):
+        network = SlowR50(SlowConfig())
+    state = full_size_keys("rbyol_slow_r50")
+    for layout in (MOMENTUM, ONLINE):
+        assert len(match_keys(network, state, layout, Path("byol.pyth"))) == 318
+    assert sum(tensor.numel() for tensor in network.parameters()) == 31_634_496
+
+
+def test_a_network_without_a_momentum_copy_is_refused(tmp_path: Path) -> None:
+    state = torch.load(CHECKPOINT, weights_only=True)["model_state"]
+    online = {key: value for key, value in state.items() if key.startswith("backbone.")}
+    torch.save({"model_state": online}, tmp_path / "online.pyth")
+    with pytest.raises(BackboneError, match=r"318 missing.*without a momentum copy"):
+        load_slow_r50(tmp_path / "online.pyth", NARROW)
+
+
+def test_a_narrow_network_is_not_taken_for_the_full_one() -> None:
+    with pytest.raises(BackboneError, match="of another shape"):
+        load_backbone("rbyol_slow_r50", weights=CHECKPOINT)

@@ -1,0 +1,114 @@
+"""SVT gives the features of the authors' code, at its own size and at others."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clipset.backbones.checkpoints import match_keys
+from clipset.backbones.registry import load_backbone
+from clipset.backbones.svt import LAYOUT, SVT, SVTConfig, load_svt
+from clipset.errors import BackboneError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CHECKPOINT = GOLDEN / "svt" / "checkpoint.pth"
+TINY: dict[str, Any] = {"width": 48, "depth": 2, "heads": 3, "hidden": 192, "size": 64}
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Tensor]:
+    with np.load(GOLDEN / "svt" / "golden.npz") as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays}
+
+
+def features(network: SVT, clips: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return network.eval()(clips.transpose(1, 2))
+
+
+def full_size_keys(name: str) -> dict[str, Tensor]:
+    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
+    rows = (line.split("\t") for line in text.splitlines())
+    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
+    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+
+
+def test_the_released_layout_gives_the_golden_feature(golden: dict[str, Tensor]) -> None:
+    found = features(load_svt(CHECKPOINT, SVTConfig(**TINY)), golden["input"])
+    torch.testing.assert_close(found, golden["expected"], atol=5e-6, rtol=0)
+
+
+def test_another_layer_norm_epsilon_misses_the_golden_feature(golden: dict[str, Tensor]) -> None:
+    found = features(load_svt(CHECKPOINT, SVTConfig(**TINY, eps=1e-5)), golden["input"])
+    assert (found - golden["expected"]).abs().max() > 5e-6
+
+
+@pytest.mark.parametrize("resize", ["trilinear", "nearest"])
+@pytest.mark.parametrize("size", [64, 80])
+def test_sixteen_frames_and_other_sizes_follow_either_rule(
+    golden: dict[str, Tensor], resize: Any, size: int
+) -> None:
+    network = load_svt(CHECKPOINT, SVTConfig(**TINY, resize=resize))
+    found = features(network, golden["input_16f_80px"][..., :size, :size])
+    expected = golden[f"expected_16f_{size}px_{resize}"]
+    torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
+
+
+def test_the_teacher_of_a_training_checkpoint_is_taken_and_not_the_student(
+    golden: dict[str, Tensor], tmp_path: Path
+) -> None:
+    teacher = torch.load(CHECKPOINT, weights_only=True)
+    student = {f"module.{key}": torch.zeros_like(value) for key, value in teacher.items()}
+    bookkeeping = {"motion_teacher": 0, "epoch": 20, "optimizer": {"state": {}}}
+    path = tmp_path / "training.pth"
+    torch.save({"student": student, "teacher": teacher} | bookkeeping, path)
+    found = features(load_svt(path, SVTConfig(**TINY)), golden["input"])
+    torch.testing.assert_close(found, golden["expected"], atol=5e-6, rtol=0)
+
+
+def test_the_full_size_network_has_the_keys_of_the_released_file() -> None:
+    with torch.device("meta"):
+        network = SVT(SVTConfig())
+    named = match_keys(network, full_size_keys("svt_vitb16_k400_ssl"), LAYOUT, Path("svt.pth"))
+    assert len(named) == 247
+    assert sum(tensor.numel() for tensor in named.values()) == 121_258_752
+
+
+def test_a_file_of_another_model_is_refused_by_its_name() -> None:
+    videomae = GOLDEN / "videomae_pretrain" / "checkpoint.pth"
+    with pytest.raises(BackboneError, match=r"looks like VideoMAE \(width 48, 2 blocks\)"):
+        load_svt(videomae, SVTConfig(**TINY))
+
+
+def test_a_file_of_another_size_is_refused_with_its_size() -> None:
+    with pytest.raises(BackboneError, match=r"SVT or TimeSformer \(width 48, 2 blocks\)"):
+        load_backbone("svt_vitb16", weights=CHECKPOINT)
+
+
+def test_a_size_that_is_no_multiple_of_the_patch_is_refused() -> None:
+    with pytest.raises(BackboneError, match="multiple of 16 pixels") as error:
+        load_backbone("svt_vitb16", weights=CHECKPOINT, size=250)
+    assert "250 pixels" in str(error.value)
+
+
+def test_missing_weights_say_where_to_get_them_and_where_to_put_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIPSET_WEIGHTS", str(tmp_path))
+    with pytest.raises(BackboneError) as error:
+        load_backbone("svt_vitb16")
+    assert "github.com/kahnchana/svt" in str(error.value)
+    assert f"put them into {tmp_path}" in str(error.value)
+
+
+def test_weights_are_found_in_the_folder_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIPSET_WEIGHTS", str(tmp_path))
+    (tmp_path / "kinetics400_vitb_ssl.pth").write_bytes(CHECKPOINT.read_bytes())
+    with pytest.raises(BackboneError, match="does not fit"):  # found, and of the tiny model
+        load_backbone("svt_vitb16")

@@ -1,0 +1,67 @@
+"""Small real videos and a small real store that many tests look at."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, each on one core
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import av
+import numpy as np
+import pytest
+
+from clipset.clips.config import Sampling
+from clipset.features.config import ExtractConfig
+from clipset.features.extract import extract
+from clipset.features.store import FeatureStore, open_store
+from clipset.videos.datasets import read_videos
+from clipset.videos.splits import assign_splits
+
+SMALL = ExtractConfig(
+    frames=2,
+    stride=4,
+    size=32,
+    sampling=Sampling(clips=8, times=2, places=2),
+    engine="torch",
+    workers=0,
+)
+
+
+def write_video(
+    path: Path, *, seed: int = 0, seconds: float = 1.0, rate: int = 12, colour: int = 0
+) -> Path:
+    """A real MP4: a bright square that wanders over a tinted, noisy ground."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    ground = rng.integers(0, 60, (48, 64, 3), dtype=np.uint8)
+    ground[..., colour % 3] += 120
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(round(seconds * rate)):
+            picture = ground.copy()
+            left = (number * 3 + seed * 5) % 48
+            picture[10:26, left : left + 16] = 250
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 videos of 3 classes (their tint), in sub-folders."""
+    folder = tmp_path_factory.mktemp("videos")
+    for number in range(24):
+        colour = number % 3
+        name = folder / ("red", "green", "blue")[colour] / f"video {number}.mp4"
+        write_video(name, seed=number, seconds=0.8 + 0.05 * number, colour=colour)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_store(small_videos: Path, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    """The features of the small videos, by the real default backbone on tiny clips."""
+    folder = tmp_path_factory.mktemp("store") / "store"
+    catalog = assign_splits(read_videos(small_videos), test_fraction=0.25, seed=0)
+    extract(catalog, folder, SMALL, seed=0)
+    return open_store(folder)

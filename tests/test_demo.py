@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import inspect
+import io
+import json
+from collections import Counter
+from itertools import pairwise, permutations
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from clipset.demo import CLASSES, KINDS, film, render, render_demo, timeline
+from clipset.demo.film import render_video
+from clipset.demo.paint import PAINTERS, draw_backdrop, draw_stage
+from clipset.demo.story import Shoot, class_of, draw_shoot, events_of, video_generator, video_id
+from clipset.errors import ConfigError, RunError
+
+ORDERS = [tuple(name.split("-")) for name in CLASSES]
+
+
+def some_shoot(**changes: object) -> Shoot:
+    fields = {
+        "width": 64, "height": 48, "rate": 10, "frames": 40, "cuts": (1.0, 2.0, 3.0),
+        "fade": 0.0, "noise": 0.0, "drift": 2, "sway": (0.1, 0.2),
+    }  # fmt: skip
+    return Shoot(**(fields | changes))
+
+
+def test_every_class_holds_each_kind_of_event_once() -> None:
+    assert len(set(CLASSES)) == 8
+    assert all(sorted(order) == sorted(KINDS) for order in ORDERS)
+
+
+def test_every_kind_of_event_stands_in_every_place_equally_often() -> None:
+    for place in range(4):
+        assert set(Counter(order[place] for order in ORDERS).values()) == {2}
+
+
+def test_every_pair_of_neighbouring_events_occurs_equally_often() -> None:
+    pairs = Counter(pair for order in ORDERS for pair in pairwise(order))
+    assert pairs == Counter(dict.fromkeys(permutations(KINDS, 2), 2))
+
+
+def test_every_event_comes_before_every_other_one_in_half_of_the_classes() -> None:
+    for first, second in permutations(KINDS, 2):
+        assert sum(order.index(first) < order.index(second) for order in ORDERS) == 4
+
+
+def test_every_class_has_its_reverse_so_that_clips_across_a_cut_do_not_tell_it() -> None:
+    assert {order[::-1] for order in ORDERS} == set(ORDERS)
+
+
+@pytest.mark.parametrize("videos", [240, 20])
+def test_every_class_has_as_many_videos_as_the_others_or_one_more(videos: int) -> None:
+    counts = Counter(class_of(index) for index in range(videos))
+    assert set(counts) == set(CLASSES)
+    assert max(counts.values()) - min(counts.values()) == (videos % 8 > 0)
+
+
+def test_the_events_of_a_video_fill_it_without_a_gap_in_the_order_of_its_class() -> None:
+    for index in range(40):
+        events = timeline(7, index)
+        assert "-".join(event.kind for event in events) == class_of(index)
+        assert events[0].start == 0
+        assert events[-1].end == draw_shoot(video_generator(7, index)).duration
+        assert all(before.end == after.start for before, after in pairwise(events))
+        assert all(event.end - event.start > 0.9 for event in events)
+
+
+def test_what_is_drawn_for_a_video_is_not_told_the_class() -> None:
+    assert list(inspect.signature(draw_shoot).parameters) == ["rng"]
+    for painter in (*PAINTERS.values(), draw_backdrop):
+        assert list(inspect.signature(painter).parameters) == ["rng", "stage"]
+    assert list(inspect.signature(draw_stage).parameters) == ["rng", "width", "height"]
+
+
+def test_another_class_changes_the_order_of_a_video_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(film, "film", lambda *given: seen.append(given) or iter(()))
+    monkeypatch.setattr(film, "encode", lambda *_: b"")
+    for label in CLASSES:
+        monkeypatch.setattr(film, "class_of", lambda _, label=label: label)
+        render_video(0, 5)
+    shoots = {shoot for shoot, _, _ in seen}
+    backdrops = {backdrop.tobytes() for _, backdrop, _ in seen}
+    assert len(shoots) == len(backdrops) == 1
+    for kind in KINDS:
+        painters = [
+            painter for *_, events in seen for event, painter in events if event.kind == kind
+        ]
+        drawn = {b"".join(s.tobytes() for s, _, _ in painter(1.5)) for painter in painters}
+        assert len(painters) == 8
+        assert len(drawn) == 1
+
+
+def test_size_rate_and_length_are_the_same_on_average_in_every_class() -> None:
+    shoots = [draw_shoot(video_generator(0, index)) for index in range(8 * 250)]
+    rows = [
+        (s.width, s.height, s.rate, s.duration, s.fade, s.noise, s.drift, *s.cuts) for s in shoots
+    ]
+    table = np.array(rows).reshape(250, 8, -1)  # (number, class, field)
+    error = table.std(axis=(0, 1)) / np.sqrt(250)
+    off = np.abs(table.mean(axis=0) - table.mean(axis=(0, 1))) / error
+    assert off.max() < 4
+
+
+def test_videos_vary_in_size_shape_rate_and_length() -> None:
+    shoots = [draw_shoot(video_generator(0, index)) for index in range(240)]
+    assert {s.rate for s in shoots} == {15, 20, 24, 25, 30}
+    assert {np.sign(s.width - s.height) for s in shoots} == {-1, 0, 1}
+    assert all(s.width % 2 == s.height % 2 == 0 for s in shoots)
+    assert all(120 <= min(s.width, s.height) and max(s.width, s.height) <= 320 for s in shoots)
+    assert min(s.duration for s in shoots) < 6.5
+    assert max(s.duration for s in shoots) > 11.5
+    assert {s.fade == 0 for s in shoots} == {True, False}
+
+
+def test_a_video_is_h264_with_the_frames_that_were_drawn_for_it() -> None:
+    shoot = draw_shoot(video_generator(3, 1))
+    with av.open(io.BytesIO(render_video(3, 1))) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        frames = list(container.decode(stream))
+    assert len(frames) == shoot.frames
+    assert (frames[0].width, frames[0].height) == (shoot.width, shoot.height)
+    assert [frame.time for frame in frames] == pytest.approx(np.arange(shoot.frames) / shoot.rate)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not() -> None:
+    assert render_video(0, 2) == render_video(0, 2)
+    assert render_video(0, 2) != render_video(1, 2)
+
+
+@pytest.mark.parametrize("fade", [0.0, 0.4])
+def test_each_event_is_seen_in_its_time_and_faded_only_around_cuts(fade: float) -> None:
+    shoot = some_shoot(fade=fade)
+    greys = dict(zip(KINDS, (40, 90, 140, 190), strict=True))
+
+    def painter(kind: str):
+        sprite = Image.new("RGBA", (200, 200), (greys[kind],) * 3 + (255,))
+        return lambda _: [(sprite, 0.0, 0.0)]
+
+    events = [(event, painter(event.kind)) for event in events_of(shoot, CLASSES[0])]
+    seen = [
+        np.asarray(frame)[24, 32, 0]
+        for frame in film.film(shoot, Image.new("RGB", (68, 52)), events)
+    ]
+    assert len(seen) == shoot.frames
+    pure = [greys[event.kind] for event, _ in events for _ in range(10)]
+    for number, (found, expected) in enumerate(zip(seen, pure, strict=True)):
+        from_cut = min(abs(number - 10), abs(number - 20), abs(number - 30)) / shoot.rate
+        if fade == 0 or from_cut >= fade / 2:
+            assert found == expected
+        else:
+            assert min(greys.values()) < found < max(greys.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_event_moves_and_stays_mostly_in_sight(kind: str) -> None:
+    for index in range(5):
+        stage = draw_stage(video_generator(0, index), 160, 120)
+        paint = PAINTERS[kind](video_generator(0, index, 1), stage)
+        assert [place[1:] for place in paint(1.0)] != [place[1:] for place in paint(1.3)] or (
+            paint(1.0)[-1][0] is not paint(1.3)[-1][0]
+        )
+        inside = [0 <= x <= 160 and -12 <= y <= 132 for t in range(12) for _, x, y in paint(t / 2)]
+        assert np.mean(inside) > 0.7
+
+
+def test_the_catalog_names_videos_by_their_path_and_labels_them_by_their_folder(
+    tmp_path: Path,
+) -> None:
+    seen = []
+    catalog = render_demo(tmp_path, videos=2, on_video=lambda: seen.append(1))
+    assert [video.id for video in catalog] == sorted(video_id(index) for index in range(2))
+    for video in catalog:
+        assert video.path == tmp_path / video.id
+        assert video.path.is_file()
+        assert video.label == video.path.parent.name
+    assert len(seen) == 2
+    assert json.loads((tmp_path / "demo.json").read_text())["whole"] is True
+
+
+def test_a_rendering_that_was_stopped_goes_on_and_keeps_what_was_there(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        render_demo(tmp_path, videos=2, on_video=stop)
+    first, second = (tmp_path / video_id(index) for index in range(2))
+    assert json.loads((tmp_path / "demo.json").read_text())["whole"] is False
+    assert not second.exists()
+    written = first.stat().st_mtime_ns
+    render_demo(tmp_path, videos=2)
+    assert first.stat().st_mtime_ns == written
+    assert [first.read_bytes(), second.read_bytes()] == [render_video(0, 0), render_video(0, 1)]
+
+
+def test_rendering_over_processes_gives_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "FEW", 1)
+    seen = []
+    catalog = render_demo(tmp_path, seed=4, videos=3, workers=2, on_video=lambda: seen.append(1))
+    assert len(seen) == len(catalog) == 3
+    for index in range(3):
+        assert (tmp_path / video_id(index)).read_bytes() == render_video(4, index)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_video_that_cannot_be_written_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(render, "FEW", 1)
+    render_demo(tmp_path, videos=2)
+    for index in range(2):
+        (tmp_path / video_id(index)).unlink()
+        (tmp_path / video_id(index)).mkdir()
+    with pytest.raises(RunError, match="give another folder|exit code 1; run it again"):
+        render_demo(tmp_path, videos=2, workers=workers)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.mp4").write_bytes(b"mine")
+    with pytest.raises(RunError, match="holds something else"):
+        render_demo(tmp_path, videos=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"), [({"seed": 1}, "seed 0, wanted 1"), ({"videos": 2}, "videos 1, wanted 2")]
+)
+def test_a_folder_that_holds_another_rendering_is_refused(
+    tmp_path: Path, other: dict[str, int], said: str
+) -> None:
+    render_demo(tmp_path, videos=1)
+    with pytest.raises(RunError, match=said):
+        render_demo(tmp_path, **({"seed": 0, "videos": 1} | other))
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(RunError, match="give another folder"):
+        render_demo(tmp_path / "file", videos=1)
+
+
+@pytest.mark.parametrize(("seed", "videos"), [(0, 0), (-1, 8)])
+def test_a_demo_without_videos_or_with_a_negative_seed_is_refused(
+    tmp_path: Path, seed: int, videos: int
+) -> None:
+    with pytest.raises(ConfigError, match="at least 1 video"):
+        render_demo(tmp_path, seed=seed, videos=videos)
