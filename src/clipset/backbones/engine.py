@@ -2,6 +2,7 @@
 
 Every clip goes through the same shapes whatever clips stand beside it: one by one on a CPU, in full
 chunks on a card (the last one filled up). So a clip's feature is the same to the bit in any batch.
+Torch's bits may change with its number of threads; OpenVINO's were not seen to.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ def _compile(openvino: Any, network: NormalisedNetwork, spec: BackboneSpec) -> A
         model.reshape(shape)
         return openvino.Core().compile_model(model, "CPU", options)
     except Exception as error:  # OpenVINO raises whatever its many parts raise
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BackboneError(f"openvino cannot run {spec.name} ({reason})") from error
 
 

@@ -34,7 +34,7 @@ DEFAULT = "efficientnet_lite0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Which weights a backbone carries and where they come from; the hash is known once they are here."""
+    """Which weights a backbone carries; the hash is known once they are here."""
 
     file: str
     licence: str
@@ -47,8 +47,8 @@ class BackboneSpec:
     """All that a feature depends on besides the pixels.
 
     The network maps normalised RGB clips (B, T, 3, S, S) to features (B, D). Clips arrive as uint8;
-    `mean` and `std` are on the scale 0..255 and are applied once, by the engine. `stride` counts frames
-    at 30 frames a second: a clip lasts `frames * stride / 30` seconds whatever the video's own rate.
+    `mean` and `std` are on the scale 0..255 and are applied once, by the engine. `stride` counts
+    frames at 30 a second: a clip lasts `frames * stride / 30` seconds at any rate of the video.
     """
 
     name: str
@@ -76,7 +76,7 @@ class BackboneSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A line of the registry: the spec, where its weights are, and how the network is made from them."""
+    """A line of the registry: the spec, where its weights are, how the network is made."""
 
     spec: BackboneSpec
     find_weights: Callable[[], Path | None]

@@ -157,7 +157,7 @@ class _Run:
         state = {"fingerprint": self.identity, "epoch": str(self.epoch)}
         save_progress(self.folder / "progress.safetensors", self.model, self.optimiser, state)
 
-    def _epoch(self) -> dict[str, float]:
+    def _epoch(self) -> dict[str, int | float]:
         began = time.perf_counter()
         generator = torch.Generator().manual_seed(_mix(self.seed, 1, self.epoch))
         sums: dict[str, float] = {}

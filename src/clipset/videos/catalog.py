@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,30 +14,42 @@ from clipset.config import fingerprint, write_atomic
 from clipset.errors import CatalogError
 from clipset.videos.tables import read_table
 
-COLUMNS = ("id", "path", "label", "split", "group")
+COLUMNS = ("id", "path", "label", "split", "group", "target", "end")
 USUAL_NAMES = {  # what the columns of a catalog are often called
     "id": ("id", "video_id"),
     "path": ("path", "file", "filename", "video"),
     "label": ("label", "class"),
     "split": ("split", "subset"),
     "group": ("group",),
+    "target": ("target",),
+    "end": ("end",),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """One video file: where it is and what is known about it."""
+    """One video file: where it is and what is known about it.
+
+    `label` is its class, `target` a number to predict instead; videos of one `group` belong in one
+    split; what comes after `end` (seconds) is not part of the video.
+    """
 
     id: str
     path: Path
     label: str | None = None
     split: str | None = None
     group: str | None = None
+    target: float | None = None
+    end: float | None = None
 
     def __post_init__(self) -> None:
         for field in ("id", "label", "split", "group"):
             if getattr(self, field) == "":
                 raise CatalogError(f"the video {self.path} has an empty {field}")
+        if self.target is not None and not math.isfinite(self.target):
+            raise CatalogError(f"the target of {self.id!r} must be a number, got {self.target}")
+        if self.end is not None and not 0.0 < self.end < math.inf:
+            raise CatalogError(f"the end of {self.id!r} must be after 0 s, got {self.end}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +94,29 @@ class Catalog:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a video, label, split or group changes; not when the folder is moved."""
-        return fingerprint([[v.id, v.label, v.split, v.group] for v in self.videos])
+        """Changes when a video or what is known of it changes; not when the folder is moved."""
+        return fingerprint([_facts(video) for video in self.videos])
+
+
+def _facts(video: Video) -> list[str | float | None]:
+    facts: list[str | float | None] = [video.id, video.label, video.split, video.group]
+    if video.target is not None or video.end is not None:
+        facts += [video.target, video.end]
+    return facts
 
 
 def write_catalog(catalog: Catalog, path: Path) -> None:
     """Write a catalog.csv that `read_catalog` reads back as it was, from any folder."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    plain = csv.writer(text, lineterminator="\n")
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain.writerow(COLUMNS)
     for video in catalog:
-        where = str(video.path.absolute())
-        writer.writerow([video.id, where, video.label or "", video.split or "", video.group or ""])
+        where = video.path.absolute()
+        facts = (video.id, where, video.label, video.split, video.group, video.target, video.end)
+        row = ["" if fact is None else str(fact) for fact in facts]
+        writer = quoted if any("\r" in field for field in row) else plain
+        writer.writerow(row)
     write_atomic(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
 
 
@@ -127,4 +151,15 @@ def _video(row: dict[str, str], folder: Path) -> Video:
         label=row.get("label"),
         split=row.get("split"),
         group=row.get("group"),
+        target=_number(row, "target"),
+        end=_number(row, "end"),
     )
+
+
+def _number(row: dict[str, str], column: str) -> float | None:
+    try:
+        return float(row[column]) if column in row else None
+    except ValueError:
+        raise CatalogError(
+            f"the {column} of {row['path']!r} must be a number, got {row[column]!r}"
+        ) from None

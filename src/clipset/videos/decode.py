@@ -34,11 +34,14 @@ class VideoInfo:
     codec: str
 
 
-def open_video(path: Path, *, threads: int = 1) -> VideoReader:
-    """A reader of the frames of `path`; raises VideoError with a short reason if it has none."""
+def open_video(path: Path, *, end: float | None = None, threads: int = 1) -> VideoReader:
+    """A reader of the frames of `path`; raises VideoError with a short reason if it has none.
+
+    With `end`, the video is over after so many seconds.
+    """
     file = VideoFile(path, threads)
     try:
-        return VideoReader(file, scan_packets(file))
+        return VideoReader(file, scan_packets(file), end)
     except BaseException:
         file.close()
         raise
@@ -47,7 +50,7 @@ def open_video(path: Path, *, threads: int = 1) -> VideoReader:
 class VideoReader:
     """Frames of one video by number. Close it, or use it in a `with` block."""
 
-    def __init__(self, file: VideoFile, scan: Scan) -> None:
+    def __init__(self, file: VideoFile, scan: Scan, end: float | None = None) -> None:
         self._decoder = Decoder(file, scan)
         first = self._decoder.first_frame()
         width, height = square_size(first, file.stream)
@@ -57,14 +60,20 @@ class VideoReader:
             width, height = height, width
         self._found: set[int] = set()
         self._missing: set[int] = set()
+        count = len(scan.times) if end is None else int(np.searchsorted(scan.times, end))
         self.info = VideoInfo(
             width=width,
             height=height,
-            frame_times=scan.times,
-            duration=scan.duration,
+            frame_times=scan.times[: max(1, count)],
+            duration=scan.duration if end is None else min(scan.duration, end),
             expected_frames=file.stream.frames or None,
             codec=file.stream.codec_context.name,
         )
+
+    @property
+    def frames_in_file(self) -> int:
+        """How many frames the scan found, also after the end that was set."""
+        return len(self._decoder.scan.times)
 
     @property
     def frames_found(self) -> int:

@@ -50,10 +50,11 @@ def list_videos(folder: Path) -> list[Path]:
         for entry in _entries(here):
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir():
-                pending.append(Path(entry.path))
+            path = Path(entry.path)
+            if path.is_dir():
+                pending.append(path)
             elif is_video_name(entry.name):
-                found.append(Path(entry.path).relative_to(folder))
+                found.append(path.relative_to(folder))
     return found
 
 

@@ -1,8 +1,9 @@
-"""Who learns and who is tested: random splits by class and by group."""
+"""Who learns and who is tested: random splits by class and by group, and low-shot subsets."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +28,52 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
         replace(video, split="test" if video.id in tested else "train") if video.label else video
         for video in catalog
     )
+
+
+def keep_fraction(
+    catalog: Catalog,
+    fraction: float,
+    *,
+    split: str = "train",
+    generator: np.random.Generator | None = None,
+) -> Catalog:
+    """Keep a share of each class of one split, at least one video; the other splits stay whole.
+
+    Without a generator these are the first ones of the catalog, as in the published protocol.
+    """
+    if not 0.0 < fraction <= 1.0:
+        raise CatalogError(f"the fraction to keep must lie above 0 and up to 1, got {fraction}")
+    return _keep(catalog, lambda size: max(1, int(fraction * size)), split, generator)
+
+
+def keep_per_class(
+    catalog: Catalog,
+    count: int,
+    *,
+    split: str = "train",
+    generator: np.random.Generator | None = None,
+) -> Catalog:
+    """Keep `count` videos of each class of one split (all, if it has fewer)."""
+    if count < 1:
+        raise CatalogError(f"at least 1 video of each class has to stay, got {count}")
+    return _keep(catalog, lambda size: min(count, size), split, generator)
+
+
+def _keep(
+    catalog: Catalog,
+    share: Callable[[int], int],
+    split: str,
+    generator: np.random.Generator | None,
+) -> Catalog:
+    by_class: dict[str, list[str]] = defaultdict(list)
+    for video in catalog.split(split):
+        if video.label is not None:
+            by_class[video.label].append(video.id)
+    kept: set[str] = set()
+    for _, ids in sorted(by_class.items()):
+        order = range(len(ids)) if generator is None else generator.permutation(len(ids))
+        kept.update(ids[place] for place in list(order)[: share(len(ids))])
+    return catalog.only(video for video in catalog if video.split != split or video.id in kept)
 
 
 def _choose_tested(

@@ -1,0 +1,80 @@
+"""What is wrong with the videos of a catalog, found out before hours are spent on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clipset.errors import VideoError
+from clipset.videos.catalog import Catalog, Video
+from clipset.videos.decode import open_video
+
+ENOUGH = 0.95  # a video that holds this share of the frames that its header announces is whole
+
+
+def check_catalog(
+    catalog: Catalog, on_video: Callable[[Video], None] | None = None
+) -> list[tuple[str, str]]:
+    """Scan every video; the ids of those with a problem, and the problem.
+
+    `on_video` is called with each video when it has been checked.
+    """
+    problems = []
+    for video in catalog:
+        problem = find_problem(video)
+        if problem is not None:
+            problems.append((video.id, problem))
+        if on_video is not None:
+            on_video(video)
+    return problems
+
+
+def find_problem(video: Video) -> str | None:
+    """What is wrong with one video, if anything: all packets are read, one frame is decoded."""
+    try:
+        with open_video(video.path, end=video.end) as reader:
+            found = reader.frames_in_file
+            expected = reader.info.expected_frames
+    except VideoError as error:
+        return str(error)
+    if expected is not None and found < ENOUGH * expected:
+        return f"holds {found} of {expected} frames"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Which of the listed videos are there; the counts are by split."""
+
+    listed: dict[str, int]
+    present: dict[str, int]
+    missing: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The same in words, a line for each split."""
+        return tuple(
+            f"{split}: {self.present.get(split, 0)} of {count} videos are there"
+            for split, count in self.listed.items()
+        )
+
+
+def find_coverage(catalog: Catalog) -> Coverage:
+    """How much of a catalog is on the disk."""
+    present = {video.id for video in catalog if video.path.is_file()}
+    return Coverage(
+        listed=_by_split(list(catalog)),
+        present=_by_split([video for video in catalog if video.id in present]),
+        missing=tuple(video.id for video in catalog if video.id not in present),
+    )
+
+
+def only_present(catalog: Catalog) -> Catalog:
+    """The catalog without the videos whose files are missing."""
+    return catalog.only(video for video in catalog if video.path.is_file())
+
+
+def _by_split(videos: list[Video]) -> dict[str, int]:
+    counts = Counter(video.split or "no split" for video in videos)
+    return dict(sorted(counts.items()))

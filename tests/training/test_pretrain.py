@@ -1,0 +1,139 @@
+"""Pre-training on a small real store."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from clipset.errors import ModelError, TrainingError
+from clipset.features.store import FeatureStore
+from clipset.model.config import ModelConfig
+from clipset.training.checkpoint import load_model, read_card
+from clipset.training.config import PretrainConfig
+from clipset.training.pretrain import pretrain, ssl_videos
+from clipset.training.schedule import learning_rate
+
+SMALL = PretrainConfig(
+    model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
+    epochs=12,
+    min_steps=1,
+    batch=8,
+    clips_per_set=4,
+)
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_the_loss_falls_and_every_epoch_leaves_a_line(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    pretrain(small_store, tmp_path, replace(SMALL, epochs=40))
+    lines = [msgspec.json.decode(x) for x in (tmp_path / "metrics.jsonl").read_bytes().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, 41))
+    assert np.mean([x["loss"] for x in lines[-5:]]) < np.mean([x["loss"] for x in lines[:5]])
+    assert {"masked_clip", "set_contrast", "masked_clip_accuracy", "gradient_norm"} <= set(lines[0])
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    for name, seed in (("one", 0), ("two", 0), ("three", 1)):
+        pretrain(small_store, tmp_path / name, SMALL, seed=seed)
+    assert weights(tmp_path / "one") == weights(tmp_path / "two")
+    assert weights(tmp_path / "one") != weights(tmp_path / "three")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from clipset.features.store import open_store
+from clipset.training import pretrain as module
+from tests.training.test_pretrain import SMALL
+module.CHECKPOINT_SECONDS = 0.0
+module.pretrain(open_store(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
+"""
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_weights(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    pretrain(small_store, tmp_path / "whole", SMALL)
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(small_store.folder), str(tmp_path / "killed")],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    while child.poll() is None and not (tmp_path / "killed" / "progress.safetensors").exists():
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "killed" / "model.json").exists()
+    pretrain(small_store, tmp_path / "killed", SMALL)
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    lines = (tmp_path / "killed" / "metrics.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line)["epoch"] for line in lines] == list(range(1, 13))
+
+
+def test_what_is_trained_is_not_trained_again(small_store: FeatureStore, tmp_path: Path) -> None:
+    pretrain(small_store, tmp_path, SMALL)
+    stamp = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    pretrain(small_store, tmp_path, SMALL)
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == stamp
+    pretrain(small_store, tmp_path, replace(SMALL, epochs=13))
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns != stamp
+
+
+def test_test_videos_are_not_learned_from_unless_asked(small_store: FeatureStore) -> None:
+    splits = {video.id: video.split for video in small_store.catalog}
+    learned = {splits[small_store.ids[place]] for place in ssl_videos(small_store, "train")}
+    assert learned == {"train"}
+    assert len(ssl_videos(small_store, "all")) == len(small_store)
+
+
+def test_a_saved_model_comes_back_as_it_was(small_store: FeatureStore, tmp_path: Path) -> None:
+    model = pretrain(small_store, tmp_path, SMALL)
+    again, card = load_model(tmp_path)
+    assert card.videos == len(ssl_videos(small_store, "train"))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+
+
+def test_a_broken_or_missing_model_is_one_clear_line(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match="clipset pretrain"):
+        read_card(tmp_path)
+    pretrain(small_store, tmp_path, replace(SMALL, epochs=1))
+    content = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ModelError, match="do not fit"):
+        load_model(tmp_path)
+
+
+def test_too_few_clips_or_videos_are_refused_before_any_work(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match="two sets of 5 need 10 clips"):
+        pretrain(small_store, tmp_path, replace(SMALL, clips_per_set=5))
+    with pytest.raises(TrainingError, match="between 0 and 1"):
+        replace(SMALL, mask_ratio=1.0)
+
+
+def test_the_rate_rises_then_falls_to_zero() -> None:
+    rates = [learning_rate(step, 100, peak=1.0, warmup=0.1) for step in range(101)]
+    assert rates[0] == 0.0
+    assert max(rates) == rates[10] == 1.0
+    assert rates[100] == pytest.approx(0.0)
+    assert all(a >= b for a, b in pairwise(rates[10:]))
