@@ -101,9 +101,9 @@ def demo(*, out: Path = Path("demo"), videos: int = 240, common: Common = COMMON
     videos
         How many videos are rendered (at least 16).
     """
-    from clipset.demo import run_demo
+    from clipset.walk import walk_demo
 
-    summary = run_demo(out, videos=videos, seed=common.seed, device=common.device)
+    summary = walk_demo(out, videos=videos, seed=common.seed, device=common.device)
     _show(summary, common, lambda: _print_summary(summary))
 
 

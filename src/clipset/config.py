@@ -1,4 +1,4 @@
-"""Plain mappings (TOML, JSON) to checked, frozen dataclasses and back. Knows no stage of the walk."""
+"""Plain mappings (TOML, JSON) to checked, frozen dataclasses and back. Knows no stage."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def to_mapping(value: Any) -> Any:
 
 
 def fingerprint(*values: Any) -> str:
-    """A short name for the content of `values`: equal content, equal fingerprint, on any machine."""
+    """A short name for the content of `values`: equal content, equal name, on any machine."""
     canonical = msgspec.json.encode([to_mapping(value) for value in values], order="sorted")
     return hashlib.sha256(canonical).hexdigest()[:16]
 

@@ -42,9 +42,9 @@ Advance = Callable[..., None]
 
 @contextmanager
 def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Advance]:
-    """`with bar("extracting", 240, "videos") as advance:` then `advance()` or `advance(3, note="…")`."""
+    """`with bar("extracting", 240, "videos") as advance:`, then `advance()` for each video."""
     if _quiet or total <= done:
-        yield lambda count=1, note="": None
+        yield _say_nothing
     elif sys.stderr.isatty():
         with _rich_bar(title, total, unit, done) as advance:
             yield advance
@@ -71,6 +71,11 @@ def _rich_bar(title: str, total: int, unit: str, done: int) -> Iterator[Advance]
             progress.update(task, advance=count, note=note)
 
         yield advance
+
+
+def _say_nothing(count: int = 1, note: str = "") -> None:
+    """Progress that nobody sees."""
+    del count, note
 
 
 class _Rate(ProgressColumn):

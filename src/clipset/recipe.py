@@ -20,7 +20,7 @@ class Recipe:
     """How the walk is walked, step by step."""
 
     test_fraction: float = 0.25
-    """share of the labelled videos that are set aside for the test, where the catalog says nothing"""
+    """share of the labelled videos set aside for the test, where the catalog says nothing"""
     extract: ExtractConfig = field(default_factory=ExtractConfig)
     """how features are made"""
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from clipset.config import write_atomic
 from clipset.errors import StoreError
-from clipset.features.store import FeatureStore, Kind
+from clipset.features.ledger import Kind
+from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.sets.clips import VideoClips, read_clips
 
@@ -37,7 +38,8 @@ class Representations:
     @property
     def pooled(self) -> Float[np.ndarray, "N R"]:
         """The mean over each video's clips."""
-        return self.vectors.mean(axis=1)
+        pooled: Float[np.ndarray, "N R"] = self.vectors.mean(axis=1)
+        return pooled
 
 
 def represent(
@@ -98,7 +100,7 @@ def join_parts(
 
 
 def write_representations(table: Representations, folder: Path) -> None:
-    """Write `vectors.safetensors` (vectors, pooled) and `videos.csv` (row by row the same videos)."""
+    """Write `vectors.safetensors` (vectors, pooled) and `videos.csv` (the same rows)."""
     folder.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clipset.videos.datasets import read_videos
-from clipset.videos.splits import assign_splits
-
+from clipset.clips.config import Sampling
 from clipset.config import fingerprint, read_json, to_mapping, write_json
+from clipset.demo import render_demo
 from clipset.errors import ProbeError, RunError
+from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
 from clipset.probes.problem import pose_problem
 from clipset.probes.suite import run_probes
-from clipset.progress import say
+from clipset.progress import bar, say
 from clipset.recipe import Recipe
 from clipset.report.gather import gather_content
 from clipset.report.page import write_report
@@ -25,6 +25,11 @@ from clipset.runs import Run
 from clipset.training.checkpoint import as_device, read_card
 from clipset.training.pretrain import pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, write_catalog
+from clipset.videos.datasets import read_videos
+from clipset.videos.splits import assign_splits
+
+# A mirrored movement is another movement, and the demo is about what happens when: no flips there.
+DEMO = Recipe(extract=ExtractConfig(sampling=Sampling(flip=False)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ def walk(
     seed: int = 0,
     device: str = "auto",
 ) -> WalkSummary:
-    """Catalog, extract, pre-train, represent, probe and report; what is done already is not done again."""
+    """Catalog, extract, pre-train, represent, probe, report; nothing is done twice."""
     recipe = recipe or Recipe()
     chosen = as_device(device)
     run = Run(out, recipe=to_mapping(recipe), seed=seed, device=str(chosen))
@@ -92,6 +97,14 @@ def walk(
         seconds={step.name: step.seconds for step in run.steps.values()},
         note=note,
     )
+
+
+def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> WalkSummary:
+    """Render the demo's videos into `out/videos` and walk over them into `out/run`."""
+    folder = out / "videos"
+    with bar("rendering videos", videos, "videos") as advance:
+        catalog = render_demo(folder, seed=seed, videos=videos, on_video=advance)
+    return walk(catalog, out / "run", DEMO, seed=seed, device=device)
 
 
 def describe(catalog: Catalog) -> str:

@@ -110,7 +110,8 @@ def test_kinetics_follows_its_csv_files(tmp_path: Path) -> None:
         {
             "train.csv": "label,youtube_id,time_start,time_end,split,is_cc\n"
             '"air drumming",-abc_123xyz,3,13,train,0\nsinging,whole_clip0,0,10,train,0\n',
-            "val.csv": "label,youtube_id,time_start,time_end,split\nsinging,gone_video0,5,15,validate\n",
+            "val.csv": "label,youtube_id,time_start,time_end,split\n"
+            "singing,gone_video0,5,15,validate\n",
             "test.csv": "youtube_id,time_start,time_end,split\nunlabelled0,5,15,test\n",
         },
     )

@@ -26,7 +26,7 @@ class GrowingArray:
         """Put rows at their place."""
         if rows.shape[1:] != self.row_shape:
             raise StoreError(f"{self.path.name} takes rows {self.row_shape}, got {rows.shape[1:]}")
-        content = memoryview(np.ascontiguousarray(rows, dtype=self.dtype)).cast("B")
+        content = memoryview(np.ascontiguousarray(rows, dtype=self.dtype).data).cast("B")
         position = HEADER_BYTES + first * self.row_bytes
         while content:
             written = os.pwrite(self._file, content, position)

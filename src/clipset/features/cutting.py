@@ -1,4 +1,4 @@
-"""All that is done to one video before the backbone sees it: scan, choose clips, cut their pixels."""
+"""What is done to one video before the backbone sees it: scan, choose clips, cut pixels."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def cut_video(video_id: str, path: Path, request: CutRequest) -> CutVideo:
 def to_buffers(cut: CutVideo) -> list[memoryview]:
     """The arrays of a cut video as raw bytes, for a pipe."""
     arrays = (cut.boxes, cut.times, cut.pixels.numpy())
-    return [memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays]
+    return [memoryview(np.ascontiguousarray(array).data).cast("B") for array in arrays]
 
 
 def from_buffer(content: bytearray, facts: CutFacts, request: CutRequest) -> CutVideo:

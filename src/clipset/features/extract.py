@@ -1,8 +1,8 @@
 """Catalog + sampling + backbone → store, on one machine.
 
-Worker processes decode and cut, the backbone runs here, and a writer commits the videos in the order of
-the catalog. What is committed is never touched again, so a killed extraction goes on where it stopped
-and ends with the same bytes as one that ran through.
+Worker processes decode and cut, the backbone runs here, and a writer commits the videos in the
+order of the catalog. What is committed is never touched again, so a killed extraction goes on where
+it stopped and ends with the same bytes as one that ran through.
 """
 
 from __future__ import annotations

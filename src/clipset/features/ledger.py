@@ -1,4 +1,4 @@
-"""The ledger of a store: what happened to each video, kept in SQLite so that a kill loses nothing."""
+"""The ledger of a store: what happened to each video, in SQLite so that a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Literal
 from clipset.errors import StoreError
 
 Status = Literal["pending", "done", "failed"]
+Kind = Literal["random", "regular"]
+KINDS: tuple[Kind, ...] = ("random", "regular")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,13 @@ class Entry:
     frames_found: int | None = None
     checksum: str | None = None
     seconds: float | None = None
+
+    def rows(self) -> tuple[tuple[Kind, int, int], ...]:
+        """Where the video's clips are: kind, first row, count."""
+        return (
+            ("random", self.random_first, self.random_count),
+            ("regular", self.regular_first, self.regular_count),
+        )
 
 
 _COLUMNS = tuple(field.name for field in fields(Entry))

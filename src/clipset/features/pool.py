@@ -52,7 +52,7 @@ def _cut_here(place: int, video: Video, request: CutRequest) -> Outcome:
 
 
 class _Pool:
-    """One thread for each worker process: it writes an order, waits for the answer, and hands it on."""
+    """One thread for each worker process: it sends an order, waits for the answer, hands it on."""
 
     def __init__(
         self, videos: Sequence[Video], request: CutRequest, workers: int, timeout: float
@@ -100,7 +100,8 @@ class _Pool:
                 child = child or self._start()
                 outcome = self._ask(child, place, video)
                 if child.poll() is not None:
-                    child = self._forget(child)
+                    self._forget(child)
+                    child = None
                 self.ready.put(outcome)
         except BaseException as error:
             if not self.closed.is_set():

@@ -30,12 +30,10 @@ from clipset.clips.config import Sampling
 from clipset.config import build, read_json
 from clipset.errors import StoreError
 from clipset.features.arrays import open_rows
-from clipset.features.ledger import Entry, Ledger
+from clipset.features.ledger import KINDS, Entry, Kind, Ledger
 from clipset.videos.catalog import Catalog, read_catalog
 
 FORMAT = 1
-Kind = Literal["random", "regular"]
-KINDS: tuple[Kind, ...] = ("random", "regular")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipTable:
-    """The clips of one kind: rows of all videos behind each other; video i has count[i] from first[i]."""
+    """The clips of one kind, one video's after the other's: count[i] rows from first[i] on."""
 
     features: NDArray[np.generic]
     boxes: Float[np.ndarray, "rows 7"]
@@ -80,11 +78,12 @@ class ClipTable:
 
     def of(self, videos: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B V"]:
         """The row numbers of some videos' clips."""
-        return self.first[videos][:, None] + np.arange(self.per_video)
+        rows: Int[np.ndarray, "B V"] = self.first[videos][:, None] + np.arange(self.per_video)
+        return rows
 
 
 class FeatureStore:
-    """A store opened for reading. Video i of the store is `entries[i]`; failed videos are apart."""
+    """A store opened for reading. Video i of it is `entries[i]`; failed videos are kept apart."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -101,7 +100,7 @@ class FeatureStore:
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The videos with their labels and splits, as they were when the store was last extended."""
+        """The videos with their labels and splits, as given when the store was last extended."""
         return read_catalog(self.folder / "catalog.csv")
 
     @cached_property
@@ -188,10 +187,7 @@ def verify_store(folder: Path) -> list[tuple[str, str]]:
     for entry in store.entries:
         rows = [
             getattr(tables[kind], name)[start : start + count]
-            for kind, start, count in (
-                ("random", entry.random_first, entry.random_count),
-                ("regular", entry.regular_first, entry.regular_count),
-            )
+            for kind, start, count in entry.rows()
             for name in store.manifest.columns()
         ]
         if checksum_of(rows) != entry.checksum:

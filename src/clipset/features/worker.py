@@ -1,7 +1,7 @@
 """The child process that reads videos: `python -m clipset.features.worker`, driven by pool.py.
 
-It reads one JSON line with the request, then one JSON line for each video, and answers each with a JSON
-line followed by raw bytes. A codec that crashes or hangs takes down this process and nothing else.
+It reads one JSON line with the request, then one JSON line for each video, and answers each with a
+JSON line followed by raw bytes. A codec that crashes or hangs ends this process and nothing else.
 """
 
 from __future__ import annotations

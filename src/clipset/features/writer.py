@@ -17,8 +17,8 @@ from jaxtyping import Float
 from clipset.config import write_json
 from clipset.errors import StoreError
 from clipset.features.arrays import GrowingArray
-from clipset.features.ledger import Entry, Ledger
-from clipset.features.store import KINDS, Kind, Manifest, checksum_of, read_manifest
+from clipset.features.ledger import KINDS, Entry, Kind, Ledger
+from clipset.features.store import Manifest, checksum_of, read_manifest
 from clipset.progress import say
 from clipset.videos.catalog import Catalog, write_catalog
 
@@ -27,7 +27,7 @@ COMMIT_SECONDS = 1.0  # finished videos wait at most this long for their transac
 
 @dataclass(frozen=True, slots=True)
 class ClipRows:
-    """What is kept of one video, random clips first; the fields are named like the store's files."""
+    """What is kept of one video, random clips first; fields are named like the store's files."""
 
     features: Float[np.ndarray, "V D"]
     boxes: Float[np.ndarray, "V 7"]
@@ -97,25 +97,18 @@ class StoreWriter:
             say(f"skipped {entry.id}: {entry.reason}")
             self._batch.append(entry)
             return
-        written = []
-        for kind, low, count in (
-            ("random", 0, entry.random_count),
-            ("regular", entry.random_count, entry.regular_count),
-        ):
+        entry = replace(
+            entry, random_first=self._rows["random"], regular_first=self._rows["regular"]
+        )
+        written, low = [], 0
+        for kind, first, count in entry.rows():
             for name, target in self._arrays[kind].items():
                 part = getattr(rows, name)[low : low + count].astype(target.dtype)
-                target.write(self._rows[kind], part)
+                target.write(first, part)
                 written.append(part)
-        self._batch.append(
-            replace(
-                entry,
-                random_first=self._rows["random"],
-                regular_first=self._rows["regular"],
-                checksum=checksum_of(written),
-            )
-        )
-        self._rows["random"] += entry.random_count
-        self._rows["regular"] += entry.regular_count
+            self._rows[kind] += count
+            low += count
+        self._batch.append(replace(entry, checksum=checksum_of(written)))
 
     def commit(self) -> None:
         """Put the rows on disk, then say so in the ledger."""

@@ -1,7 +1,7 @@
-"""The losses of the paper: InfoNCE, masked clip modelling, set contrast (section 3, equations 2 to 8).
+"""The losses of the paper: InfoNCE, masked clip modelling, set contrast (equations 2 to 8).
 
-All of them take projected vectors. Equations are written for one video; over a minibatch we take the mean
-over the videos, and every contrast is with all the clips (or sets) of the minibatch.
+All of them take projected vectors. The equations are written for one video; over a minibatch we
+take the mean over its videos, and every contrast is with all its clips (or sets).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def one_way_info_nce(
     answer: Int[Tensor, " M"],
     temperature: float,
 ) -> tuple[Float[Tensor, " M"], Float[Tensor, ""]]:
-    """Equation 2 for each asked vector: find its answer among the candidates. And how many were found.
+    """Equation 2 for each asked vector: find its answer among the candidates; how many were.
 
     Both sides have unit length already.
     """
@@ -65,7 +65,7 @@ def masked_clip_loss(
 def set_contrastive_loss(
     first: Float[Tensor, "B P"], second: Float[Tensor, "B P"], temperature: float
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Equation 7: two sets of one video find each other among the sets of all videos of the minibatch."""
+    """Equation 7: two sets of one video find each other among the sets of all videos."""
     one, two = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
     answer = torch.arange(len(one), device=one.device)
     forward, found = one_way_info_nce(one, two, answer, temperature)

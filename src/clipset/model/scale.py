@@ -54,7 +54,7 @@ class ScaleModel(nn.Module):
 
 
 def by_video(sets: Tensor) -> Tensor:
-    """(2B, V, …), all first sets before all second ones, to (B, 2V, …): the clips of one video together."""
+    """(2B, V, …), first sets before second ones, to (B, 2V, …): one video's clips together."""
     first, second = sets.chunk(2)
     return torch.cat([first, second], dim=1)
 

@@ -76,7 +76,7 @@ def predict(network: nn.Module, clips: VideoClips) -> Float[Tensor, "M C"]:
 
 
 def choose(make: Network, train: Labelled, config: FitConfig, *, seed: int) -> Choice:
-    """The learning rate and number of epochs that do best on a validation part of the training videos."""
+    """The learning rate and number of epochs that do best on a part of the training videos."""
     parts = validation_split(train, config.validation, seed)
     if parts is None:
         return Choice(

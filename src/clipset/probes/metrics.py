@@ -9,7 +9,7 @@ RESAMPLES = 5000
 
 
 def interval(right: Bool[np.ndarray, "S M"], generator: np.random.Generator) -> tuple[float, float]:
-    """95 % of the accuracy by bootstrap over the test videos and, where there are several, the seeds."""
+    """95 % interval of the accuracy, by bootstrap over the test videos and the seeds."""
     seeds, videos = right.shape
     drawn_videos = generator.integers(videos, size=(RESAMPLES, videos))
     drawn_seeds = generator.integers(seeds, size=(RESAMPLES, seeds))

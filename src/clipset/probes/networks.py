@@ -12,7 +12,7 @@ from clipset.sets.clips import VideoClips
 
 
 class ClipProbe(nn.Module):
-    """Looks at each clip alone: a linear layer, or an MLP whose output stands next to the feature."""
+    """Looks at each clip alone: a linear layer, or an MLP whose output joins the feature."""
 
     def __init__(
         self, dim: int, classes: int, *, hidden: int = 0, out: int = 0, dropout: float = 0.0

@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clipset.errors import StoreError
-from clipset.features.store import FeatureStore, Kind
+from clipset.features.ledger import Kind
+from clipset.features.store import FeatureStore
 from clipset.sets.boxes import paper_boxes
 
 

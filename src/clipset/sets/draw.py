@@ -1,4 +1,4 @@
-"""Chance in training: which videos form a batch, which clips form its two sets, which are hidden."""
+"""Chance in training: which videos form a batch, which clips its two sets, which are hidden."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class PretrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     """the shape of the model"""
     ssl_split: Literal["train", "all"] = "train"
-    """which videos are learned from, without labels (the published code takes all, test ones too)"""
+    """videos to learn from, without labels (the published code takes all, test ones too)"""
     epochs: int = 500
     """times that every video is seen"""
     min_steps: int = 300

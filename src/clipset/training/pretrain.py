@@ -36,7 +36,7 @@ CHECKPOINT_SECONDS = 20.0
 
 
 def ssl_videos(store: FeatureStore, ssl_split: Literal["train", "all"]) -> np.ndarray:
-    """Which videos of the store are learned from: all, or those of the train split if there is one."""
+    """Which videos are learned from: all, or those of the train split if there is one."""
     splits = {video.id: video.split for video in store.catalog}
     everything = np.arange(len(store))
     if ssl_split == "all" or "train" not in store.catalog.splits:
@@ -88,7 +88,7 @@ def _clips_to_learn_from(
     available = store.random.per_video
     if available < 2 * config.clips_per_set:
         raise TrainingError(
-            f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of each video, "
+            f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
             f"the store has {available}; use fewer clips per set or extract more"
         )
     return read_clips(store, "random", videos)

@@ -1,0 +1,56 @@
+"""The whole method in library calls: from a folder of videos to scores and neighbours.
+
+python examples/walk.py VIDEOS OUT
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from clipset.features.config import ExtractConfig
+from clipset.features.extract import extract
+from clipset.features.store import open_store
+from clipset.probes.config import ProbeConfig
+from clipset.probes.problem import pose_problem
+from clipset.probes.suite import ProbeResult, run_probes
+from clipset.representation import nearest, represent
+from clipset.training.config import PretrainConfig
+from clipset.training.pretrain import pretrain
+from clipset.videos.datasets import read_videos
+from clipset.videos.splits import assign_splits
+
+
+def walk(
+    videos: Path,
+    out: Path,
+    *,
+    extraction: ExtractConfig | None = None,
+    pretraining: PretrainConfig | None = None,
+    probing: ProbeConfig | None = None,
+    seed: int = 0,
+) -> list[ProbeResult]:
+    """Learn from the videos of a folder (its sub-folders are the labels) and print a small table."""
+    catalog = assign_splits(read_videos(videos), test_fraction=0.25, seed=seed)
+    extract(catalog, out / "store", extraction, seed=seed)  # clips -> frozen backbone -> disk
+    store = open_store(out / "store")
+    model = pretrain(store, out / "model", pretraining, seed=seed)  # masked clips, set contrast
+
+    results = run_probes(pose_problem(store), model, probing, seed=seed)
+    for result in results:
+        low, high = result.interval
+        row = f"{result.features} {result.probe}"
+        print(f"{row:<20} {result.value:6.1%}  ({low:.1%} to {high:.1%}, {result.n} test videos)")
+
+    table = represent(store, model.encoder)  # one vector for each regular clip of each video
+    hits, scores = nearest(table.pooled, np.array([0]), 3)
+    print(f"most like {table.video_ids[0]}:")
+    for place, score in zip(hits[0], scores[0], strict=True):
+        print(f"{score:6.2f}  {table.video_ids[place]}")
+    return results
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/walk.py VIDEOS OUT")
+    walk(Path(sys.argv[1]), Path(sys.argv[2]))
