@@ -30,7 +30,7 @@ def walk(
     probing: ProbeConfig | None = None,
     seed: int = 0,
 ) -> list[ProbeResult]:
-    """Learn from the videos of a folder (its sub-folders are the labels) and print a small table."""
+    """Learn from a folder of videos (its sub-folders are the labels) and print a small table."""
     catalog = assign_splits(read_videos(videos), test_fraction=0.25, seed=seed)
     extract(catalog, out / "store", extraction, seed=seed)  # clips -> frozen backbone -> disk
     store = open_store(out / "store")

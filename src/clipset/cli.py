@@ -284,12 +284,13 @@ def represent(
     model
         A trained model's folder; the backbone's features alone if not given.
     """
+    from clipset.devices import find_device
     from clipset.features.store import open_store
     from clipset.representation import represent, write_representations
-    from clipset.training.checkpoint import as_device, load_model
+    from clipset.training.checkpoint import load_model
 
     encoder = load_model(model)[0].encoder if model else None
-    table = represent(open_store(store), encoder, device=as_device(common.device))
+    table = represent(open_store(store), encoder, device=find_device(common.device))
     write_representations(table, out)
     result = {"representation": out, "shape": table.vectors.shape}
     videos, clips, width = table.vectors.shape

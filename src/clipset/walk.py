@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clipset.clips.config import Sampling
 from clipset.config import fingerprint, read_json, to_mapping, write_json
 from clipset.demo import render_demo
+from clipset.devices import find_device
 from clipset.errors import ProbeError, RunError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
@@ -22,7 +24,7 @@ from clipset.report.gather import gather_content
 from clipset.report.page import write_report
 from clipset.representation import represent, write_representations
 from clipset.runs import Run
-from clipset.training.checkpoint import as_device, read_card
+from clipset.training.checkpoint import read_card
 from clipset.training.pretrain import pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, write_catalog
 from clipset.videos.datasets import read_videos
@@ -55,7 +57,7 @@ def walk(
 ) -> WalkSummary:
     """Catalog, extract, pre-train, represent, probe, report; nothing is done twice."""
     recipe = recipe or Recipe()
-    chosen = as_device(device)
+    chosen = find_device(device)
     run = Run(out, recipe=to_mapping(recipe), seed=seed, device=str(chosen))
     with run.step("catalog"):
         catalog = videos if isinstance(videos, Catalog) else read_videos(videos)
@@ -101,10 +103,12 @@ def walk(
 
 def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> WalkSummary:
     """Render the demo's videos into `out/videos` and walk over them into `out/run`."""
-    folder = out / "videos"
+    began = time.perf_counter()
     with bar("rendering videos", videos, "videos") as advance:
-        catalog = render_demo(folder, seed=seed, videos=videos, on_video=advance)
-    return walk(catalog, out / "run", DEMO, seed=seed, device=device)
+        catalog = render_demo(out / "videos", seed=seed, videos=videos, on_video=advance)
+    rendering = time.perf_counter() - began
+    summary = walk(catalog, out / "run", DEMO, seed=seed, device=device)
+    return replace(summary, seconds={"render": rendering} | summary.seconds)
 
 
 def describe(catalog: Catalog) -> str:

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.engine import TorchEngine, find_chunk, find_device, open_engine
+from clipset.backbones.engine import TorchEngine, find_chunk, open_engine
 from clipset.backbones.registry import BackboneSpec, Weights, load_backbone
-from clipset.errors import BackboneError
+from clipset.devices import find_device
+from clipset.errors import BackboneError, ConfigError
 
 WITH_OPENVINO = pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is an extra")
 BOTH_ENGINES = pytest.mark.parametrize(
@@ -194,13 +195,13 @@ def test_an_unknown_engine_is_refused_with_near_names() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card here")
 def test_a_card_that_is_not_here_is_said() -> None:
-    with pytest.raises(BackboneError, match="no CUDA device here"):
+    with pytest.raises(ConfigError, match="no CUDA device here"):
         open_engine(SPEC, ColourMean(), device="cuda")
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="there is MPS here")
 def test_mps_that_is_not_here_is_said() -> None:
-    with pytest.raises(BackboneError, match="no MPS device here"):
+    with pytest.raises(ConfigError, match="no MPS device here"):
         open_engine(SPEC, ColourMean(), device="mps")
 
 

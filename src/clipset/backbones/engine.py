@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from clipset.backbones.registry import BackboneSpec
 from clipset.config import near_names
+from clipset.devices import find_device
 from clipset.errors import BackboneError
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
 ENGINES = ("auto", "torch", "openvino")
 LARGEST_CHUNK = 32  # clips that a card takes at once, if they fit
 AGREEMENT = 1e-3  # relative error at which a converted network is no longer the same network
@@ -158,22 +158,6 @@ def open_engine(
     if engine == "openvino":
         return OpenVinoEngine(spec, network)
     return _open_for_cpu(spec, network)
-
-
-def find_device(name: str) -> torch.device:
-    """The torch device of a name; `auto` is the fastest one here."""
-    kind, colon, number = name.partition(":")
-    if kind not in DEVICES or (colon and not (kind == "cuda" and number.isdecimal())):
-        raise BackboneError(f"unknown device {name!r}; known: {', '.join(DEVICES)}, cuda:N")
-    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    apple = torch.backends.mps.is_available()
-    if kind == "auto":
-        return torch.device("cuda" if cards else "mps" if apple else "cpu")
-    if kind == "cuda" and int(number or 0) >= cards:
-        raise BackboneError(f"no CUDA device here for {name!r} ({cards} found); use device 'cpu'")
-    if kind == "mps" and not apple:
-        raise BackboneError("no MPS device here; use device 'cpu'")
-    return torch.device(name)
 
 
 def find_chunk(run: Callable[[Tensor], Tensor], spec: BackboneSpec) -> int:

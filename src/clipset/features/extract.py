@@ -14,6 +14,7 @@ from pathlib import Path
 
 from clipset.backbones.engine import Engine, open_engine
 from clipset.backbones.registry import load_backbone
+from clipset.errors import StoreError
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
 from clipset.features.pool import Outcome, cut_videos
@@ -44,7 +45,7 @@ def extract(
     )
     with StoreWriter(folder, manifest, catalog, retry_failed=config.retry_failed) as writer:
         if writer.todo:
-            engine = open_engine(spec, network, device=device, engine=config.engine)
+            engine = open_engine(spec, network, device=device, engine=_engine(writer, config))
             writer.sign({"engine": engine.name})
             request = CutRequest(
                 sampling=config.sampling,
@@ -55,6 +56,16 @@ def extract(
             )
             _fill(writer, catalog, engine, request, config)
     return FeatureStore(folder)
+
+
+def _engine(writer: StoreWriter, config: ExtractConfig) -> str:
+    """The engine that began a store also ends it: engines agree closely, but not bit for bit."""
+    begun_with = writer.manifest.made_by.get("engine")
+    if begun_with is None or config.engine == begun_with:
+        return config.engine
+    if config.engine != "auto":
+        raise StoreError(f"{writer.folder} was begun with {begun_with}, not {config.engine}")
+    return begun_with
 
 
 def _fill(

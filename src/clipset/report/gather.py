@@ -29,6 +29,7 @@ from clipset.report.content import (
     Step,
     Strip,
 )
+from clipset.report.wording import Number
 from clipset.representation import Representations, nearest, read_representations
 from clipset.runs import read_run
 from clipset.videos.decode import open_video
@@ -114,7 +115,7 @@ def _flat(mapping: dict[str, Any], prefix: str) -> Sequence[tuple[str, str]]:
     return rows
 
 
-def _curves(path: Path) -> dict[str, list[tuple[float, float]]]:
+def _curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
     if not path.is_file():
         return {}
     lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]

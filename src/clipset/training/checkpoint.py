@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn, optim
@@ -91,18 +90,3 @@ def load_progress(path: Path, model: nn.Module, optimiser: optim.Optimizer) -> N
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
-
-
-def as_device(name: str) -> torch.device:
-    """`auto` is the best device of this machine."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ModelError(f"cannot use the device {name!r}: {reason}") from None
-    return device

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn, optim
 
 from clipset.config import fingerprint, to_mapping
+from clipset.devices import find_device
 from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.losses import ScaleLosses
@@ -22,7 +23,6 @@ from clipset.sets.clips import VideoClips, feature_statistics, read_clips
 from clipset.sets.draw import draw_batches, draw_set_pair
 from clipset.training.checkpoint import (
     ModelCard,
-    as_device,
     load_model,
     load_progress,
     read_card,
@@ -62,7 +62,7 @@ def pretrain(
         return load_model(folder)[0]
     clips = _clips_to_learn_from(store, videos, config)
     folder.mkdir(parents=True, exist_ok=True)
-    run = _Run(clips, config, folder, identity, seed=seed, device=as_device(device))
+    run = _Run(clips, config, folder, identity, seed=seed, device=find_device(device))
     run.resume()
     run.train()
     card = ModelCard(

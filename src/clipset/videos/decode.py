@@ -91,7 +91,8 @@ class VideoReader:
         """Each wanted frame once, in order, as RGB; scaled down if its shorter side is too long.
 
         A frame that does not decode is replaced by the nearest earlier one that does, or by the
-        next one if there is none earlier; `frames_found` does not count it.
+        next one if there is none earlier; `frames_found` does not count it. Finish with one call's
+        frames before the next call.
         """
         self._check(wanted)
         size = scaled_size(self.info.width, self.info.height, short_side)

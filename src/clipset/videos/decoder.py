@@ -27,7 +27,9 @@ class Decoder:
     def __init__(self, file: VideoFile, scan: Scan) -> None:
         self.file = file
         self.scan = scan
+        self.frame_of = scan.frame_of
         self.may_skip = scan.frame_of is not None
+        self.asked: set[int] = set()
         self.restart()
 
     def restart(self) -> None:
@@ -50,9 +52,8 @@ class Decoder:
     def frames(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame, bool]]:
         """Each wanted frame: its number, a decoded frame, and whether it is the very one."""
         self.restart()
-        recent: dict[
-            int, VideoFrame
-        ] = {}  # the last frame before the wanted one, and all later ones
+        self.asked = set(wanted)
+        recent: dict[int, VideoFrame] = {}  # the last one before the wanted frame, and later ones
         for number, start, home in zip(wanted, *self._places(wanted), strict=True):
             while number not in recent:
                 if self.may_skip and start > self.position:
@@ -63,17 +64,17 @@ class Decoder:
                 late = self.position > home + PATIENCE + self.file.threads
                 if number in recent or not (decoded is None or (late and recent)):
                     continue
-                if self.began == 0:
+                if not self.may_skip:
                     break
-                self.may_skip = False  # what a keyframe does not give may come from the start
+                self.may_skip = False  # decode everything from the start before giving up
                 self.restart()
             yield number, _nearest(number, recent), number in recent
 
     def _places(self, wanted: Sequence[int]) -> tuple[list[int], list[int]]:
         """For each wanted frame: the packet to begin decoding at, and its own packet."""
-        if self.scan.frame_of is None:
+        frame_of = self.frame_of
+        if frame_of is None:
             return [0] * len(wanted), [int(number) for number in wanted]
-        frame_of = self.scan.frame_of
         packet_of = np.empty(len(self.scan.times), dtype=np.int64)
         packet_of[frame_of[frame_of >= 0]] = np.flatnonzero(frame_of >= 0)
         homes = packet_of[np.asarray(wanted, dtype=np.int64)]
@@ -114,22 +115,35 @@ class Decoder:
         if self.drained:
             return None
         packet = next(self.packets, None)
-        if packet is None:
-            self.drained = True
+        self._skip_if_nobody_needs_it()
+        self.drained = packet is None
         self.position += packet is not None
         try:
             frames = self.context.decode(packet)
         except READ_ERRORS:
             self.count += packet is not None
             return {}
-        return {self._number(frame): frame for frame in frames}
+        numbers = [self._number(frame) for frame in frames]
+        return {number: frame for number, frame in zip(numbers, frames, strict=True) if number >= 0}
+
+    def _skip_if_nobody_needs_it(self) -> None:
+        """Let the decoder drop the next frame if it is not wanted and no other is built on it."""
+        needed = True
+        if self.may_skip and self.asked and self.position < len(self.scan.dts):
+            needed = self.frame_of is None or int(self.frame_of[self.position]) in self.asked
+        self.context.skip_frame = "DEFAULT" if needed else "NONREF"
 
     def _number(self, frame: VideoFrame) -> int:
-        """Which frame of the video this is."""
-        if self.scan.frame_of is None or not isinstance(frame.opaque, tuple):
+        """Which frame of the video this is; -1 if it is one that is not shown."""
+        if self.frame_of is not None and not isinstance(frame.opaque, tuple):
+            self.frame_of, self.may_skip = (
+                None,
+                False,
+            )  # this decoder does not say whose frame it is
+        if self.frame_of is None:
             self.count += 1
             return self.count - 1
-        return int(self.scan.frame_of[frame.opaque[0]])
+        return int(self.frame_of[frame.opaque[0]])
 
 
 def _begins(

@@ -1,0 +1,45 @@
+"""How long each step of the demo takes, and what it finds."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
+
+from record import parse, write_record
+
+from clipset.report.wording import row_name
+from clipset.walk import walk_demo
+
+
+def main() -> None:
+    parser = parse("demo", __doc__)
+    parser.add_argument("--videos", type=int, default=240)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        summary = walk_demo(Path(folder), videos=options.videos, seed=options.seed)
+    total = sum(summary.seconds.values())
+    write_record(
+        options.out,
+        "demo",
+        ratios={f"{name}_share": seconds / total for name, seconds in summary.seconds.items()},
+        figures={
+            "videos": summary.videos,
+            "seed": options.seed,
+            "total_seconds": total,
+            "seconds": summary.seconds,
+            "top1": {
+                row_name(record["features"], record["probe"]): {
+                    "value": record["value"],
+                    "interval": record["interval"],
+                }
+                for record in summary.records
+            },
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Where tensors are computed."""
+
+from __future__ import annotations
+
+import torch
+
+from clipset.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def find_device(name: str) -> torch.device:
+    """The torch device of a name; `auto` is the fastest one here."""
+    kind, colon, number = name.partition(":")
+    if kind not in DEVICES or (colon and not (kind == "cuda" and number.isdecimal())):
+        raise ConfigError(f"unknown device {name!r}; known: {', '.join(DEVICES)}, cuda:N")
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    apple = torch.backends.mps.is_available()
+    if kind == "auto":
+        return torch.device("cuda" if cards else "mps" if apple else "cpu")
+    if kind == "cuda" and int(number or 0) >= cards:
+        raise ConfigError(f"no CUDA device here for {name!r} ({cards} found); use device 'cpu'")
+    if kind == "mps" and not apple:
+        raise ConfigError("no MPS device here; use device 'cpu'")
+    return torch.device(name)
