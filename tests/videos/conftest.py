@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +12,7 @@ import av
 import numpy as np
 import pytest
 
+os.environ.setdefault("SVT_LOG", "0")  # an encoder that writes to the terminal by itself
 BITS = 8
 
 

@@ -21,7 +21,8 @@ PATIENCE = 40  # packets after its own that a frame may take to come out of the 
 class Decoder:
     """Decodes as little as is needed to show the wanted frames, going forward through the file.
 
-    `position` is the next packet to decode; `began` is the one at which decoding last began.
+    `position` is the next packet to decode. Packets carry their number as a tag, and decoders hand
+    it on to the frames that they make of them.
     """
 
     def __init__(self, file: VideoFile, scan: Scan) -> None:
@@ -100,7 +101,7 @@ class Decoder:
         self.context = self.file.stream.codec_context
         if self.context.is_open:
             self.context.flush_buffers()
-        self.position = self.began = number
+        self.position = number
         self.count = 0
         self.drained = False
 
@@ -135,15 +136,12 @@ class Decoder:
 
     def _number(self, frame: VideoFrame) -> int:
         """Which frame of the video this is; -1 if it is one that is not shown."""
-        if self.frame_of is not None and not isinstance(frame.opaque, tuple):
-            self.frame_of, self.may_skip = (
-                None,
-                False,
-            )  # this decoder does not say whose frame it is
-        if self.frame_of is None:
-            self.count += 1
-            return self.count - 1
-        return int(self.frame_of[frame.opaque[0]])
+        tag = frame.opaque
+        if self.frame_of is not None and isinstance(tag, tuple):
+            return int(self.frame_of[tag[0]])
+        self.frame_of, self.may_skip = None, False  # without tags, counting is all that is left
+        self.count += 1
+        return self.count - 1
 
 
 def _begins(
