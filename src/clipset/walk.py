@@ -74,7 +74,8 @@ def walk(
         step.fingerprint = _fingerprint_of_model(out / "model")
         step.skipped = step.fingerprint != "" and step.fingerprint == before
     with run.step("represent") as step:
-        mark = fingerprint(run.steps["pretrain"].fingerprint, store.manifest, catalog.fingerprint)
+        rows = [entry.checksum for entry in store.entries]
+        mark = fingerprint(run.steps["pretrain"].fingerprint, rows, catalog.fingerprint)
         step.skipped = step.fingerprint == mark
         if not step.skipped:
             encoder = None if model is None else model.encoder

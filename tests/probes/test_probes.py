@@ -22,7 +22,9 @@ from clipset.sets.clips import VideoClips
 from clipset.videos.catalog import Catalog
 
 QUICK = ProbeConfig(
-    seeds=2, mlp_hidden=16, fit=FitConfig(epochs=12, batch=16, clips=4, rates=(3e-3,))
+    seeds=2,
+    mlp_hidden=16,
+    fit=FitConfig(epochs=15, batch=16, clips=4, rates=(3e-3,), head_rates=(3e-2,)),
 )
 TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
 
@@ -150,7 +152,7 @@ def test_no_test_label_is_read_before_the_final_score() -> None:
 
 def test_choices_are_made_on_training_videos_and_the_record_says_which() -> None:
     problem = made_up_problem(2.0)
-    chosen = choose(lambda: ClipProbe(12, 3), problem.train, QUICK.fit, seed=0)
+    chosen = choose(lambda: ClipProbe(12, 3), problem.train, QUICK.fit, rates=(3e-2,), seed=0)
     assert chosen.selected_on == "15 of 60 training videos (stratified)"
     assert 1 <= chosen.epochs <= QUICK.fit.epochs
 
@@ -175,7 +177,7 @@ def test_a_class_with_one_video_is_only_learned_from() -> None:
 def test_with_too_few_videos_nothing_is_chosen_and_the_record_says_so() -> None:
     clips, labels = made_up(3, signal=1.0, seed=0)
     train = Labelled(clips, clips, labels, (None,) * 3)
-    chosen = choose(lambda: ClipProbe(12, 3), train, QUICK.fit, seed=0)
+    chosen = choose(lambda: ClipProbe(12, 3), train, QUICK.fit, rates=(3e-2,), seed=0)
     assert chosen.selected_on.startswith("nothing")
 
 

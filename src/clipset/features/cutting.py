@@ -38,6 +38,7 @@ class CutFacts:
     height: int
     frames_expected: int | None
     frames_found: int
+    frames_missing: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,11 @@ class CutVideo:
     pixels: UInt8[Tensor, "V T 3 S S"]
 
 
-def cut_video(video_id: str, path: Path, request: CutRequest) -> CutVideo:
-    """Decode a video once and cut all its clips. Raises VideoError."""
-    with open_video(path) as video:
+def cut_video(
+    video_id: str, path: Path, request: CutRequest, *, end: float | None = None
+) -> CutVideo:
+    """Decode a video once (up to `end` seconds) and cut all its clips. Raises VideoError."""
+    with open_video(path, end=end) as video:
         info = video.info
         random = sample_random_clips(
             info,
@@ -71,7 +74,8 @@ def cut_video(video_id: str, path: Path, request: CutRequest) -> CutVideo:
             width=info.width,
             height=info.height,
             frames_expected=info.expected_frames,
-            frames_found=video.frames_found,
+            frames_found=video.frames_in_file,
+            frames_missing=video.frames_missing,
         )
         boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
         times = info.frame_times[plan.frames].astype(np.float32)  # (V, T)

@@ -108,6 +108,7 @@ def _look(writer: StoreWriter, engine: Engine, outcome: Outcome) -> None:
         height=facts.height,
         frames_expected=facts.frames_expected,
         frames_found=facts.frames_found,
+        frames_missing=facts.frames_missing,
         seconds=time.perf_counter() - began,
     )
     writer.put(outcome.place, done, ClipRows(features, outcome.cut.boxes, outcome.cut.times))

@@ -17,7 +17,11 @@ KINDS: tuple[Kind, ...] = ("random", "regular")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One video: where its rows are if it is done, why there are none if it failed."""
+    """One video: where its rows are if it is done, why there are none if it failed.
+
+    `frames_expected` is what the file's header claims, `frames_found` what is really in it, and
+    `frames_missing` how many of those that clips needed did not decode and were replaced.
+    """
 
     ordinal: int
     id: str
@@ -32,6 +36,7 @@ class Entry:
     height: int = 0
     frames_expected: int | None = None
     frames_found: int | None = None
+    frames_missing: int | None = None
     checksum: str | None = None
     seconds: float | None = None
 
@@ -53,7 +58,7 @@ CREATE TABLE IF NOT EXISTS videos (
     random_first INTEGER NOT NULL, random_count INTEGER NOT NULL,
     regular_first INTEGER NOT NULL, regular_count INTEGER NOT NULL,
     duration REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
-    frames_expected INTEGER, frames_found INTEGER,
+    frames_expected INTEGER, frames_found INTEGER, frames_missing INTEGER,
     checksum TEXT, seconds REAL
 )"""
 

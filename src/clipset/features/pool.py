@@ -46,7 +46,7 @@ def cut_videos(
 
 def _cut_here(place: int, video: Video, request: CutRequest) -> Outcome:
     try:
-        return Outcome(place, cut_video(video.id, video.path, request))
+        return Outcome(place, cut_video(video.id, video.path, request, end=video.end))
     except ClipsetError as error:
         return Outcome(place, None, str(error))
 
@@ -156,7 +156,7 @@ class _Pool:
     def _answer(self, child: subprocess.Popen[bytes], place: int, video: Video) -> Outcome:
         assert child.stdin is not None
         assert child.stdout is not None
-        order = Order(id=video.id, path=os.fsencode(video.path.absolute()))
+        order = Order(id=video.id, path=os.fsencode(video.path.absolute()), end=video.end)
         child.stdin.write(msgspec.json.encode(order) + b"\n")
         child.stdin.flush()
         line = child.stdout.readline()

@@ -83,7 +83,10 @@ class ClipTable:
 
 
 class FeatureStore:
-    """A store opened for reading. Video i of it is `entries[i]`; failed videos are kept apart."""
+    """A store opened for reading. Video i of it is `entries[i]`; failed videos are kept apart.
+
+    Videos that were stored once but are no longer in the catalog stay on disk and are passed over.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,9 +94,12 @@ class FeatureStore:
         ledger = Ledger(folder / "ledger.sqlite")
         everything = ledger.entries()
         ledger.close()
-        self.entries: Sequence[Entry] = [entry for entry in everything if entry.status == "done"]
-        self.failed: Sequence[Entry] = [entry for entry in everything if entry.status == "failed"]
-        self.pending: Sequence[Entry] = [entry for entry in everything if entry.status == "pending"]
+        wanted = {video.id for video in self.catalog}
+        asked = [entry for entry in everything if entry.id in wanted]
+        self.everything: Sequence[Entry] = everything
+        self.entries: Sequence[Entry] = [entry for entry in asked if entry.status == "done"]
+        self.failed: Sequence[Entry] = [entry for entry in asked if entry.status == "failed"]
+        self.pending: Sequence[Entry] = [entry for entry in asked if entry.status == "pending"]
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -184,7 +190,9 @@ def verify_store(folder: Path) -> list[tuple[str, str]]:
             tables[kind] = store._table(kind)
         except StoreError as error:
             return [("(whole store)", str(error))]
-    for entry in store.entries:
+    for entry in store.everything:
+        if entry.status != "done":
+            continue
         rows = [
             getattr(tables[kind], name)[start : start + count]
             for kind, start, count in entry.rows()
@@ -199,7 +207,7 @@ def store_digest(folder: Path) -> str:
     """A fingerprint of all that a store says: equal for stores with the same content."""
     store = FeatureStore(folder)
     digest = hashlib.blake2b(digest_size=16)
-    for entry in (*store.entries, *store.failed, *store.pending):
+    for entry in store.everything:
         said = (entry.ordinal, entry.id, entry.status, entry.reason, entry.checksum)
         digest.update(repr(said).encode())
     for kind in KINDS:

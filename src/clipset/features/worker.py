@@ -30,6 +30,7 @@ class Order(msgspec.Struct):
 
     id: str
     path: bytes  # names of files need not be text
+    end: float | None = None
 
 
 class Answer(msgspec.Struct):
@@ -47,7 +48,7 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     for line in orders:
         order = msgspec.json.decode(line, type=Order)
         try:
-            cut = cut_video(order.id, Path(os.fsdecode(order.path)), job.request)
+            cut = cut_video(order.id, Path(os.fsdecode(order.path)), job.request, end=order.end)
         except ClipsetError as error:
             _send(answers, Answer(reason=str(error)))
         except MemoryError:

@@ -43,14 +43,13 @@ class SetEncoder(nn.Module):
         self.register_buffer("feature_mean", torch.zeros(dim))
         self.register_buffer("feature_std", torch.ones(dim))
         self.project = nn.Linear(dim, width)
-        self.embed_box = nn.Sequential(
-            nn.Linear(box_numbers, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
-        )
+        self.embed_box = BoxEmbedding(box_numbers, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.set_token = nn.Parameter(torch.zeros(width))
         self.blocks = nn.ModuleList(Block(width, heads, expansion, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.apply(_initialise)
+        self.embed_box.spread_out()
         nn.init.trunc_normal_(self.mask_token, std=0.02)
         nn.init.trunc_normal_(self.set_token, std=0.02)
 
@@ -80,6 +79,31 @@ class SetEncoder(nn.Module):
             tokens = block(tokens)
         tokens = self.norm(tokens)
         return SetEncoding(clip_tokens=tokens[:, 1:], set_token=tokens[:, 0])
+
+
+class BoxEmbedding(nn.Module):
+    """The MLP of equation 5: where a clip is, as a vector."""
+
+    def __init__(self, box_numbers: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(box_numbers, 2 * width)
+        self.last = nn.Linear(2 * width, width)
+
+    def forward(self, boxes: Float[Tensor, "*B X"]) -> Float[Tensor, "*B H"]:
+        return self.last(F.relu(self.first(boxes)))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def spread_out(self) -> None:
+        """Start out able to tell places apart, about as loud as the clips that they are added to.
+
+        Each hidden unit bends somewhere inside the unit cube, where boxes live. Small weights would
+        make all places look alike, and what happens when could hardly be learned from few videos.
+        """
+        nn.init.normal_(self.first.weight, std=2.0)
+        bends = torch.rand_like(self.first.weight)  # (2H, X): a point of the cube for each unit
+        self.first.bias.copy_(-(self.first.weight * bends).sum(dim=1))
+        places = torch.rand(1024, self.first.in_features)
+        self.last.weight.div_(self(places).std(dim=0).mean())
 
 
 class Block(nn.Module):

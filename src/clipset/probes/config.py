@@ -20,7 +20,9 @@ class FitConfig:
     weight_decay: float = 1e-2
     """decay of the matrices"""
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
-    """learning rates to choose from"""
+    """learning rates to choose from where a transformer is trained"""
+    head_rates: tuple[float, ...] = (1e-3, 1e-2, 5e-2)
+    """learning rates to choose from where only a head on frozen features is trained"""
     validation: float = 0.25
     """share of the training videos that choices are made on"""
 

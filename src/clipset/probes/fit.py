@@ -75,18 +75,20 @@ def predict(network: nn.Module, clips: VideoClips) -> Float[Tensor, "M C"]:
     return found
 
 
-def choose(make: Network, train: Labelled, config: FitConfig, *, seed: int) -> Choice:
+def choose(
+    make: Network, train: Labelled, config: FitConfig, *, rates: tuple[float, ...], seed: int
+) -> Choice:
     """The learning rate and number of epochs that do best on a part of the training videos."""
     parts = validation_split(train, config.validation, seed)
     if parts is None:
         return Choice(
-            rate=config.rates[len(config.rates) // 2],
+            rate=rates[len(rates) // 2],
             epochs=config.epochs,
             selected_on="nothing: too few training videos to set some aside",
         )
     learn, check = train.only(parts[0]), train.only(parts[1])
-    best = (-1.0, float("-inf"), config.rates[0], config.epochs)
-    for rate in config.rates:
+    best = (-1.0, float("-inf"), rates[0], config.epochs)
+    for rate in rates:
         curve: list[tuple[float, float]] = []
 
         def note(network: nn.Module, curve: list[tuple[float, float]] = curve) -> None:

@@ -23,11 +23,3 @@ def knn_probabilities(
     weights = torch.softmax(nearness / temperature, dim=1)
     votes = torch.zeros(len(queries), class_count, dtype=weights.dtype)
     return votes.scatter_add_(1, classes[nearest], weights)
-
-
-def centred(
-    train: Float[Tensor, "N R"], queries: Float[Tensor, "M R"]
-) -> tuple[Float[Tensor, "N R"], Float[Tensor, "M R"]]:
-    """Both sides less the mean of the training videos (never that of the test videos)."""
-    mean = train.mean(dim=0)
-    return train - mean, queries - mean

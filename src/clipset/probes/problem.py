@@ -59,15 +59,17 @@ class Problem:
     classes: tuple[str, ...]
     train: Labelled
     test: HeldOut
+    split: str = "test"  # what the test videos' split is called
 
 
 def pose_problem(store: FeatureStore, catalog: Catalog | None = None) -> Problem:
-    """The problem that a catalog's labels and splits pose on a store's videos."""
+    """The problem that a catalog's labels and splits pose; judged on `test`, else on `val`."""
     known = {video.id: video for video in catalog or store.catalog}
     videos = {place: known[id] for place, id in enumerate(store.ids) if id in known}
     labelled = {place: video for place, video in videos.items() if video.label is not None}
     train = {place: video for place, video in labelled.items() if video.split == "train"}
-    test = {place: video for place, video in labelled.items() if video.split == "test"}
+    judged = "test" if any(video.split == "test" for video in labelled.values()) else "val"
+    test = {place: video for place, video in labelled.items() if video.split == judged}
     _refuse_hopeless(labelled, train, test)
     classes = tuple(sorted({video.label or "" for video in train.values()}))
     strangers = sorted({v.label or "" for v in test.values()} - set(classes))
@@ -91,6 +93,7 @@ def pose_problem(store: FeatureStore, catalog: Catalog | None = None) -> Problem
             clips=read_clips(store, "regular", places),
             classes=torch.tensor([numbers[v.label or ""] for v in test.values()]),
         ),
+        split=judged,
     )
 
 

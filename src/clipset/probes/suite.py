@@ -81,7 +81,9 @@ def run_probes(
                 outcome = _knn(problem, encoder if features == "scale" else None, config)
             else:
                 make = _network(probe, features, problem, encoder, config_of_model, config)
-                outcome = _trained(problem, make, config, seed)
+                tuned = probe in ("transformer", "finetune")
+                rates = config.fit.rates if tuned else config.fit.head_rates
+                outcome = _trained(problem, make, config, rates, seed)
             results.append(
                 _result(features, probe, problem, outcome, seed, time.perf_counter() - began)
             )
@@ -102,8 +104,9 @@ class _Outcome:
 
 def _knn(problem: Problem, encoder: SetEncoder | None, config: ProbeConfig) -> _Outcome:
     train, test = problem.train.regular, problem.test.clips
-    if encoder is None:
-        bank, queries = train.features, test.features
+    if encoder is None:  # like for like: the encoder standardises, too
+        mean, std = feature_statistics(problem.train.random.features)
+        bank, queries = (train.features - mean) / std, (test.features - mean) / std
     else:
         bank, queries = encode_clips(encoder, train), encode_clips(encoder, test)
     found = knn_probabilities(
@@ -152,9 +155,11 @@ def _from_scratch(problem: Problem, dim: int, classes: int, model: ModelConfig) 
     return make
 
 
-def _trained(problem: Problem, make: Network, config: ProbeConfig, seed: int) -> _Outcome:
+def _trained(
+    problem: Problem, make: Network, config: ProbeConfig, rates: tuple[float, ...], seed: int
+) -> _Outcome:
     """Choose on validation videos, train again on all training videos with each seed, predict."""
-    chosen = choose(make, problem.train, config.fit, seed=seed)
+    chosen = choose(make, problem.train, config.fit, rates=rates, seed=seed)
     seeds = tuple(range(seed, seed + config.seeds))
     probabilities = []
     for number in seeds:
@@ -192,7 +197,7 @@ def _result(
         n=right.shape[1],
         seeds=outcome.seeds,
         selected_on=outcome.selected_on,
-        split="test",
+        split=problem.split,
         chance=float((judged[0, :, 0] == largest).mean()),
         rate=outcome.rate,
         epochs=outcome.epochs,
