@@ -25,13 +25,18 @@ from clipset.report.page import write_report
 from clipset.representation import represent, write_representations
 from clipset.runs import Run
 from clipset.training.checkpoint import read_card
+from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, write_catalog
 from clipset.videos.datasets import read_videos
 from clipset.videos.splits import assign_splits
 
-# A mirrored movement is another movement, and the demo is about what happens when: no flips there.
-DEMO = Recipe(extract=ExtractConfig(sampling=Sampling(flip=False)))
+# The demo is about what happens when: clips of half a second fall inside one event, and none of
+# them is mirrored, because a mirrored movement is another movement.
+DEMO = Recipe(
+    extract=ExtractConfig(frames=4, stride=4, sampling=Sampling(flip=False)),
+    pretrain=PretrainConfig(epochs=200, min_steps=200),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

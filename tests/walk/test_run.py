@@ -117,7 +117,8 @@ def test_each_step_is_a_verb_and_answers_in_json(
     assert shape == [24, 6, 1280 + 32]
     records = answer(
         "probe", store, "--model", model, "--seeds", 1, "--fit.epochs", 2, "--fit.clips", 4,
-        "--mlp-hidden", 16, "--fit.rates", 0.003, "--fit.head-rates", 0.03, "--out", tmp_path / "results.json",
+        "--mlp-hidden", 16, "--fit.rates", 0.003, "--fit.head-rates", 0.03,
+        "--out", tmp_path / "results.json",
     )["records"]  # fmt: skip
     assert records == json.loads((tmp_path / "results.json").read_text())
     names = [row["name"] for row in answer("backbones")["backbones"]]  # type: ignore[attr-defined]
