@@ -34,11 +34,14 @@ class StepRecord:
 class Run:
     """A folder that belongs to one run; `run.json` is rewritten after every step."""
 
-    def __init__(self, folder: Path, *, recipe: dict[str, Any], seed: int, device: str) -> None:
+    def __init__(
+        self, folder: Path, *, name: str, recipe: dict[str, Any], seed: int, device: str
+    ) -> None:
         self.folder = folder
         before = _claim(folder)
         self.content: dict[str, Any] = {
             "format": FORMAT,
+            "name": name,
             "recipe": recipe,
             "seed": seed,
             "device": device,

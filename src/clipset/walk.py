@@ -63,7 +63,8 @@ def walk(
     """Catalog, extract, pre-train, represent, probe, report; nothing is done twice."""
     recipe = recipe or Recipe()
     chosen = find_device(device)
-    run = Run(out, recipe=to_mapping(recipe), seed=seed, device=str(chosen))
+    named = videos.name if isinstance(videos, Catalog) else videos.resolve().stem
+    run = Run(out, name=named, recipe=to_mapping(recipe), seed=seed, device=str(chosen))
     with run.step("catalog"):
         catalog = videos if isinstance(videos, Catalog) else read_videos(videos)
         catalog = assign_splits(catalog, test_fraction=recipe.test_fraction, seed=seed)

@@ -51,7 +51,7 @@ def gather_content(folder: Path) -> ReportContent:
     pictures = _Pictures(store)
     catalog = store.catalog
     return ReportContent(
-        title=folder.resolve().name,
+        title=run.get("name") or folder.resolve().name,
         subtitle=_subtitle(run, store),
         counts=Counts(
             videos=len(store),
@@ -99,9 +99,14 @@ def _facts(run: dict[str, Any], store: FeatureStore) -> list[FactGroup]:
         ),
         FactGroup(name="machine and versions", rows=list(run.get("environment", {}).items())),
     ]
-    for name, value in run.get("recipe", {}).items():
-        rows = list(_flat(value, "")) if isinstance(value, dict) else [("", str(value))]
-        groups.append(FactGroup(name=f"recipe: {name}", rows=rows))
+    recipe: dict[str, Any] = run.get("recipe", {})
+    plain = {name: value for name, value in recipe.items() if not isinstance(value, dict)}
+    groups.append(FactGroup(name="recipe", rows=_flat(plain, "")))
+    groups += [
+        FactGroup(name=f"recipe: {name}", rows=_flat(value, ""))
+        for name, value in recipe.items()
+        if name not in plain
+    ]
     return groups
 
 
