@@ -16,6 +16,7 @@ from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
+from clipset.probes.config import FitConfig, ProbeConfig
 from clipset.probes.problem import pose_problem
 from clipset.probes.suite import run_probes
 from clipset.progress import bar, say
@@ -35,7 +36,8 @@ from clipset.videos.splits import assign_splits
 # them is mirrored, because a mirrored movement is another movement.
 DEMO = Recipe(
     extract=ExtractConfig(frames=4, stride=4, sampling=Sampling(flip=False)),
-    pretrain=PretrainConfig(epochs=200, min_steps=200),
+    pretrain=PretrainConfig(epochs=150, min_steps=150, learning_rate=5e-4),
+    probe=ProbeConfig(fit=FitConfig(epochs=30, rates=(3e-4, 1e-3))),
 )
 
 

@@ -42,7 +42,7 @@ def fit(
     """Train a fresh network for `epochs` of the `config.epochs` that its schedule is made for."""
     torch.manual_seed(seed)
     network = make().train()
-    optimiser = optim.AdamW(decay_groups(network, config.weight_decay), lr=rate)
+    optimiser = optim.AdamW(decay_groups(network, config.weight_decay), lr=rate, fused=True)
     generator = torch.Generator().manual_seed(seed)
     steps = config.epochs * -(-len(train) // config.batch)
     step = 0

@@ -118,7 +118,9 @@ class _Run:
         if config.standardise:
             self.model.encoder.standardise_by(*feature_statistics(clips.features))
         self.model.to(device).train()
-        self.optimiser = optim.AdamW(decay_groups(self.model, config.weight_decay), lr=0.0)
+        self.optimiser = optim.AdamW(
+            decay_groups(self.model, config.weight_decay), lr=0.0, fused=True
+        )
 
     def resume(self) -> None:
         """Go on from the last saved epoch, if it belongs to this very run."""
