@@ -67,7 +67,7 @@ def test_the_events_of_a_video_fill_it_without_a_gap_in_the_order_of_its_class()
         assert events[0].start == 0
         assert events[-1].end == draw_shoot(video_generator(7, index)).duration
         assert all(before.end == after.start for before, after in pairwise(events))
-        assert all(event.end - event.start > 0.9 for event in events)
+        assert all(event.end - event.start > 1.1 for event in events)
 
 
 def test_what_is_drawn_for_a_video_is_not_told_the_class() -> None:

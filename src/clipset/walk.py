@@ -28,7 +28,7 @@ from clipset.runs import Run
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain, ssl_videos
-from clipset.videos.catalog import Catalog, write_catalog
+from clipset.videos.catalog import Catalog, describe, write_catalog
 from clipset.videos.datasets import read_videos
 from clipset.videos.splits import assign_splits
 
@@ -118,13 +118,6 @@ def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "aut
     rendering = time.perf_counter() - began
     summary = walk(catalog, out / "run", DEMO, seed=seed, device=device)
     return replace(summary, seconds={"render": rendering} | summary.seconds)
-
-
-def describe(catalog: Catalog) -> str:
-    """A catalog in one line."""
-    classes = f", {len(catalog.classes)} classes" if catalog.classes else ", no labels"
-    splits = "".join(f", {len(catalog.split(name))} {name}" for name in catalog.splits)
-    return f"{len(catalog)} videos{classes}{splits}"
 
 
 def _is_extracted(folder: Path, catalog: Catalog) -> bool:

@@ -109,12 +109,13 @@ def _draw_veils(rng: Generator, x: Pixels, y: Pixels, ramp: Pixels, unit: int) -
 
 def draw_ball(rng: Generator, stage: Stage) -> Painter:
     """A striped ball that bounces, turns and throws a shadow on the floor."""
-    radius = stage.unit * rng.uniform(0.11, 0.24)
+    radius = stage.unit * rng.uniform(0.14, 0.25)
     sprites, shadow = _ball_sprites(rng, stage, radius), _floor_shadow(radius)
     floor = stage.height * rng.uniform(0.82, 0.92)
     drop = (floor - 2 * radius) * rng.uniform(0.5, 0.95)
     pace, turn = rng.uniform(0.7, 1.3), _either_way(rng) * rng.uniform(0.5, 1.2)
-    centre, sway = stage.draw_place(rng, 0.35)[0], rng.uniform(0.05, 0.2) * stage.width
+    sway = rng.uniform(0.05, 0.2) * stage.width
+    centre = stage.draw_place(rng, (radius + sway) / stage.unit)[0]
 
     def paint(time: float) -> list[Stamp]:
         beat = (pace * time) % 1
@@ -127,7 +128,7 @@ def draw_ball(rng: Generator, stage: Stage) -> Painter:
 
 def draw_star(rng: Generator, stage: Stage) -> Painter:
     """A star with facets that spins."""
-    sprites = _star_sprites(rng, stage, stage.unit * rng.uniform(0.14, 0.36))
+    sprites = _star_sprites(rng, stage, stage.unit * rng.uniform(0.19, 0.37))
     left, top = stage.draw_place(rng, 0.4)
     spin = _either_way(rng) * rng.uniform(1, 3)
     swing, pace = stage.unit * rng.uniform(0.02, 0.08), 2 * math.pi * rng.uniform(0.2, 0.5)
@@ -141,7 +142,7 @@ def draw_star(rng: Generator, stage: Stage) -> Painter:
 
 def draw_rain(rng: Generator, stage: Stage) -> Painter:
     """Many small squares that fall, the larger ones faster."""
-    count = int(rng.integers(12, 34))
+    count = int(rng.integers(16, 34))
     sizes = stage.unit * rng.uniform(0.025, 0.04) * np.array([1.0, 1.35, 1.8])
     tilts, colours = rng.uniform(0, math.pi / 2, 2), stage.draw_colours(rng, 3)
     sprites = [[_square(size, tilt, c) for tilt in tilts for c in colours] for size in sizes]
@@ -164,7 +165,7 @@ def draw_rain(rng: Generator, stage: Stage) -> Painter:
 def draw_wheel(rng: Generator, stage: Stage) -> Painter:
     """A circle of discs that turns and breathes."""
     count = int(rng.integers(7, 12))
-    radius = stage.unit * rng.uniform(0.16, 0.33)
+    radius = stage.unit * rng.uniform(0.2, 0.34)
     sizes = radius * rng.uniform(0.18, 0.26) * np.linspace(0.8, 1.2, 8)
     colours = stage.draw_colours(rng, 2)
     sprites = [[_disc(size, colour) for colour in colours] for size in sizes]

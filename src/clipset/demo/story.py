@@ -1,4 +1,4 @@
-"""What happens when in a demo video, how it is filmed; only the order knows the class."""
+"""What happens when in a demo video, and how it is filmed; only the order knows the class."""
 
 from __future__ import annotations
 
@@ -21,12 +21,6 @@ CLASSES = (
     "star-ball-rain-wheel",
     "wheel-rain-ball-star",
 )
-LENGTHS = (
-    1.15,
-    1.0,
-    1.0,
-    1.15,
-)  # of the four events, on average: clips fall less often on the ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +65,7 @@ def draw_shoot(rng: Generator) -> Shoot:
     width, height = (long, short) if rng.random() < 0.7 else (short, long)
     rate = int(rng.choice([15, 20, 24, 25, 30]))
     frames = round(rng.uniform(6, 12) * rate)
-    lengths = rng.uniform(0.75, 1.25, len(LENGTHS)) * LENGTHS
+    lengths = rng.uniform(0.85, 1.15, len(KINDS))  # of the events, in proportion
     first, second, third = np.round(np.cumsum(lengths)[:3] / lengths.sum() * frames) / rate
     return Shoot(
         width=width,

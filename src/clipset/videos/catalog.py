@@ -105,6 +105,13 @@ def _facts(video: Video) -> list[str | float | None]:
     return facts
 
 
+def describe(catalog: Catalog) -> str:
+    """A catalog in one line."""
+    classes = f", {len(catalog.classes)} classes" if catalog.classes else ", no labels"
+    splits = "".join(f", {len(catalog.split(name))} {name}" for name in catalog.splits)
+    return f"{len(catalog)} videos{classes}{splits}"
+
+
 def write_catalog(catalog: Catalog, path: Path) -> None:
     """Write a catalog.csv that `read_catalog` reads back as it was, from any folder."""
     text = io.StringIO(newline="")
