@@ -24,7 +24,7 @@ from clipset.backbones.engine import open_engine
 from clipset.backbones.registry import DEFAULT, load_backbone
 from clipset.clips.config import Sampling
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
-from clipset.demo import render_demo
+from clipset.demo.render import render_demo
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest, cut_video
 from clipset.features.extract import extract

@@ -12,10 +12,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clipset.demo import CLASSES, KINDS, film, render, render_demo, timeline
+from clipset.demo import film, render
 from clipset.demo.film import render_video
 from clipset.demo.paint import PAINTERS, draw_backdrop, draw_stage
-from clipset.demo.story import Shoot, class_of, draw_shoot, events_of, video_generator, video_id
+from clipset.demo.render import render_demo
+from clipset.demo.story import (
+    CLASSES,
+    KINDS,
+    Shoot,
+    class_of,
+    draw_shoot,
+    events_of,
+    timeline,
+    video_generator,
+    video_id,
+)
 from clipset.errors import ConfigError, RunError
 
 ORDERS = [tuple(name.split("-")) for name in CLASSES]
@@ -201,8 +212,8 @@ def test_a_rendering_that_was_stopped_goes_on_and_keeps_what_was_there(tmp_path:
     assert [first.read_bytes(), second.read_bytes()] == [render_video(0, 0), render_video(0, 1)]
 
 
-def test_rendering_over_processes_gives_the_same_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_rendering_over_processes_gives_the_same_files_and_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(render, "FEW", 1)
     seen = []
@@ -210,6 +221,7 @@ def test_rendering_over_processes_gives_the_same_files(
     assert len(seen) == len(catalog) == 3
     for index in range(3):
         assert (tmp_path / video_id(index)).read_bytes() == render_video(4, index)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -9,7 +9,7 @@ from typing import Any
 
 from clipset.clips.config import Sampling
 from clipset.config import fingerprint, read_json, to_mapping, write_json
-from clipset.demo import render_demo
+from clipset.demo.render import render_demo
 from clipset.devices import find_device
 from clipset.errors import ProbeError, RunError
 from clipset.features.config import ExtractConfig

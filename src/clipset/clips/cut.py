@@ -11,6 +11,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from clipset.clips.box import ClipBox
+from clipset.clips.colour import change_colours
 from clipset.clips.sampling import ClipPlan
 from clipset.videos.decode import VideoReader
 
@@ -29,6 +30,9 @@ def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V
         frame = torch.from_numpy(pixels).permute(2, 0, 1)  # (3, H, W)
         for clip, places in uses[index].items():
             clips[clip, places] = _crop(frame, plan.boxes[clip], size)
+    for clip, change in enumerate(plan.colours):
+        if change is not None:
+            clips[clip] = change_colours(clips[clip], change)
     return clips
 
 

@@ -4,30 +4,60 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from numpy.random import Generator
 
 from clipset.clips.box import ClipBox
+from clipset.clips.colour import ColourChange, draw_colour_change
 from clipset.clips.config import Sampling
+from clipset.clips.crops import Crop, draw_crop, regular_crops
+from clipset.clips.timing import clip_frames, clip_range, frames_at, regular_starts
+from clipset.errors import ClipError
 from clipset.videos.decode import VideoInfo
+
+__all__ = [
+    "ClipPlan",
+    "frames_at",
+    "regular_clips",
+    "sample_random_clips",
+    "video_generator",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipPlan:
-    """What has to be cut from one video: V boxes, and the T frames that each one shows."""
+    """What has to be cut from one video: V boxes, and the T frames that each one shows.
+
+    `colours` says for each clip how its colours are changed, or is empty if none are.
+    """
 
     boxes: tuple[ClipBox, ...]
     frames: Int[np.ndarray, "V T"]
+    colours: tuple[ColourChange | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.colours and len(self.colours) != len(self.boxes):
+            raise ClipError(
+                f"a plan of {len(self.boxes)} clips needs as many colour changes or none, "
+                f"got {len(self.colours)}"
+            )
 
     def __len__(self) -> int:
         return len(self.boxes)
 
     def __add__(self, other: ClipPlan) -> ClipPlan:
         frames = np.concatenate([self.frames, other.frames])  # (V + V', T)
-        return ClipPlan(boxes=self.boxes + other.boxes, frames=frames)
+        colours: tuple[ColourChange | None, ...] = ()
+        if self.colours or other.colours:
+            colours = self._all_colours() + other._all_colours()
+        return ClipPlan(boxes=self.boxes + other.boxes, frames=frames, colours=colours)
+
+    def _all_colours(self) -> tuple[ColourChange | None, ...]:
+        return self.colours or (None,) * len(self)
 
 
 def video_generator(seed: int, video_id: str) -> Generator:
@@ -39,96 +69,52 @@ def video_generator(seed: int, video_id: str) -> Generator:
 def sample_random_clips(
     info: VideoInfo, sampling: Sampling, *, span: float, frames: int, generator: Generator
 ) -> ClipPlan:
-    """Clips at uniformly random times, each with its own random crop and flip."""
-    boxes = []
-    for _ in range(sampling.clips):
+    """Clips at uniformly random times, each with its own random crop, flip and colours."""
+    starts, boxes = [], []
+    for _ in range(_count(sampling.clips, sampling.clips_per_minute, info)):
         start = generator.uniform(0.0, 1.0) * max(info.duration - span, 0.0)
-        top, left, bottom, right = _random_crop(info, sampling, generator)
+        crop = draw_crop(info.width, info.height, sampling, generator)
         flipped = bool(generator.random() < 0.5) and sampling.flip
-        boxes.append(
-            ClipBox(
-                start=start,
-                end=_end(start, span, info),
-                top=top,
-                left=left,
-                bottom=bottom,
-                right=right,
-                flipped=flipped,
-            )
-        )
-    return ClipPlan(boxes=tuple(boxes), frames=_frames_of(boxes, info, span, frames))
-
-
-def regular_clips(info: VideoInfo, sampling: Sampling, *, span: float, frames: int) -> ClipPlan:
-    """`times` x `places` clips that cover the video: the same ones on every call."""
-    latest = max(info.duration - span, 0.0)
-    starts = np.linspace(0.0, latest, sampling.times) if sampling.times > 1 else [latest / 2]
-    crops = _regular_crops(info, sampling.places)
-    boxes = [
-        ClipBox(
-            start=float(start),
-            end=_end(float(start), span, info),
-            top=top,
-            left=left,
-            bottom=bottom,
-            right=right,
-        )
-        for start in starts
-        for top, left, bottom, right in crops
-    ]
-    return ClipPlan(boxes=tuple(boxes), frames=_frames_of(boxes, info, span, frames))
-
-
-def frames_at(
-    times: Float[np.ndarray, "*shape"], frame_times: Float[np.ndarray, " N"]
-) -> Int[np.ndarray, "*shape"]:
-    """The frame on the screen at each time: the last one that has begun; the last frame stays."""
-    # A millionth of a second forgives the rounding of timestamps that fall on a frame's very start.
-    found = np.searchsorted(frame_times, times + 1e-6, side="right") - 1
-    return np.clip(found, 0, len(frame_times) - 1)
-
-
-def _frames_of(
-    boxes: list[ClipBox], info: VideoInfo, span: float, frames: int
-) -> Int[np.ndarray, "V T"]:
-    starts = np.array([box.start for box in boxes])[:, None]  # (V, 1)
-    return frames_at(starts + np.arange(frames) * (span / frames), info.frame_times)  # (V, T)
-
-
-def _end(start: float, span: float, info: VideoInfo) -> float:
-    """A clip of a video shorter than the span ends with the video."""
-    return min(start + span, max(info.duration, start + 1e-3))
-
-
-def _random_crop(
-    info: VideoInfo, sampling: Sampling, generator: Generator
-) -> tuple[float, float, float, float]:
-    """A crop of random area and shape at a random place: top, left, bottom, right as fractions."""
-    side = min(info.width, info.height)
-    area = generator.uniform(*sampling.area) * side * side
-    low, high = math.log(sampling.aspect[0]), math.log(sampling.aspect[1])
-    aspect = math.exp(generator.uniform(low, high))
-    width = min(math.sqrt(area * aspect), info.width)
-    height = min(math.sqrt(area / aspect), info.height)
-    top = generator.random() * (info.height - height)
-    left = generator.random() * (info.width - width)
-    return (
-        top / info.height,
-        left / info.width,
-        min((top + height) / info.height, 1.0),
-        min((left + width) / info.width, 1.0),
+        starts.append(start)
+        boxes.append(_box(clip_range(start, info, sampling, span), crop, flipped))
+    shape = (len(boxes), frames)
+    within = generator.random(shape) if sampling.timing == "segments" else np.zeros(shape)
+    colours: Iterable[ColourChange | None] = ()
+    if sampling.colours.change:
+        colours = [draw_colour_change(sampling.colours, generator) for _ in boxes]
+    return ClipPlan(
+        boxes=tuple(boxes),
+        frames=clip_frames(np.array(starts), within, info, sampling, span),
+        colours=tuple(colours),
     )
 
 
-def _regular_crops(info: VideoInfo, places: int) -> list[tuple[float, float, float, float]]:
-    """Squares as high as the shorter side, spread along the longer one."""
-    side = min(info.width, info.height)
-    shares = np.linspace(0.0, 1.0, places).tolist() if places > 1 else [0.5]
-    tall = info.height > info.width
-    length = info.height if tall else info.width
-    crops = []
-    for share in shares:
-        low = share * (length - side) / length
-        high = min(low + side / length, 1.0)
-        crops.append((low, 0.0, high, 1.0) if tall else (0.0, low, 1.0, high))
-    return crops
+def regular_clips(info: VideoInfo, sampling: Sampling, *, span: float, frames: int) -> ClipPlan:
+    """`times` x `places` clips that cover the video: the same ones on every call.
+
+    By segments, every clip covers the whole video, and times differ in where in its segment a
+    frame is: one time in the middle, two at a quarter and three quarters, and so on.
+    """
+    times = _count(sampling.times, sampling.times_per_minute, info)
+    starts = regular_starts(max(info.duration - span, 0.0), times, sampling.reach_end)
+    crops = regular_crops(info.width, info.height, sampling)
+    boxes = [
+        _box(clip_range(start, info, sampling, span), crop, False)
+        for start in starts.tolist()
+        for crop in crops
+    ]
+    within = np.repeat((np.arange(times) + 0.5)[:, None] / times, frames, axis=1)  # (times, T)
+    shown = clip_frames(starts, within, info, sampling, span)  # (times, T)
+    return ClipPlan(boxes=tuple(boxes), frames=np.repeat(shown, len(crops), axis=0))
+
+
+def _count(least: int, per_minute: float, info: VideoInfo) -> int:
+    """In proportion to the length of the video, but never fewer than for a short one."""
+    return max(least, math.ceil(per_minute * info.duration / 60))
+
+
+def _box(times: tuple[float, float], crop: Crop, flipped: bool) -> ClipBox:
+    (start, end), (top, left, bottom, right) = times, crop
+    return ClipBox(
+        start=start, end=end, top=top, left=left, bottom=bottom, right=right, flipped=flipped
+    )

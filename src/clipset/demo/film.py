@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -15,11 +16,26 @@ from numpy import ndarray
 from numpy.random import Generator
 from PIL import Image
 
+from clipset.config import write_atomic
 from clipset.demo.paint import PAINTERS, Painter, Stamp, draw_backdrop, draw_stage
-from clipset.demo.story import KINDS, Event, Shoot, class_of, draw_shoot, events_of, video_generator
+from clipset.demo.story import (
+    KINDS,
+    Event,
+    Shoot,
+    class_of,
+    draw_shoot,
+    events_of,
+    video_generator,
+    video_id,
+)
 
 GRAIN_PLAY = 64  # pixels by which the grain is moved about from frame to frame
 ENCODER = {"preset": "superfast", "crf": "26", "threads": "1"}  # one thread: the same bytes
+
+
+def render_file(folder: Path, seed: int, index: int) -> None:
+    """Render one video into the folder; a file under its final name is always whole."""
+    write_atomic(folder / video_id(index), render_video(seed, index))
 
 
 def render_video(seed: int, index: int) -> bytes:

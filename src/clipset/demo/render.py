@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from clipset.config import read_json, write_json
+from clipset.demo.film import render_file
 from clipset.demo.story import class_of, video_id
-from clipset.demo.worker import render_file
 from clipset.errors import ConfigError, RunError
 from clipset.videos.catalog import Catalog, Video
 

@@ -8,14 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from clipset.config import write_atomic
-from clipset.demo.film import render_video
-from clipset.demo.story import video_id
-
-
-def render_file(folder: Path, seed: int, index: int) -> None:
-    """Render one video into the folder; a file under its final name is always whole."""
-    write_atomic(folder / video_id(index), render_video(seed, index))
+from clipset.demo.film import render_file
 
 
 def main(folder: str, seed: str, *indices: str) -> None:

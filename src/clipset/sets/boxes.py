@@ -17,3 +17,26 @@ def paper_boxes(
     start, end, top, left, bottom, right, _ = np.moveaxis(boxes.astype(np.float32), -1, 0)
     length = np.maximum(durations.astype(np.float32), 1e-6)[:, None]  # (B, 1)
     return np.stack([top, left, start / length, bottom, right, end / length], axis=-1)
+
+
+def official_boxes(boxes: Float[np.ndarray, "B V 7"]) -> Float[np.ndarray, "B V 7"]:
+    """Where clips are relative to the extent of all V clips of their video, as published.
+
+    The order is flip (1 or -1), top, left, bottom, right, start, end. On each axis the smallest
+    start becomes 0 and the largest end 1, so the unit in which boxes are stored does not matter.
+    """
+    start, end, top, left, bottom, right, flipped = np.moveaxis(boxes.astype(np.float32), -1, 0)
+    tops, bottoms = _within_extent(top, bottom)
+    lefts, rights = _within_extent(left, right)
+    starts, ends = _within_extent(start, end)
+    flips = np.where(flipped > 0, np.float32(1), np.float32(-1))
+    return np.stack([flips, tops, lefts, bottoms, rights, starts, ends], axis=-1)
+
+
+def _within_extent(
+    low: Float[np.ndarray, "B V"], high: Float[np.ndarray, "B V"]
+) -> tuple[Float[np.ndarray, "B V"], Float[np.ndarray, "B V"]]:
+    """Both ends of the clips on one axis, with the extent of each video's clips as 0 to 1."""
+    first = low.min(axis=1, keepdims=True)  # (B, 1)
+    extent = np.maximum(high.max(axis=1, keepdims=True) - first, np.float32(1e-9))
+    return (low - first) / extent, (high - first) / extent
