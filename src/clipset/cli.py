@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
 from clipset.errors import ClipsetError
 from clipset.features.config import ExtractConfig
+from clipset.features.import_config import ImportConfig
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
 
@@ -30,6 +31,7 @@ app = App(
     Each step is also a verb of its own; `clipset VERB --help` shows an example.""",
     version_flags=["--version"],
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,  # `main` says what to do next
 )
 
 
@@ -52,6 +54,7 @@ class Common:
 
 COMMON = Common()
 EXTRACT, PRETRAIN, PROBE = ExtractConfig(), PretrainConfig(), ProbeConfig()
+IMPORT = ImportConfig()
 Flat = Parameter(name="*")
 
 
@@ -107,17 +110,28 @@ def demo(*, out: Path = Path("demo"), videos: int = 240, common: Common = COMMON
     _show(summary, common, lambda: _print_summary(summary))
 
 
-@app.command
+catalog_app = App(name="catalog", help_format="plaintext")
+app.command(catalog_app)
+
+
+@catalog_app.default
 def catalog(
     videos: Path,
     *,
     out: Path = Path("catalog.csv"),
     test_fraction: float = 0.25,
+    dataset: Literal["ucf101", "hmdb51", "kinetics", "ssv2", "lvu"] | None = None,
+    lists: Path | None = None,
+    fold: int = 1,
+    task: str | None = None,
+    keep: float | None = None,
     common: Common = COMMON,
 ) -> None:
     """List videos with their labels and splits in a .csv that every verb takes and you may edit.
 
     Example: clipset catalog ~/videos --out catalog.csv
+
+    Example: clipset catalog UCF-101 --dataset ucf101 --lists ucfTrainTestlist --fold 1
 
     Parameters
     ----------
@@ -127,13 +141,27 @@ def catalog(
         The file to write.
     test_fraction
         Share of the labelled videos set aside for the test, where nothing says which.
+    dataset
+        The folder holds this dataset; its official lists say what is in it.
+    lists
+        Where the official lists are (for Kinetics, one of the .csv files or their folder).
+    fold
+        Which of the official splits of UCF101 or HMDB51.
+    task
+        Which task of LVU, such as relationship or view_count.
+    keep
+        Keep only this share of the training videos of each class (low-shot).
     """
-    from clipset.videos.catalog import write_catalog
-    from clipset.videos.datasets import read_videos
-    from clipset.videos.splits import assign_splits
-    from clipset.walk import describe
+    from clipset.videos.catalog import describe, write_catalog
+    from clipset.videos.datasets import read_dataset, read_videos
+    from clipset.videos.splits import assign_splits, keep_fraction
 
-    found = assign_splits(read_videos(videos), test_fraction=test_fraction, seed=common.seed)
+    if dataset:
+        found = read_dataset(dataset, videos, lists, fold=fold, task=task)
+    else:
+        found = assign_splits(read_videos(videos), test_fraction=test_fraction, seed=common.seed)
+    if keep is not None:
+        found = keep_fraction(found, keep)
     write_catalog(found, out)
     result = {
         "catalog": out,
@@ -144,28 +172,97 @@ def catalog(
     _show(result, common, lambda: _print(f"{describe(found)} → {out}"))
 
 
-@app.command
+@catalog_app.command
+def check(videos: Path, *, common: Common = COMMON) -> None:
+    """Read every file's packets and say what is wrong, before hours are spent. Exits with 1 if so.
+
+    Example: clipset catalog check catalog.csv
+
+    Parameters
+    ----------
+    videos
+        A folder or a catalog.
+    """
+    from clipset.progress import bar
+    from clipset.videos.check import check_catalog, find_coverage
+    from clipset.videos.datasets import read_videos
+
+    found = read_videos(videos)
+    with bar("checking", len(found), "videos") as advance:
+        problems = check_catalog(found, lambda _: advance())
+    coverage = find_coverage(found)
+    result = {"videos": len(found), "problems": dict(problems), "missing": coverage.missing}
+
+    def show() -> None:
+        for video, problem in problems:
+            _print(f"{video}: {problem}")
+        for line in coverage.lines:
+            _print(line)
+        _print(f"{len(found)} videos, {len(problems)} with problems")
+
+    _show(result, common, show)
+    if problems:
+        raise SystemExit(1)
+
+
+backbones_app = App(name="backbones", help_format="plaintext")
+app.command(backbones_app)
+
+
+@backbones_app.command(name="list")
+@backbones_app.default
 def backbones(*, common: Common = COMMON) -> None:
-    """List the frozen networks that clips can be shown to.
+    """List the frozen networks that clips can be shown to, or check one of them.
+
+    Every verb that takes --backbone also takes hf:FOLDER (a model of Hugging Face), file.py:make,
+    or a TorchScript, ONNX or OpenVINO file.
 
     Example: clipset backbones
-    """
-    from clipset.backbones.registry import list_backbones
 
-    rows = [
-        {
-            "name": entry.spec.name,
-            "dim": entry.spec.dim,
-            "frames": entry.spec.frames,
-            "stride": entry.spec.stride,
-            "size": entry.spec.size,
-            "licence": entry.spec.weights.licence,
-            "source": entry.spec.weights.source,
-            "here": entry.find_weights() is not None,
-        }
-        for entry in list_backbones()
-    ]
-    _show({"backbones": rows}, common, lambda: _print_rows(rows))
+    Example: clipset backbones check efficientnet_lite0
+    """
+    from clipset.backbones.check import list_rows
+
+    rows = list_rows()
+    _show({"backbones": rows}, common, lambda: _print_backbones(rows))
+
+
+@backbones_app.command(name="check")
+def backbones_check(
+    name: str,
+    *,
+    frames: int | None = None,
+    stride: int | None = None,
+    size: int | None = None,
+    engine: str = "auto",
+    common: Common = COMMON,
+) -> None:
+    """Load a backbone, show it a clip, print what its feature looks like and its speed.
+
+    Example: clipset backbones check efficientnet_lite0
+
+    Example: clipset backbones check mine.py:make --frames 8 --size 112
+
+    Parameters
+    ----------
+    name
+        A name of the list, hf:FOLDER, file.py:make, or a TorchScript, ONNX or OpenVINO file.
+    frames
+        Frames of a clip (the backbone's own number if not given).
+    stride
+        Distance of a clip's frames, counted at 30 frames a second.
+    size
+        Height and width of a clip in pixels.
+    engine
+        auto, torch or openvino.
+    """
+    from clipset.backbones.check import check_backbone
+
+    result = check_backbone(
+        name, frames=frames, stride=stride, size=size, engine=engine, device=common.device,
+        seed=common.seed,
+    )  # fmt: skip
+    _show(result, common, lambda: _print_check(result))
 
 
 @app.command
@@ -174,6 +271,8 @@ def extract(
     *,
     out: Path,
     config: Annotated[ExtractConfig, Flat] = EXTRACT,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    ray: str | None = None,
     common: Common = COMMON,
 ) -> None:
     """Show the clips of every video to a backbone and store the features. Goes on where it stopped.
@@ -186,11 +285,26 @@ def extract(
         A folder or a catalog.
     out
         The store's folder.
+    dry_run
+        Say what time, disk and memory it will take, measured on a few videos; write nothing.
+    ray
+        Work on the Ray cluster at this address (without one: on a cluster within this process).
     """
     from clipset.features.extract import extract
     from clipset.videos.datasets import read_videos
 
-    store = extract(read_videos(videos), out, config, seed=common.seed, device=common.device)
+    catalog = read_videos(videos)
+    if dry_run:
+        _estimate(catalog, out, config, common)
+        return
+    if ray is None:
+        store = extract(catalog, out, config, seed=common.seed, device=common.device)
+    else:
+        from clipset.features.cluster import extract_on_ray
+
+        store = extract_on_ray(
+            catalog, out, config, seed=common.seed, device=common.device, address=ray
+        )
     result = {
         "store": out,
         "videos": len(store),
@@ -199,6 +313,69 @@ def extract(
     }
     line = f"{len(store)} videos, {result['clips']} clips, {len(store.failed)} failed → {out}"
     _show(result, common, lambda: _print(line))
+
+
+def _estimate(catalog: Any, out: Path, config: ExtractConfig, common: Common) -> None:
+    from clipset.config import to_mapping
+    from clipset.features.estimate import estimate, free_bytes
+
+    cost = estimate(catalog, config, seed=common.seed, device=common.device)
+    free = free_bytes(out)
+
+    def show() -> None:
+        memory = "unknown" if cost.memory_bytes is None else f"{cost.memory_bytes / 2**30:.1f} GB"
+        _print(f"{cost.videos} videos, {cost.clips} clips (measured on {cost.sampled} videos)")
+        _print(f"time    about {cost.seconds:.0f} s")
+        _print(f"disk    {cost.disk_bytes / 2**20:.1f} MB, {free / 2**20:.0f} MB are free")
+        _print(f"memory  about {memory}")
+
+    _show(to_mapping(cost) | {"free_bytes": free}, common, show)
+
+
+@app.command(name="import")
+def import_features(
+    features: Path,
+    *,
+    out: Path,
+    catalog: Path | None = None,
+    test_fraction: float = 0.25,
+    config: Annotated[ImportConfig, Flat] = IMPORT,
+    common: Common = COMMON,
+) -> None:
+    """Make a store of features that you already have: one file (npy, npz, pt, h5) for each video.
+
+    A file holds an array (V, D), one row for each clip; arrays `times` and `boxes` may say where
+    the clips are. Random and regular clips are the same rows.
+
+    Example: clipset import features --out store --clip-seconds 2
+
+    Parameters
+    ----------
+    features
+        A folder of files; sub-folders are labels.
+    out
+        The store's folder.
+    catalog
+        A catalog with the ids, labels and splits of the videos.
+    test_fraction
+        Share of the labelled videos set aside for the test, where nothing says which.
+    """
+    from clipset.features.imports import catalog_of, import_features
+    from clipset.videos.datasets import read_videos
+    from clipset.videos.splits import assign_splits
+
+    listed = read_videos(catalog) if catalog else catalog_of(features)
+    listed = assign_splits(listed, test_fraction=test_fraction, seed=common.seed)
+    store = import_features(features, out, listed, config)
+    result = {
+        "store": out,
+        "videos": len(store),
+        "failed": {entry.id: entry.reason for entry in store.failed},
+        "clips": store.manifest.sampling.clips,
+        "dim": store.manifest.backbone.dim,
+    }
+    line = f"{len(store)} videos × {result['clips']} clips × {result['dim']} numbers"
+    _show(result, common, lambda: _print(f"{line}, {len(store.failed)} failed → {out}"))
 
 
 @app.command
@@ -235,6 +412,70 @@ def verify(store: Path, *, common: Common = COMMON) -> None:
     _show(result, common, show)
     if problems:
         raise SystemExit(1)
+
+
+@app.command
+def repair(
+    store: Path,
+    *,
+    workers: int | None = None,
+    timeout: float = EXTRACT.timeout,
+    common: Common = COMMON,
+) -> None:
+    """Make the rows again that `verify` finds wrong, and only those. Exits with 1 if some are lost.
+
+    Example: clipset repair store
+
+    Parameters
+    ----------
+    store
+        The store's folder.
+    workers
+        Processes that decode (as many as cores, at most 8; 0: decode in the main process).
+    timeout
+        Seconds after which a video counts as failed.
+    """
+    from clipset.features.upkeep import repair_store
+
+    done = repair_store(store, workers=workers, timeout=timeout, device=common.device)
+
+    def show() -> None:
+        for video, reason in done.failed.items():
+            _print(f"{video}: {reason}")
+        _print(
+            f"{len(done.redone)} made again as they were, {len(done.changed)} with other rows, "
+            f"{len(done.failed)} lost → {store}"
+        )
+
+    result = {"store": store, "redone": done.redone, "changed": done.changed, "lost": done.failed}
+    _show(result, common, show)
+    if done.failed:
+        raise SystemExit(1)
+
+
+@app.command
+def merge(*stores: Path, out: Path, common: Common = COMMON) -> None:
+    """Make one store of several that were made in the same way, on one machine or many.
+
+    Example: clipset merge half-1 half-2 --out store
+
+    Parameters
+    ----------
+    stores
+        The folders of the stores, in the order that their videos shall have.
+    out
+        The merged store's folder.
+    """
+    from clipset.features.upkeep import merge_stores
+
+    merged = merge_stores(stores, out)
+    counts = {
+        "videos": len(merged),
+        "failed": len(merged.failed),
+        "pending": len(merged.pending),
+    }
+    line = f"{len(merged)} videos, {len(merged.failed)} failed → {out}"
+    _show({"store": out, **counts}, common, lambda: _print(line))
 
 
 @app.command
@@ -362,7 +603,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a verb. What clipset says on purpose is one line and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _complete(list(sys.argv[1:] if arguments is None else arguments))
     from clipset.progress import set_quiet
 
     set_quiet("--quiet" in words)
@@ -376,6 +617,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _complain("stopped; run the same command again to go on", code=130)
     except BrokenPipeError:
         raise SystemExit(1) from None
+
+
+def _complete(words: list[str]) -> list[str]:
+    """`--ray` without an address means the cluster within this process."""
+    ends = [*words[1:], "-"]
+    return (
+        [
+            "--ray=local" if word == "--ray" and after.startswith("-") else word
+            for word, after in zip(words, ends, strict=True)
+        ]
+        if words
+        else []
+    )
 
 
 def _complain(message: str, code: int = 2) -> None:
@@ -432,16 +686,34 @@ def _print_records(records: Sequence[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
+def _print_backbones(rows: Sequence[Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(*rows[0])
+    from clipset.backbones.registry import weights_folder
+
+    names = ("dim", "frames", "stride", "size", "licence")
+    table = Table(Column("name", no_wrap=True), *names, Column("weights", no_wrap=True))
     for row in rows:
-        table.add_row(
-            *("yes" if v is True else "no" if v is False else str(v) for v in row.values())
-        )
+        facts = ("–" if getattr(row, name) is None else str(getattr(row, name)) for name in names)
+        table.add_row(row.name, *facts, "here" if row.here else "not here")
     Console().print(table)
+    for row in rows:
+        _print(f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}")
+    _print(f"Downloaded files go into {weights_folder()} (CLIPSET_WEIGHTS names another folder).")
+
+
+def _print_check(result: Any) -> None:
+    spec = result.spec
+    _print(f"{spec.name}: {spec.frames} frames, stride {spec.stride}, {spec.size} pixels")
+    weights = f", {result.parameters:,} parameters" if result.parameters else ""
+    _print(f"{result.engine} on {result.device}{weights}")
+    _print(f"loaded in {result.load_seconds:.1f} s, {result.clips_per_second:.1f} clips/s")
+    statistics = ("mean", "std", "min", "max", "norm")
+    values = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
+    _print(f"feature of {spec.dim} numbers: {values}  zeros {result.zeros:.1%}")
+    if not result.repeatable:
+        _print("the same clip gave another feature the second time: it is no frozen backbone")
 
 
 if __name__ == "__main__":

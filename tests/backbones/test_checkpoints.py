@@ -171,3 +171,19 @@ def test_a_loaded_network_does_not_need_its_file_any_more(tmp_path: Path) -> Non
     network = load_network(small_network, read_state(path, Layout()), Layout(), path)
     path.write_bytes(b"\0" * path.stat().st_size)
     assert torch.equal(network.state_dict()["0.weight"], small_state()["0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("stem.conv.weight", "EfficientNet"),
+        ("_conv_stem.weight", "EfficientNet"),
+        ("conv_1a.conv.weight", "I3D"),
+        ("Conv3d_1a_7x7.conv3d.weight", "I3D"),
+        ("encoder.blocks.0.attn.q_bias", "VideoMAE"),
+        ("blocks.0.ls1.gamma", "DINOv2"),
+    ],
+)
+def test_a_checkpoint_of_another_network_is_told_by_its_keys(key: str, kind: str) -> None:
+    with pytest.raises(BackboneError, match=f"looks like {kind}"):
+        load_strictly(small_network(), {key: torch.zeros(2)}, Layout(), Path("other.pth"))

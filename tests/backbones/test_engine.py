@@ -184,7 +184,7 @@ def test_a_network_of_another_width_than_its_spec_is_refused(engine: str) -> Non
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:1", "cuda:x", "cuda:", "auto:0", ""])
 def test_an_unknown_device_is_refused(device: str) -> None:
-    with pytest.raises(BackboneError, match="known: auto, cpu, cuda, mps, cuda:N"):
+    with pytest.raises(ConfigError, match="known: auto, cpu, cuda, mps, cuda:N"):
         open_engine(SPEC, ColourMean(), device=device)
 
 

@@ -1,9 +1,11 @@
 """Recipes are whole experiments: every one in the repository can be run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clipset.clips.config import preset
 from clipset.config import build, to_mapping
 from clipset.errors import ClipsetError
 from clipset.recipe import Recipe, read_recipe
@@ -41,3 +43,10 @@ def test_a_setting_can_be_changed_by_name() -> None:
 def test_a_wrong_setting_is_named(change: str, message: str) -> None:
     with pytest.raises(ClipsetError, match=message):
         read_recipe(None, [change])
+
+
+def test_a_preset_chooses_the_clips_and_single_settings_win_over_it() -> None:
+    recipe = read_recipe(None, ["extract.preset=official", "extract.sampling.flip=false"])
+    assert recipe.extract.sampling == replace(preset("official"), flip=False)
+    assert build(Recipe, to_mapping(recipe), "again") == recipe
+    assert read_recipe(None).extract.sampling == preset("recommended")

@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, UInt8
@@ -25,6 +25,7 @@ from clipset.errors import BackboneError
 
 ENGINES = ("auto", "torch", "openvino")
 LARGEST_CHUNK = 32  # clips that a card takes at once, if they fit
+NOT_INSTALLED = "openvino is not installed; pip install 'clipset[openvino]'"
 AGREEMENT = 1e-3  # relative error at which a converted network is no longer the same network
 
 
@@ -81,6 +82,10 @@ class NormalisedNetwork(nn.Module):
         return features
 
 
+class OpenVinoNetwork(nn.Module):
+    """A network that torch does not know from the inside: OpenVINO runs it."""
+
+
 class TorchEngine(Engine):
     """The network in torch: float32, or half precision on a CUDA card that computes in it."""
 
@@ -119,9 +124,9 @@ class OpenVinoEngine(Engine):
 
     def __init__(self, spec: BackboneSpec, network: nn.Module) -> None:
         super().__init__(spec)
-        openvino = _import_openvino()
+        openvino = import_openvino()
         if openvino is None:
-            raise BackboneError("openvino is not installed; pip install 'clipset[openvino]'")
+            raise BackboneError(NOT_INSTALLED)
         torch_network = NormalisedNetwork(spec, network.cpu()).eval()
         compiled = _compile(openvino, torch_network, spec)
         # A plain compiled model runs one request at a time; the queue keeps all cores busy.
@@ -146,10 +151,13 @@ def open_engine(
 ) -> Engine:
     """The engine for a network: OpenVINO on a CPU if it is installed and fits, else torch.
 
-    The network is moved to the device and belongs to the engine from then on.
+    The network is moved to the device and belongs to the engine from then on. One that was read
+    from a file of OpenVINO or ONNX stays in OpenVINO, on the CPU.
     """
     if engine not in ENGINES:
         raise BackboneError(f"unknown engine {engine!r}; {near_names(engine, ENGINES)}")
+    if isinstance(network, OpenVinoNetwork):
+        return _open_file(spec, network, device, engine)
     place = find_device("cpu" if (device, engine) == ("auto", "openvino") else device)
     if engine == "openvino" and place.type != "cpu":
         raise BackboneError(f"openvino runs on the cpu, got device {device!r}; use engine 'torch'")
@@ -175,8 +183,19 @@ def find_chunk(run: Callable[[Tensor], Tensor], spec: BackboneSpec) -> int:
     return chunk
 
 
+def _open_file(spec: BackboneSpec, network: OpenVinoNetwork, device: str, engine: str) -> Engine:
+    if engine == "torch" or device not in ("auto", "cpu"):
+        raise BackboneError(
+            f"{spec.name} is a file that only openvino runs, on the cpu; "
+            f"got engine {engine!r} and device {device!r}"
+        )
+    opened = TorchEngine(spec, network, torch.device("cpu"))
+    opened.name = "openvino"
+    return opened
+
+
 def _open_for_cpu(spec: BackboneSpec, network: nn.Module) -> Engine:
-    if _import_openvino() is not None:
+    if import_openvino() is not None:
         try:
             return OpenVinoEngine(spec, network)
         except BackboneError as error:
@@ -200,8 +219,9 @@ def _lay_channels_last(network: nn.Module) -> None:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
 
-def _import_openvino() -> ModuleType | None:
-    # Importing OpenVINO reports it to its makers unless the package that does so is out of reach.
+def import_openvino() -> ModuleType | None:
+    """OpenVINO if it is installed."""
+    # Importing it reports that to its makers unless the package that does so is out of reach.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -212,21 +232,25 @@ def _import_openvino() -> ModuleType | None:
     return module
 
 
-def _compile(openvino: Any, network: NormalisedNetwork, spec: BackboneSpec) -> Any:
-    shape = [1, spec.frames, 3, spec.size, spec.size]
-    example = torch.zeros(shape, dtype=torch.uint8)
-    options = {
+def cpu_options(hint: Literal["THROUGHPUT", "LATENCY"]) -> dict[str, Any]:
+    """How OpenVINO compiles for a CPU."""
+    return {
         "INFERENCE_PRECISION_HINT": "f32",  # else bfloat16 wherever the CPU has it
-        "PERFORMANCE_HINT": "THROUGHPUT",
+        "PERFORMANCE_HINT": hint,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "ENABLE_CPU_PINNING": False,  # other processes decode on the same cores
     }
+
+
+def _compile(openvino: Any, network: NormalisedNetwork, spec: BackboneSpec) -> Any:
+    shape = [1, spec.frames, 3, spec.size, spec.size]
+    example = torch.zeros(shape, dtype=torch.uint8)
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             traced = torch.jit.trace(network, example, check_trace=False)
             model = openvino.convert_model(traced, example_input=example)
         model.reshape(shape)
-        return openvino.Core().compile_model(model, "CPU", options)
+        return openvino.Core().compile_model(model, "CPU", cpu_options("THROUGHPUT"))
     except Exception as error:  # OpenVINO raises whatever its many parts raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BackboneError(f"openvino cannot run {spec.name} ({reason})") from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -120,14 +120,19 @@ def list_backbones() -> tuple[Entry, ...]:
 
 
 def find_backbone(name: str) -> Entry:
-    """The registry's line for a name; `hf:<folder or name>` is any model of Hugging Face."""
+    """The registry's line for a name; `hf:<folder or name>` is any model of Hugging Face.
+
+    A backbone of your own (a file, or an entry point of a package) is made to find out what it is.
+    """
     if name.startswith("hf:"):
-        huggingface = import_module("clipset.backbones.huggingface")
-        entry: Entry = huggingface.entry(name)
+        entry: Entry = import_module("clipset.backbones.huggingface").entry(name)
         return entry
     entries = {entry.spec.name: entry for entry in list_backbones()}
     if name not in entries:
-        raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
+        found: Entry | None = import_module("clipset.backbones.own").entry(name)
+        if found is None:
+            raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
+        return found
     return entries[name]
 
 
@@ -140,11 +145,20 @@ def load_backbone(
     weights: Path | None = None,
 ) -> tuple[BackboneSpec, nn.Module]:
     """The network with its weights, frozen, and the spec that says what it is and how it is fed."""
+    own = import_module("clipset.backbones.own")
+    if name not in {entry.spec.name for entry in list_backbones()} and own.is_own(name):
+        found: tuple[BackboneSpec, nn.Module] = own.load_own(
+            name, frames=frames, stride=stride, size=size, weights=weights
+        )
+        return found
     entry = find_backbone(name)
     path = weights or entry.find_weights()
     if path is None or not path.is_file():
-        raise BackboneError(_where_to_get(entry, path))
-    digest = _digest(path)
+        raise BackboneError(
+            f"the weights of {entry.spec.name} are not here ({path or entry.spec.weights.file}); "
+            f"{where_to_get(entry)}"
+        )
+    digest = file_digest(path)
     expected = entry.spec.weights.sha256
     if weights is None and expected is not None and digest != expected:
         raise BackboneError(
@@ -162,19 +176,15 @@ def load_backbone(
     return spec, network
 
 
-def _where_to_get(entry: Entry, path: Path | None) -> str:
+def where_to_get(entry: Entry) -> str:
     """What to do when the weights are not here."""
-    weights = entry.spec.weights
     place = ""
     if isinstance(entry.find_weights, InWeightsFolder):
         place = f" and put them into {weights_folder()} (CLIPSET_WEIGHTS names another folder)"
-    return (
-        f"the weights of {entry.spec.name} are not here ({path or weights.file}); "
-        f"get them from {weights.source}{place}"
-    )
+    return f"get them from {entry.spec.weights.source}{place}"
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """The sha256 of a file; of an index of parts, of the index and all parts."""
     names = {path.name}
     if path.name.endswith(".index.json"):
@@ -182,9 +192,14 @@ def _digest(path: Path) -> str:
     missing = sorted(name for name in names if not (path.parent / name).is_file())
     if missing:
         raise BackboneError(f"{path} lists {missing[0]}, which is not beside it; download it too")
+    return digest_of([path.parent / name for name in sorted(names)])
+
+
+def digest_of(paths: Sequence[Path]) -> str:
+    """The sha256 of a file; of several, that of their sha256s."""
     digests = []
-    for name in sorted(names):
-        with (path.parent / name).open("rb") as file:
+    for path in paths:
+        with path.open("rb") as file:
             digests.append(hashlib.file_digest(file, "sha256").hexdigest())
     whole = hashlib.sha256("".join(digests).encode()).hexdigest()
     return digests[0] if len(digests) == 1 else whole

@@ -60,7 +60,7 @@ class Shoot:
 
 def draw_shoot(rng: Generator) -> Shoot:
     """Size, rate, length, cuts and camera of one video."""
-    short = 2 * int(rng.integers(60, 93))
+    short = 2 * int(rng.integers(60, 85))
     long = min(320, 2 * round(short * rng.choice([1, 4 / 3, 3 / 2, 16 / 9]) / 2))
     width, height = (long, short) if rng.random() < 0.7 else (short, long)
     rate = int(rng.choice([15, 20, 24, 25, 30]))

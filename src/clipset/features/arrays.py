@@ -66,10 +66,27 @@ def open_rows(
     """A read-only memory map of the first `rows` rows."""
     needed = HEADER_BYTES + rows * int(np.prod(row_shape)) * np.dtype(dtype).itemsize
     found = path.stat().st_size if path.is_file() else 0
-    if found < needed:
-        raise StoreError(
-            f"{path} has {found} bytes where {needed} are recorded; run `clipset verify`"
-        )
     if rows == 0:
         return np.empty((0, *row_shape), dtype)
+    if found < needed:
+        raise StoreError(
+            f"{path} has {found} bytes where {needed} are recorded; run `clipset repair`"
+        )
     return np.memmap(path, dtype, "r", offset=HEADER_BYTES, shape=(rows, *row_shape))
+
+
+def open_found_rows(
+    path: Path, row_shape: tuple[int, ...], dtype: DTypeLike
+) -> NDArray[np.generic]:
+    """A read-only memory map of as many whole rows as a file holds, damaged or not."""
+    row_bytes = int(np.prod(row_shape)) * np.dtype(dtype).itemsize
+    found = path.stat().st_size if path.is_file() else 0
+    return open_rows(path, max(found - HEADER_BYTES, 0) // row_bytes, row_shape, dtype)
+
+
+def has_header(path: Path, rows: int, row_shape: tuple[int, ...], dtype: DTypeLike) -> bool:
+    """Whether a file says of itself what it holds."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(HEADER_BYTES) == npy_header((rows, *row_shape), np.dtype(dtype))

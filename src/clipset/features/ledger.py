@@ -71,8 +71,12 @@ class Ledger:
             raise StoreError(f"{path.parent} is no feature store (no {path.name})")
         try:
             self._connection = sqlite3.connect(path, timeout=30.0)
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"the ledger {path} cannot be opened: {error}") from None
+        try:
             self._connection.execute(_SCHEMA)
         except sqlite3.DatabaseError as error:
+            self._connection.close()
             raise StoreError(f"the ledger {path} cannot be used: {error}") from None
 
     def append(self, ids: Iterable[str]) -> None:

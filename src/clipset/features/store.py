@@ -14,7 +14,7 @@ store/
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from clipset.clips.box import ROW
 from clipset.clips.config import Sampling
 from clipset.config import build, read_json
 from clipset.errors import StoreError
-from clipset.features.arrays import open_rows
+from clipset.features.arrays import has_header, open_found_rows, open_rows
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
 from clipset.videos.catalog import Catalog, read_catalog
 
@@ -181,26 +181,51 @@ def checksum_of(rows: Sequence[NDArray[np.generic]]) -> str:
 
 
 def verify_store(folder: Path) -> list[tuple[str, str]]:
-    """Every video whose rows are missing or differ from what was written: (id, what is wrong)."""
+    """What is not as it was written: the id of a video or the name of a file, and what is wrong.
+
+    Files are judged by their headers, and only once no video is pending.
+    """
     store = FeatureStore(folder)
-    problems = []
-    tables = {}
-    for kind in KINDS:
-        try:
-            tables[kind] = store._table(kind)
-        except StoreError as error:
-            return [("(whole store)", str(error))]
-    for entry in store.everything:
-        if entry.status != "done":
-            continue
-        rows = [
-            getattr(tables[kind], name)[start : start + count]
-            for kind, start, count in entry.rows()
-            for name in store.manifest.columns()
-        ]
-        if checksum_of(rows) != entry.checksum:
-            problems.append((entry.id, "its rows are not the ones that were written"))
+    columns = store.manifest.columns()
+    arrays = {
+        (kind, name): open_found_rows(folder / kind / f"{name}.npy", *columns[name])
+        for kind in KINDS
+        for name in columns
+    }
+    done = [entry for entry in store.everything if entry.status == "done"]
+    problems = [(entry.id, problem) for entry in done if (problem := _damage(entry, arrays))]
+    if any(entry.status == "pending" for entry in store.everything):
+        return problems
+    for kind, name in arrays:
+        path, rows = folder / kind / f"{name}.npy", count_rows(done, kind)
+        if not has_header(path, rows, *columns[name]):
+            problems.append((f"{kind}/{name}.npy", f"does not say that it has {rows} rows"))
     return problems
+
+
+def _damage(entry: Entry, arrays: Mapping[tuple[Kind, str], NDArray[np.generic]]) -> str | None:
+    parts = []
+    for kind, first, count in entry.rows():
+        for name in (name for each, name in arrays if each == kind):
+            part = arrays[kind, name][first : first + count]
+            if len(part) < count:
+                return f"{count - len(part)} of its {count} rows in {kind}/{name}.npy are missing"
+            parts.append(part)
+    if checksum_of(parts) != entry.checksum:
+        return "its rows are not the ones that were written"
+    return None
+
+
+def count_rows(entries: Iterable[Entry], kind: Kind) -> int:
+    """Where the rows of the last video end."""
+    ends = (
+        first + count
+        for entry in entries
+        if entry.status == "done"
+        for each, first, count in entry.rows()
+        if each == kind
+    )
+    return max(ends, default=0)
 
 
 def store_digest(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""The child process that reads videos: `python -m clipset.features.worker`, driven by pool.py.
+"""The child process that reads videos: `python -m clipset.features.worker`, driven by child.py.
 
 It reads one JSON line with the request, then one JSON line for each video, and answers each with a
 JSON line followed by raw bytes. A codec that crashes or hangs ends this process and nothing else.
@@ -23,6 +23,7 @@ class Job(msgspec.Struct):
 
     request: CutRequest
     memory_bytes: int
+    timeout: float
 
 
 class Order(msgspec.Struct):
@@ -47,14 +48,13 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     _limit_memory(job.memory_bytes)
     for line in orders:
         order = msgspec.json.decode(line, type=Order)
+        _limit_time(job.timeout)
         try:
             cut = cut_video(order.id, Path(os.fsdecode(order.path)), job.request, end=order.end)
         except ClipsetError as error:
             _send(answers, Answer(reason=str(error)))
-        except MemoryError:
-            _send(answers, Answer(reason="needs more memory than one video may have"))
         except Exception as error:
-            _send(answers, Answer(reason=f"{type(error).__name__}: {error}"))
+            _send(answers, Answer(reason=_reason(error)))
         else:
             buffers = to_buffers(cut)
             _send(answers, Answer(facts=cut.facts, bytes=sum(map(len, buffers))), buffers)
@@ -65,6 +65,18 @@ def _send(answers: BinaryIO, answer: Answer, buffers: list[memoryview] | None = 
     for buffer in buffers or []:
         answers.write(buffer)
     answers.flush()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "needs more memory than one video may have"
+    return f"{type(error).__name__}: {error}"
+
+
+def _limit_time(seconds: float) -> None:
+    """End a worker that hangs even if nobody watches it any more."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds + 10.0)
 
 
 def _limit_memory(limit: int) -> None:

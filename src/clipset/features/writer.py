@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import platform
+import sqlite3
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from numpy.typing import NDArray
 
 from clipset.config import write_json
 from clipset.errors import StoreError
 from clipset.features.arrays import GrowingArray
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
-from clipset.features.store import Manifest, checksum_of, read_manifest
+from clipset.features.looking import ClipRows, Seen
+from clipset.features.store import Manifest, checksum_of, count_rows, read_manifest
 from clipset.progress import say
 from clipset.videos.catalog import Catalog, write_catalog
 
+Part = tuple[Kind, str, int, NDArray[Any]]
+
 COMMIT_SECONDS = 1.0  # finished videos wait at most this long for their transaction
-
-
-@dataclass(frozen=True, slots=True)
-class ClipRows:
-    """What is kept of one video, random clips first; fields are named like the store's files."""
-
-    features: Float[np.ndarray, "V D"]
-    boxes: Float[np.ndarray, "V 7"]
-    times: Float[np.ndarray, "V T"]
 
 
 class StoreWriter:
@@ -41,10 +37,11 @@ class StoreWriter:
         self, folder: Path, manifest: Manifest, catalog: Catalog, *, retry_failed: bool = False
     ) -> None:
         self.folder = folder
-        self.manifest = _agree_on_manifest(folder, manifest)
-        write_catalog(_absolute(catalog), folder / "catalog.csv")
-        self.ledger = Ledger(folder / "ledger.sqlite", create=True)
-        self.ledger.append(video.id for video in catalog)
+        with writing_to(folder):
+            self.manifest = _agree_on_manifest(folder, manifest)
+            write_catalog(_absolute(catalog), folder / "catalog.csv")
+            self.ledger = Ledger(folder / "ledger.sqlite", create=True)
+            self.ledger.append(video.id for video in catalog)
         wanted = {video.id for video in catalog}
         entries = (
             self.ledger.entries("pending", "failed")
@@ -53,17 +50,15 @@ class StoreWriter:
         )
         self.todo: Sequence[Entry] = [entry for entry in entries if entry.id in wanted]
         self.failures = 0
-        self._waiting: dict[int, tuple[Entry, ClipRows | None]] = {}
+        self._waiting: dict[int, Seen] = {}
         self._next = 0
         self._batch: list[Entry] = []
         self._committed = time.monotonic()
         done = self.ledger.entries("done")
-        self._rows: dict[Kind, int] = {
-            "random": max((e.random_first + e.random_count for e in done), default=0),
-            "regular": max((e.regular_first + e.regular_count for e in done), default=0),
-        }
+        self._rows: dict[Kind, int] = {kind: count_rows(done, kind) for kind in KINDS}
         self._open = ExitStack()
-        self._arrays = {kind: self._open_arrays(kind) for kind in KINDS}
+        with writing_to(folder):
+            self._arrays = {kind: self._open_arrays(kind) for kind in KINDS}
 
     def _open_arrays(self, kind: Kind) -> dict[str, GrowingArray]:
         (self.folder / kind).mkdir(exist_ok=True)
@@ -78,45 +73,61 @@ class StoreWriter:
         """Note in the manifest what makes the features, the first time."""
         if not self.manifest.made_by:
             versions = {name: version(name) for name in ("clipset", "torch", "av", "numpy")}
-            made_by = made_by | versions | {"python": platform.python_version()}
-            self.manifest = replace(self.manifest, made_by=made_by)
+            self.credit(made_by | versions | {"python": platform.python_version()})
+
+    def credit(self, made_by: dict[str, str]) -> None:
+        """Write in the manifest what made the features."""
+        self.manifest = replace(self.manifest, made_by=made_by)
+        with writing_to(self.folder):
             write_json(self.folder / "manifest.json", self.manifest)
 
-    def put(self, place: int, entry: Entry, rows: ClipRows | None) -> None:
-        """Take in the video at `place` of `todo`; it is committed once all before it are."""
-        self._waiting[place] = (entry, rows)
+    def put(self, seen: Seen) -> None:
+        """Take in the video at `seen.place` of `todo`; it is committed once all before it are."""
+        self._waiting[seen.place] = seen
         while self._next in self._waiting:
-            self._append(*self._waiting.pop(self._next))
+            self._take(self._waiting.pop(self._next))
             self._next += 1
-        if time.monotonic() - self._committed > COMMIT_SECONDS:
-            self.commit()
 
-    def _append(self, entry: Entry, rows: ClipRows | None) -> None:
-        if rows is None:
+    def _take(self, seen: Seen) -> None:
+        entry = seen.note(self.todo[seen.place])
+        if seen.rows is None:
             self.failures += 1
             say(f"skipped {entry.id}: {entry.reason}")
-            self._batch.append(entry)
-            return
-        entry = replace(
-            entry, random_first=self._rows["random"], regular_first=self._rows["regular"]
-        )
-        written, low = [], 0
-        for kind, first, count in entry.rows():
-            for name, target in self._arrays[kind].items():
-                part = getattr(rows, name)[low : low + count].astype(target.dtype)
-                target.write(first, part)
-                written.append(part)
-            self._rows[kind] += count
-            low += count
-        self._batch.append(replace(entry, checksum=checksum_of(written)))
+        self.add(entry, seen.rows)
+
+    def add(self, entry: Entry, rows: ClipRows | None) -> None:
+        """Put a video's rows behind those that are there, and note its entry."""
+        if rows is not None:
+            entry = replace(
+                entry, random_first=self._rows["random"], regular_first=self._rows["regular"]
+            )
+            entry = self.fill(entry, rows)
+            for kind, _, count in entry.rows():
+                self._rows[kind] += count
+        self.note(entry)
+
+    def fill(self, entry: Entry, rows: ClipRows) -> Entry:
+        """Write a video's rows where its entry says; the entry with their checksum."""
+        parts = parts_of(entry, rows, self.manifest)
+        with writing_to(self.folder):
+            for kind, name, first, part in parts:
+                self._arrays[kind][name].write(first, part)
+        return replace(entry, checksum=checksum_of([part for *_, part in parts]))
+
+    def note(self, entry: Entry) -> None:
+        """Have an entry committed soon, together with others."""
+        self._batch.append(entry)
+        if time.monotonic() - self._committed > COMMIT_SECONDS:
+            self.commit()
 
     def commit(self) -> None:
         """Put the rows on disk, then say so in the ledger."""
         if self._batch:
-            for arrays in self._arrays.values():
-                for array in arrays.values():
-                    array.sync()
-            self.ledger.write(self._batch)
+            with writing_to(self.folder):
+                for arrays in self._arrays.values():
+                    for array in arrays.values():
+                        array.sync()
+                self.ledger.write(self._batch)
             self._batch = []
         self._committed = time.monotonic()
 
@@ -131,12 +142,48 @@ class StoreWriter:
     ) -> None:
         try:
             self.commit()
-            for each in KINDS:
-                for array in self._arrays[each].values():
-                    array.finish(self._rows[each])
+            with writing_to(self.folder):
+                for each in KINDS:
+                    for array in self._arrays[each].values():
+                        array.finish(self._rows[each])
         finally:
             self._open.close()
             self.ledger.close()
+
+
+def parts_of(entry: Entry, rows: ClipRows, manifest: Manifest) -> list[Part]:
+    """A video's rows as they are stored: for each file its kind, name, first row and content."""
+    parts: list[Part] = []
+    low = 0
+    for kind, first, count in entry.rows():
+        for name, (_, dtype) in manifest.columns().items():
+            part = getattr(rows, name)[low : low + count]
+            if name == "features":
+                _refuse_overflow(part, np.dtype(dtype), entry.id)
+            parts.append((kind, name, first, part.astype(dtype)))
+        low += count
+    return parts
+
+
+def _refuse_overflow(features: NDArray[Any], dtype: np.dtype[Any], video_id: str) -> None:
+    largest = float(np.abs(features).max(initial=0.0))
+    if largest > float(np.finfo(dtype).max):
+        raise StoreError(
+            f"{video_id}: a feature of {largest:g} is too large for {dtype}; use --dtype float32"
+        )
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Say in one line why the disk did not take it; what was committed before is safe."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise StoreError(
+            f"cannot write to {folder}: {reason}; what is done so far is kept, "
+            f"make room (or mend the disk) and run the same command again"
+        ) from error
 
 
 def _agree_on_manifest(folder: Path, manifest: Manifest) -> Manifest:
@@ -144,23 +191,17 @@ def _agree_on_manifest(folder: Path, manifest: Manifest) -> Manifest:
     if (folder / "manifest.json").exists():
         found = read_manifest(folder)
         if replace(found, made_by={}) != manifest:
-            raise StoreError(
-                f"{folder} was made {_difference(found, manifest)}; use another folder"
-            )
+            raise StoreError(f"{folder} was made {difference(found, manifest)}; use another folder")
         return found
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise StoreError(
-                f"{folder} holds something that is no feature store; use another folder"
-            )
-        write_json(folder / "manifest.json", manifest)
-    except OSError as error:
-        raise StoreError(f"cannot write to {folder}: {error.strerror}") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise StoreError(f"{folder} holds something that is no feature store; use another folder")
+    write_json(folder / "manifest.json", manifest)
     return manifest
 
 
-def _difference(found: Manifest, wanted: Manifest) -> str:
+def difference(found: Manifest, wanted: Manifest) -> str:
+    """The first thing in which two manifests differ, as the end of `was made …`."""
     for name in ("backbone", "sampling", "seed", "dtype"):
         old, new = getattr(found, name), getattr(wanted, name)
         if old != new:

@@ -1,0 +1,206 @@
+"""The same work units on Ray: actors decode, cut and look; the driver commits in order.
+
+Every machine needs clipset, the backbone's weights and the videos under the same paths. Torch's
+bits may change with its number of threads, so actors use as many as the driver has.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clipset.backbones.engine import Engine, open_engine
+from clipset.backbones.registry import load_backbone
+from clipset.errors import ClipsetError, ConfigError, StoreError
+from clipset.features.child import Cutter
+from clipset.features.config import ExtractConfig
+from clipset.features.extract import choose_engine, cut_request, plan, videos_to_do
+from clipset.features.looking import Seen, look
+from clipset.features.store import FeatureStore, Manifest
+from clipset.features.writer import StoreWriter, difference
+from clipset.progress import bar
+from clipset.videos.catalog import Catalog, Video
+
+RETRIES = 3  # how often a video is begun again after its machine was lost
+AT_ONCE = 2  # videos of an actor: one is decoded while the backbone sees the other
+
+
+def extract_on_ray(
+    catalog: Catalog,
+    folder: Path,
+    config: ExtractConfig | None = None,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    address: str = "local",
+) -> FeatureStore:
+    """`extract` on a Ray cluster ("local": one that lives in this process); the same bytes."""
+    config = config or ExtractConfig()
+    manifest, _ = plan(config, seed)
+    with StoreWriter(folder, manifest, catalog, retry_failed=config.retry_failed) as writer:
+        if writer.todo:
+            with _connected(address) as ray:
+                _fill(ray, writer, catalog, config, device)
+    return FeatureStore(folder)
+
+
+class Looker:
+    """An actor: it has a backbone and cuts and looks at the videos it is given."""
+
+    def __init__(
+        self, manifest: Manifest, *, engine: str, device: str, threads: int, timeout: float
+    ) -> None:
+        self.manifest, self.device, self.timeout = manifest, device, timeout
+        self.wanted, self.threads = engine, threads
+        self.engine: Engine | None = None
+        self.lock = threading.Lock()
+        self.local = threading.local()
+
+    def engine_name(self) -> str:
+        """What runs the backbone here."""
+        with self.lock:
+            return self._open().name
+
+    def look(self, place: int, video: Video) -> Seen:
+        """Cut one video and show it to the backbone."""
+        if not hasattr(self.local, "cutter"):
+            self.local.cutter = Cutter(cut_request(self.manifest), timeout=self.timeout)
+        outcome = self.local.cutter.cut(0, video)
+        with self.lock:
+            [seen] = look(self._open(), [outcome], [video.id])
+        return replace(seen, place=place)
+
+    def _open(self) -> Engine:
+        if self.engine is None:
+            torch.set_num_threads(self.threads)
+            asked = self.manifest.backbone
+            spec, network = load_backbone(
+                asked.name, frames=asked.frames, stride=asked.stride, size=asked.size
+            )
+            if spec != asked:
+                found = replace(self.manifest, backbone=spec)
+                raise StoreError(f"a machine has it {difference(found, self.manifest)}")
+            self.engine = open_engine(spec, network, device=self.device, engine=self.wanted)
+        return self.engine
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:
+    """Ray, connected to a cluster; one that was started here also ends here."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            import ray
+        except ImportError:
+            raise ConfigError("ray is not installed; pip install 'clipset[ray]'") from None
+        ours = not ray.is_initialized()
+        if ours:
+            _connect(ray, address)
+        try:
+            yield ray
+        finally:
+            if ours:
+                ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address == "local":
+            cores = os.cpu_count() or 1
+            ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+        else:
+            ray.init(address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"there is no Ray cluster at {address!r}: {reason}") from None
+
+
+def _fill(
+    ray: Any, writer: StoreWriter, catalog: Catalog, config: ExtractConfig, device: str
+) -> None:
+    videos = videos_to_do(writer, catalog)
+    actors, engine = _start_actors(ray, writer, config, device, len(videos))
+    writer.sign({"engine": engine})
+    title = f"extracting ({engine} on {len(actors)} Ray actors)"
+    with bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance:
+        for seen in _look_everywhere(ray, actors, videos):
+            writer.put(seen)
+            advance(note=f"{writer.failures} failed" if writer.failures else "")
+
+
+def _start_actors(
+    ray: Any, writer: StoreWriter, config: ExtractConfig, device: str, most: int
+) -> tuple[list[Any], str]:
+    """As many actors as the cluster holds, all with the engine that the first one chose."""
+    count, share = _room(ray, device)
+    actor = ray.remote(Looker).options(
+        max_restarts=-1, max_task_retries=RETRIES, max_concurrency=AT_ONCE, **share
+    )
+
+    def start(engine: str) -> Any:
+        return actor.remote(
+            writer.manifest,
+            engine=engine,
+            device=device,
+            threads=torch.get_num_threads(),
+            timeout=config.timeout,
+        )
+
+    first = start(choose_engine(writer, config))
+    engine: str = _result(ray, first.engine_name.remote())
+    return [first, *(start(engine) for _ in range(min(count, most) - 1))], engine
+
+
+def _room(ray: Any, device: str) -> tuple[int, dict[str, int]]:
+    """How many actors there is room for, and what each one takes."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cards = sum(int(node.get("GPU", 0)) for node in nodes)
+    if cards and device != "cpu":
+        return cards, {"num_cpus": 1, "num_gpus": 1}
+    cores = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
+    if not cores:
+        raise ConfigError("the Ray cluster has no CPU to work on")
+    share = min(torch.get_num_threads(), *cores)
+    return sum(count // share for count in cores), {"num_cpus": share}
+
+
+def _look_everywhere(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -> Iterator[Seen]:
+    """Hand videos to actors as they get free; what they saw comes as it is ready."""
+    free = deque(list(actors) * AT_ONCE)
+    todo = iter(enumerate(videos))
+    under_way: dict[Any, tuple[Any, int]] = {}
+    while True:
+        while free and (job := next(todo, None)):
+            place, video = job
+            actor = free.popleft()
+            video = replace(video, path=video.path.absolute())
+            under_way[actor.look.remote(place, video)] = (actor, place)
+        if not under_way:
+            return
+        [ready], _ = ray.wait(list(under_way), num_returns=1)
+        actor, place = under_way.pop(ready)
+        free.append(actor)
+        try:
+            yield _result(ray, ready)
+        except ray.exceptions.RayActorError:
+            yield Seen(place, reason=f"its machine was lost {RETRIES + 1} times")
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    """What a call gave; an error of ours comes as it was raised."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, ClipsetError):
+            raise cause from None
+        raise

@@ -1,0 +1,296 @@
+"""Features that already exist → a store: one file for each video, nothing is decoded or run.
+
+A file holds an array (V, D), a row for each clip, or (D,) for one. Files with named arrays may also
+hold `times` (V, 2), starts and ends in seconds, or (V,), starts; and `boxes` (V, 4), fractions of
+the frame, or (V, 7), whole rows of a store. Random and regular clips are the same rows.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from clipset.backbones.registry import BackboneSpec, Weights
+from clipset.clips.config import Sampling
+from clipset.errors import StoreError
+from clipset.features.cutting import CutFacts
+from clipset.features.import_config import ImportConfig
+from clipset.features.looking import ClipRows, Seen
+from clipset.features.store import FeatureStore, Manifest
+from clipset.features.writer import StoreWriter
+from clipset.progress import bar
+from clipset.videos.catalog import Catalog, Video
+from clipset.videos.folders import SPLIT_NAMES, natural_key
+
+Arrays = Mapping[str, NDArray[Any]]
+SIDECARS = ("times", "boxes")  # a.times.npy and a.boxes.npy belong to a.npy
+ENDS_OF_HALF = 65504.0  # the largest number of float16
+
+
+def import_features(
+    source: Path, folder: Path, catalog: Catalog, config: ImportConfig | None = None
+) -> FeatureStore:
+    """Store the features of every video of the catalog; what is stored already is left alone."""
+    config = config or ImportConfig()
+    files = match_files(catalog, list_files(source))
+    dim, clips = _survey(files, config, source)
+    manifest = Manifest(
+        backbone=_spec(source, dim, config),
+        sampling=Sampling(clips=clips, times=clips, places=1, flip=False),
+        seed=0,
+        dtype=config.dtype,
+    )
+    with (
+        StoreWriter(folder, manifest, catalog) as writer,
+        bar("importing", len(writer.todo), "videos") as advance,
+    ):
+        writer.sign({"engine": "import"})
+        for place, entry in enumerate(writer.todo):
+            writer.put(_take(place, files.get(entry.id), dim, clips, config))
+            advance()
+    return FeatureStore(folder)
+
+
+def catalog_of(source: Path) -> Catalog:
+    """A catalog of the files themselves: sub-folders are labels (or splits, and then labels)."""
+    files = list_files(source)
+    names = [Path(name) for name in files]
+    tops = {name.parts[0].lower() for name in names if len(name.parts) > 1}
+    has_splits = bool(tops) and tops <= set(SPLIT_NAMES)
+    videos = []
+    for name, path in zip(names, files.values(), strict=True):
+        above = list(name.parts[:-1])
+        split = SPLIT_NAMES[above.pop(0).lower()] if has_splits and above else None
+        label = above[0] if above else None
+        videos.append(Video(id=name.as_posix(), path=path, label=label, split=split))
+    return Catalog(name=source.absolute().name or "features", videos=tuple(videos))
+
+
+def list_files(source: Path) -> dict[str, Path]:
+    """The files of features under a folder, by their name in it without the ending."""
+    if not source.is_dir():
+        raise StoreError(f"there is no folder {source}; features are read from a folder of files")
+    paths = sorted(source.rglob("*"), key=lambda path: natural_key(path.as_posix()))
+    files: dict[str, Path] = {}
+    for path in paths:
+        if path.suffix.lower() in READERS and path.is_file() and not _is_sidecar(path):
+            name = path.relative_to(source).with_suffix("").as_posix()
+            if name in files:
+                raise StoreError(f"{path} and {files[name]} are both of one video; keep one")
+            files[name] = path
+    if not files:
+        known = ", ".join(READERS)
+        raise StoreError(f"{source} holds no features; looked for files ending in {known}")
+    return files
+
+
+def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
+    """Each video's file: its own path, or the one with its id or the name of its file."""
+    by_last: dict[str, list[Path]] = {}
+    for name, path in files.items():
+        by_last.setdefault(Path(name).name, []).append(path)
+    own = {path.absolute(): path for path in files.values()}
+    found: dict[str, Path] = {}
+    for video in catalog:
+        alike = [by_last.get(last, []) for last in (video.path.stem, video.path.name)]
+        candidates = (
+            own.get(video.path.absolute()),
+            files.get(video.id),
+            files.get(Path(video.id).with_suffix("").as_posix()),
+            *(paths[0] for paths in alike if len(paths) == 1),
+        )
+        matches = [path for path in candidates if path is not None]
+        if matches:
+            found[video.id] = matches[0]
+    if not found:
+        raise StoreError(
+            f"no video of the catalog {catalog.name!r} has a file of features; looked for names "
+            f"such as {next(iter(catalog)).id!r}, there are names such as {next(iter(files))!r}"
+        )
+    return found
+
+
+def read_rows(path: Path, config: ImportConfig) -> ClipRows:
+    """The features of a file, with the box and the middle of each clip."""
+    arrays = _read(path, config)
+    features = arrays[config.key]
+    features = features[None] if features.ndim == 1 else features
+    if features.ndim != 2 or 0 in features.shape or features.dtype.kind not in "fiu":
+        raise StoreError(f"features must be numbers (V, D) or (D,), got {_kind(features)}")
+    if not np.isfinite(features).all():
+        raise StoreError("features hold NaN or infinity")
+    if config.dtype == "float16" and np.abs(features).max() > ENDS_OF_HALF:
+        raise StoreError("features are too large for float16; store them as float32")
+    boxes = place_clips(len(features), arrays, config.clip_seconds)
+    middles = boxes[:, :2].mean(axis=1, keepdims=True)
+    return ClipRows(features.astype(np.float32), boxes, middles)
+
+
+def place_clips(count: int, arrays: Arrays, seconds: float) -> Float[np.ndarray, "V 7"]:
+    """Where the clips are: as the file says, else one after the other over the whole frame."""
+    boxes, times = arrays.get("boxes"), arrays.get("times")
+    rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (count, 1))
+    rows[:, 0] = np.arange(count) * seconds
+    rows[:, 1] = rows[:, 0] + seconds
+    if times is not None and times.shape == (count, 2):
+        rows[:, :2] = times
+    elif times is not None and times.shape == (count,):
+        rows[:, 0], rows[:, 1] = times, times + seconds
+    elif times is not None:
+        raise StoreError(f"times must be ({count}, 2) or ({count},), got {_kind(times)}")
+    if boxes is not None and boxes.shape == (count, 7):
+        rows[:] = boxes
+    elif boxes is not None and boxes.shape == (count, 4):
+        rows[:, 2:6] = boxes
+    elif boxes is not None:
+        raise StoreError(f"boxes must be ({count}, 4) or ({count}, 7), got {_kind(boxes)}")
+    low, high = rows[:, [0, 2, 3]], rows[:, [1, 4, 5]]
+    inside = (rows[:, 2:6] >= 0).all() and (rows[:, 2:6] <= 1).all()
+    if not (np.isfinite(rows).all() and (low < high).all() and inside):
+        raise StoreError("a clip must end after it starts, and its box must lie within 0 and 1")
+    return rows
+
+
+def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportConfig) -> Seen:
+    """The rows of one video, or the reason why there are none."""
+    if path is None:
+        return Seen(place, reason="there is no file of features for it")
+    try:
+        rows = read_rows(path, config)
+        if rows.features.shape[1] != dim:
+            raise StoreError(f"its features have {rows.features.shape[1]} numbers, others {dim}")
+    except StoreError as error:
+        return Seen(place, reason=f"{path.name}: {error}")
+    chosen = np.linspace(0, len(rows.features) - 1, clips).round().astype(np.int64)
+    both = np.concatenate([chosen, chosen])  # random clips, regular clips
+    facts = CutFacts(
+        random_clips=clips, regular_clips=clips, duration=float(rows.boxes[:, 1].max()),
+        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0,
+    )  # fmt: skip
+    kept = ClipRows(rows.features[both], rows.boxes[both], rows.times[both])
+    return Seen(place, facts=facts, rows=kept, seconds=0.0)
+
+
+def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tuple[int, int]:
+    """How wide the features are and how many clips a video gets."""
+    shapes: dict[tuple[int, ...], Path] = {}
+    reason = ""
+    for path in files.values():
+        try:
+            shape = _read(path, config)[config.key].shape
+        except StoreError as error:
+            reason = reason or f"{path.name}: {error}"
+            continue
+        if len(shape) in (1, 2):
+            shapes.setdefault((1, *shape)[-2:], path)
+        if config.clips is not None and shapes:
+            break
+    if not shapes:
+        raise StoreError(f"no file in {source} could be read ({reason or 'none is (V, D)'})")
+    (count, dim), first = next(iter(shapes.items()))
+    other = next((shape for shape in shapes if shape[0] != count), None)
+    if config.clips is None and other is not None:
+        raise StoreError(
+            f"the videos have different numbers of clips ({first.name}: {count}, "
+            f"{shapes[other].name}: {other[0]}); say how many to take of each: --clips {count}"
+        )
+    return dim, config.clips or count
+
+
+def _spec(source: Path, dim: int, config: ImportConfig) -> BackboneSpec:
+    return BackboneSpec(
+        name="imported",
+        dim=dim,
+        frames=1,
+        stride=max(1, round(30 * config.clip_seconds)),
+        size=1,
+        mean=(0.0, 0.0, 0.0),
+        std=(1.0, 1.0, 1.0),
+        pooling="not known",
+        weights=Weights(file=source.name, licence="not known", source="imported features"),
+        paper="not known",
+    )
+
+
+def _read(path: Path, config: ImportConfig) -> Arrays:
+    """The arrays of a file; a single one is the features, whatever its name."""
+    try:
+        arrays = dict(READERS[path.suffix.lower()](path))
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        raise StoreError(f"it cannot be read ({_reason(error)})") from None
+    if config.key not in arrays:
+        others = [name for name in arrays if name not in SIDECARS]
+        if len(others) != 1:
+            found = ", ".join(others) or "none"
+            raise StoreError(f"it has no array {config.key!r}, it has: {found}; --key names it")
+        arrays[config.key] = arrays.pop(others[0])
+    return arrays
+
+
+def _read_npy(path: Path) -> Arrays:
+    beside = {name: path.with_suffix(f".{name}.npy") for name in SIDECARS}
+    found = {name: file for name, file in beside.items() if file.is_file()}
+    arrays = {name: np.load(file, allow_pickle=False) for name, file in found.items()}
+    return {"features": np.load(path, mmap_mode="r", allow_pickle=False), **arrays}
+
+
+def _read_npz(path: Path) -> Arrays:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        return {name: content[name] for name in content.files}
+
+
+def _read_torch(path: Path) -> Arrays:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except RuntimeError as error:  # what torch says of a broken archive
+        raise ValueError(str(error)) from None
+    tensors = content if isinstance(content, dict) else {"features": content}
+    return {
+        str(name): (value.float() if value.is_floating_point() else value).numpy()
+        for name, value in tensors.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _read_h5(path: Path) -> Arrays:
+    try:
+        h5py = import_module("h5py")
+    except ImportError:
+        raise StoreError("reading .h5 needs h5py; install it: pip install h5py") from None
+    with h5py.File(path, "r") as content:
+        return {name: np.asarray(content[name]) for name in content if content[name].shape}
+
+
+READERS: dict[str, Callable[[Path], Arrays]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".h5": _read_h5,
+    ".hdf5": _read_h5,
+}
+
+
+def _reason(error: Exception) -> str:
+    """A few words of an error; libraries advise to read unsafely, which we do not pass on."""
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, pickle.UnpicklingError) or "pickle" in text or "Python objects" in text:
+        return "it holds something else than arrays of numbers"
+    return text.splitlines()[0][:100]
+
+
+def _is_sidecar(path: Path) -> bool:
+    return path.suffix == ".npy" and Path(path.stem).suffix.removeprefix(".") in SIDECARS
+
+
+def _kind(array: NDArray[Any]) -> str:
+    return f"{array.dtype} {array.shape}"

@@ -1,0 +1,100 @@
+"""Shows the clips of videos to a backbone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from clipset.backbones.engine import LARGEST_CHUNK, Engine
+from clipset.errors import BackboneError
+from clipset.features.child import Outcome
+from clipset.features.cutting import CutFacts
+from clipset.features.ledger import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class ClipRows:
+    """What is kept of one video, random clips first; fields are named like the store's files."""
+
+    features: Float[np.ndarray, "V D"]
+    boxes: Float[np.ndarray, "V 7"]
+    times: Float[np.ndarray, "V T"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A video that the backbone saw, or the reason why it did not."""
+
+    place: int
+    facts: CutFacts | None = None
+    rows: ClipRows | None = None
+    reason: str | None = None
+    seconds: float | None = None
+
+    def note(self, entry: Entry) -> Entry:
+        """The video's entry with what is now known of it, but for its rows' place."""
+        if self.facts is None:
+            return replace(entry, status="failed", reason=self.reason)
+        return replace(
+            entry,
+            status="done",
+            reason=None,
+            random_count=self.facts.random_clips,
+            regular_count=self.facts.regular_clips,
+            duration=self.facts.duration,
+            width=self.facts.width,
+            height=self.facts.height,
+            frames_expected=self.facts.frames_expected,
+            frames_found=self.facts.frames_found,
+            frames_missing=self.facts.frames_missing,
+            seconds=self.seconds,
+        )
+
+
+def look(engine: Engine, outcomes: Iterable[Outcome], ids: Sequence[str]) -> Iterator[Seen]:
+    """Show the clips to the backbone; a card gets those of several videos at once."""
+    waiting: list[Outcome] = []
+    clips = 0
+    for outcome in outcomes:
+        if outcome.cut is None:
+            yield Seen(outcome.place, reason=outcome.reason)
+            continue
+        waiting.append(outcome)
+        clips += len(outcome.cut.pixels)
+        if engine.device == "cpu" or clips >= LARGEST_CHUNK:
+            yield from _look_at(engine, waiting, ids)
+            waiting, clips = [], 0
+    yield from _look_at(engine, waiting, ids)
+
+
+def _look_at(engine: Engine, outcomes: Sequence[Outcome], ids: Sequence[str]) -> Iterator[Seen]:
+    cuts = [(outcome.place, outcome.cut) for outcome in outcomes if outcome.cut is not None]
+    if not cuts:
+        return
+    began = time.perf_counter()
+    features = _features(engine, [(ids[place], cut.pixels) for place, cut in cuts])
+    seconds = (time.perf_counter() - began) / len(cuts)
+    for (place, cut), rows in zip(cuts, features, strict=True):
+        kept = ClipRows(rows.numpy(), cut.boxes, cut.times)
+        yield Seen(place, facts=cut.facts, rows=kept, seconds=seconds)
+
+
+def _features(
+    engine: Engine, videos: Sequence[tuple[str, UInt8[Tensor, "_ T 3 S S"]]]
+) -> Sequence[Float[Tensor, "_ D"]]:
+    """The features of each video; an error names the video that it is about."""
+    clips = videos[0][1] if len(videos) == 1 else torch.cat([pixels for _, pixels in videos])
+    try:
+        features = engine.features(clips)
+    except BackboneError as error:
+        if len(videos) == 1:
+            raise BackboneError(f"{videos[0][0]}: {error}") from None
+        return [_features(engine, [video])[0] for video in videos]
+    parts: tuple[Tensor, ...] = features.split([len(pixels) for _, pixels in videos])
+    return parts

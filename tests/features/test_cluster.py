@@ -1,0 +1,118 @@
+"""Ray gives the same bytes as one machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import SMALL
+
+from clipset.errors import ClipsetError
+from clipset.features import cluster
+from clipset.features.cluster import extract_on_ray
+from clipset.features.extract import extract
+from clipset.features.store import FeatureStore, store_digest
+from clipset.videos.catalog import Catalog
+from clipset.videos.datasets import read_videos
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """One small cluster for all tests of this file."""
+    import ray
+
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("ray")
+def test_ray_gives_the_same_bytes_as_one_machine(small_store: FeatureStore, tmp_path: Path) -> None:
+    store = extract_on_ray(small_store.catalog, tmp_path / "store", SMALL)
+    assert not store.failed
+    assert store_digest(store.folder) == store_digest(small_store.folder)
+    assert store.manifest == small_store.manifest
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_bad_file_on_ray_fails_with_the_same_reason(small_videos: Path, tmp_path: Path) -> None:
+    catalog = read_videos(small_videos)
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "empty.mp4").touch()
+    bad = read_videos(tmp_path / "videos").videos
+    mixed = Catalog(name="mixed", videos=(*catalog.videos[:2], *bad, *catalog.videos[2:3]))
+    store = extract_on_ray(mixed, tmp_path / "ray", SMALL)
+    assert [(entry.id, entry.reason) for entry in store.failed] == [("empty.mp4", "empty file")]
+    extract(mixed, tmp_path / "here", SMALL)
+    assert store_digest(store.folder) == store_digest(tmp_path / "here")
+
+
+@pytest.mark.usefixtures("ray")
+def test_actors_that_are_killed_are_started_again(
+    small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_out = cluster._look_everywhere
+
+    def with_murder(ray: Any, actors: Any, videos: Any) -> Iterator[Any]:
+        for number, seen in enumerate(handed_out(ray, actors, videos)):
+            if number in (3, 9):
+                ray.kill(actors[number % len(actors)], no_restart=False)
+            yield seen
+
+    monkeypatch.setattr(cluster, "_look_everywhere", with_murder)
+    store = extract_on_ray(small_store.catalog, tmp_path / "store", SMALL)
+    assert not store.failed
+    assert store_digest(store.folder) == store_digest(small_store.folder)
+
+
+@pytest.mark.usefixtures("ray")
+def test_an_error_on_an_actor_comes_as_it_was_raised(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    with pytest.raises(ClipsetError, match="abacus"):
+        extract_on_ray(small_store.catalog, tmp_path / "store", SMALL, device="abacus")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.conftest import SMALL
+from clipset.features import writer
+from clipset.features.cluster import extract_on_ray
+from clipset.videos.catalog import read_catalog
+writer.COMMIT_SECONDS = 0.0
+extract_on_ray(read_catalog(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
+"""
+
+
+def count_done(folder: Path) -> int:
+    try:
+        return len(FeatureStore(folder))
+    except ClipsetError:  # not begun
+        return 0
+
+
+def test_a_killed_extraction_on_ray_goes_on_and_ends_with_the_same_bytes(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    root = Path(__file__).parents[2]
+    source, folder = small_store.folder / "catalog.csv", tmp_path / "store"
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(source), str(folder)],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+    )
+    while child.poll() is None and count_done(folder) < 6:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    extract(small_store.catalog, folder, SMALL)
+    assert store_digest(folder) == store_digest(small_store.folder)
