@@ -214,9 +214,8 @@ def test_a_folder_where_every_file_is_bad_says_so(
 
 
 VERBS = (
-    "run", "demo", "catalog", "backbones", "import", "extract", "verify", "repair", "merge", "pretrain",
-    "represent", "probe",
-    "report",
+    "run", "demo", "catalog", "backbones", "import", "extract", "verify", "repair", "merge",
+    "pretrain", "represent", "probe", "report",
 )  # fmt: skip
 
 

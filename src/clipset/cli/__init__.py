@@ -1,0 +1,52 @@
+"""The command `clipset`: one verb is one function that calls one library function.
+
+Nothing heavy is imported until a verb runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import CycloptsError
+
+from clipset.cli import backbones, features, learning, videos, walk
+from clipset.cli.app import app
+from clipset.errors import ClipsetError
+
+__all__ = ["app", "backbones", "features", "learning", "main", "videos", "walk"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a verb. What clipset says on purpose is one line and exit code 2."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    words = _complete(list(sys.argv[1:] if arguments is None else arguments))
+    from clipset.progress import set_quiet
+
+    set_quiet("--quiet" in words)
+    try:
+        app(words, exit_on_error=False, print_error=False)
+    except (ClipsetError, CycloptsError) as error:
+        if "--debug" in words:
+            raise
+        _complain(str(error))
+    except KeyboardInterrupt:
+        _complain("stopped; run the same command again to go on", code=130)
+    except BrokenPipeError:
+        raise SystemExit(1) from None
+
+
+def _complete(words: list[str]) -> list[str]:
+    """`--ray` without an address means the cluster within this process."""
+    return [
+        "--ray=local" if word == "--ray" and after.startswith("-") else word
+        for word, after in zip(words, [*words[1:], "-"], strict=False)
+    ]
+
+
+def _complain(message: str, code: int = 2) -> None:
+    line = " ".join(message.split())
+    sys.stderr.write(f"clipset: {line}\n")
+    raise SystemExit(code)

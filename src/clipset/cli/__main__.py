@@ -1,0 +1,5 @@
+"""`python -m clipset.cli` is `clipset`."""
+
+from clipset.cli import main
+
+main()

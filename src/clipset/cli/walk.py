@@ -1,0 +1,81 @@
+"""`run`, `demo`, `report`: the whole walk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.cli.tables import print_summary
+
+
+@app.command
+def run(
+    videos: Path,
+    *,
+    out: Path,
+    recipe: Path | None = None,
+    set: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    common: Common = COMMON,
+) -> None:
+    """The main job: from videos to a report. Run again, it goes on where it stopped.
+
+    Example: clipset run ~/videos --out runs/first
+
+    Parameters
+    ----------
+    videos
+        A folder (sub-folders are labels) or a catalog (.csv with a column `path`).
+    out
+        Where everything goes: store, model, results.json, report.html.
+    recipe
+        A TOML file with the settings of all steps; the defaults otherwise.
+    set
+        One setting, such as `--set pretrain.epochs=100`; may be repeated.
+    """
+    from clipset.recipe import read_recipe
+    from clipset.walk import walk
+
+    summary = walk(videos, out, read_recipe(recipe, set), seed=common.seed, device=common.device)
+    show_result(summary, common, lambda: print_summary(summary))
+
+
+@app.command
+def demo(*, out: Path = Path("demo"), videos: int = 240, common: Common = COMMON) -> None:
+    """Render videos, run the main job on them, and print the table. CPU only, in minutes.
+
+    The label of a video is the order in which four things happen: no single clip tells it.
+
+    Example: clipset demo --out demo
+
+    Parameters
+    ----------
+    out
+        Where the videos and the run go.
+    videos
+        How many videos are rendered (at least 16).
+    """
+    from clipset.walk import walk_demo
+
+    summary = walk_demo(out, videos=videos, seed=common.seed, device=common.device)
+    show_result(summary, common, lambda: print_summary(summary))
+
+
+@app.command
+def report(run: Path, *, common: Common = COMMON) -> None:
+    """Write the report of a run again: one HTML file that opens offline.
+
+    Example: clipset report runs/first
+
+    Parameters
+    ----------
+    run
+        The folder of a run.
+    """
+    from clipset.report.gather import gather_content
+    from clipset.report.page import write_report
+
+    write_report(gather_content(run), run / "report.html")
+    show_result({"report": run / "report.html"}, common, lambda: print_line(run / "report.html"))
