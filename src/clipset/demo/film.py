@@ -33,7 +33,7 @@ GRAIN_PLAY = 64  # pixels by which the grain is moved about from frame to frame
 ENCODER = {
     "preset": "ultrafast",
     "x264-params": "cabac=1:deblock=1:aq-mode=1",  # smaller and cleaner for hardly more time
-    "crf": "26",
+    "crf": "25",
     "threads": "1",  # the same bytes every time
 }
 
