@@ -115,19 +115,6 @@ def count_done(folder: Path) -> int:
         return 0
 
 
-def press_ctrl_c(process: subprocess.Popen[str]) -> str:
-    """What a process says when it is interrupted.
-
-    Python loses an interrupt that arrives while an object is being finalised, so press again.
-    """
-    os.killpg(process.pid, signal.SIGINT)
-    try:
-        return process.communicate(timeout=12)[1]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGINT)
-        return process.communicate(timeout=60)[1]
-
-
 def processes_of(session: int) -> list[str]:
     """The processes of a session that have not ended."""
     found = []
@@ -149,7 +136,8 @@ def test_ctrl_c_ends_with_130_without_orphans_and_the_store_goes_on(
     process = start_extraction(small_store.folder / "catalog.csv", folder, 2, slowly=1.0)
     while process.poll() is None and count_done(folder) < 2:
         time.sleep(0.02)
-    said = press_ctrl_c(process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "clipset: stopped; run the same command again to go on\n"
     assert processes_of(process.pid) == []
