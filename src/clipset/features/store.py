@@ -108,7 +108,7 @@ class ClipTable:
     @property
     def fewest(self) -> int:
         """The least number of clips that a video has."""
-        return int(self.count.min(initial=0))
+        return int(self.count.min()) if len(self.count) else 0
 
     @property
     def per_video(self) -> int:
