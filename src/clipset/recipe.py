@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clipset.config import build, read_toml
 from clipset.errors import ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,21 @@ def read_recipe(path: Path | None, changes: Sequence[str] = ()) -> Recipe:
     for change in changes:
         _apply(tables, change)
     return build(Recipe, tables, str(path) if path else "recipe")
+
+
+def overlay(base: C, given: C, usual: C) -> C:
+    """The settings of `base`, but for those of `given` that are not the usual ones."""
+    settings: Any = given
+    chosen = {}
+    for each in fields(settings):
+        old, new, plain = (getattr(one, each.name) for one in (base, given, usual))
+        if is_dataclass(new) and not isinstance(new, type):
+            new = overlay(old, new, plain)
+        elif new == plain:
+            continue
+        chosen[each.name] = new
+    changed: C = replace(base, **chosen)  # type: ignore[type-var]
+    return changed
 
 
 def _apply(tables: dict[str, Any], change: str) -> None:

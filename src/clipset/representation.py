@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
-from clipset.sets.clips import VideoClips, read_clips
+from clipset.sets.clips import VideoClips, by_count, mean_over_clips, read_clips
 
 Part = Literal["clip", "token", "set"]
 PARTS: tuple[Part, ...] = ("clip", "set")  # what the paper puts side by side
@@ -28,16 +28,23 @@ CHUNK = 256  # videos encoded at once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Representations:
-    """A vector for every clip of every video; `pooled` has one for each video."""
+    """A vector for every clip of every video; `pooled` has one for each video.
+
+    `present` is False where a video has fewer clips than another; None if all have as many.
+    """
 
     video_ids: tuple[str, ...]
     labels: tuple[str | None, ...]
     splits: tuple[str | None, ...]
     vectors: Float[np.ndarray, "N V R"]
+    present: Bool[np.ndarray, "N V"] | None = None
 
     @property
     def pooled(self) -> Float[np.ndarray, "N R"]:
         """The mean over each video's clips."""
+        if self.present is not None:
+            vectors, present = torch.from_numpy(self.vectors), torch.from_numpy(self.present)
+            return mean_over_clips(vectors, present).numpy()
         pooled: Float[np.ndarray, "N R"] = self.vectors.mean(axis=1)
         return pooled
 
@@ -60,6 +67,7 @@ def represent(
         labels=tuple(video.label for video in videos),
         splits=tuple(video.split for video in videos),
         vectors=vectors.numpy(),
+        present=None if clips.present is None else clips.present.numpy(),
     )
 
 
@@ -70,7 +78,10 @@ def encode_clips(
     parts: tuple[Part, ...] = PARTS,
     device: torch.device | None = None,
 ) -> Float[Tensor, "N V R"]:
-    """The chosen parts side by side: clip feature, refined clip token, set token."""
+    """The chosen parts side by side: clip feature, refined clip token, set token.
+
+    A set is a video's own clips; where some have fewer than others, zeros fill up.
+    """
     if clips.features.shape[-1] != encoder.project.in_features:
         raise StoreError(
             f"the store's features have {clips.features.shape[-1]} channels, the model takes "
@@ -78,9 +89,24 @@ def encode_clips(
         )
     device = device or torch.device("cpu")
     encoder = encoder.to(device).eval()
+    if clips.present is None:
+        return _encode_equal(encoder, clips, parts, device)
+    groups = [
+        (videos, _encode_equal(encoder, group, parts, device)) for videos, group in by_count(clips)
+    ]
+    vectors = torch.zeros(*clips.present.shape, groups[0][1].shape[-1])
+    for videos, found in groups:
+        there = clips.present[videos]
+        vectors[videos] = vectors[videos].index_put(there.nonzero().unbind(1), found.flatten(0, 1))
+    return vectors
+
+
+def _encode_equal(
+    encoder: SetEncoder, clips: VideoClips, parts: tuple[Part, ...], device: torch.device
+) -> Float[Tensor, "N V R"]:
     chunks = []
     for low in range(0, len(clips), CHUNK):
-        chunk = VideoClips(clips.features[low : low + CHUNK], clips.boxes[low : low + CHUNK])
+        chunk = clips.of(slice(low, low + CHUNK))
         chunks.append(join_parts(encoder, chunk.to(device), parts).cpu())
     return torch.cat(chunks)
 
@@ -109,6 +135,8 @@ def write_representations(table: Representations, folder: Path) -> None:
         writer.writerow([value or "" for value in row])
     write_atomic(folder / "videos.csv", text.getvalue().encode())
     arrays = {"vectors": table.vectors, "pooled": table.pooled}
+    if table.present is not None:
+        arrays["present"] = table.present
     write_atomic(folder / "vectors.safetensors", save(arrays))
 
 
@@ -119,11 +147,13 @@ def read_representations(folder: Path) -> Representations:
         raise StoreError(f"{folder} holds no representation; run `clipset represent` first")
     with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
+    arrays = load_file(path)
     return Representations(
         video_ids=tuple(row["id"] for row in rows),
         labels=tuple(row["label"] or None for row in rows),
         splits=tuple(row["split"] or None for row in rows),
-        vectors=load_file(path)["vectors"],
+        vectors=arrays["vectors"],
+        present=arrays.get("present"),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from clipset.cli.app import COMMON, Common, Flat, app, print_line, show_result
+from clipset.cli.app import COMMON, Changes, Common, Flat, app, print_line, show_result
 from clipset.cli.tables import print_records
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
@@ -19,6 +19,8 @@ def pretrain(
     *,
     out: Path,
     config: Annotated[PretrainConfig, Flat] = PRETRAIN,
+    recipe: Path | None = None,
+    set: Changes = (),
     common: Common = COMMON,
 ) -> None:
     """Train the set transformer on a store (masked clips, set contrast). Goes on where it stopped.
@@ -31,11 +33,18 @@ def pretrain(
         The store's folder.
     out
         The model's folder.
+    recipe
+        A TOML file whose table `pretrain` has the settings; options unlike the defaults win.
+    set
+        One setting of the recipe, such as `--set pretrain.epochs=100`; may be repeated.
     """
     from clipset.features.store import open_store
+    from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import read_card
     from clipset.training.pretrain import pretrain
 
+    if recipe or set:
+        config = overlay(read_recipe(recipe, set).pretrain, config, PRETRAIN)
     pretrain(open_store(store), out, config, seed=common.seed, device=common.device)
     card = read_card(out)
     result = {"model": out, "videos": card.videos, "ssl_split": card.split, "seed": card.seed}
@@ -82,6 +91,8 @@ def probe(
     out: Path | None = None,
     catalog: Path | None = None,
     config: Annotated[ProbeConfig, Flat] = PROBE,
+    recipe: Path | None = None,
+    set: Changes = (),
     common: Common = COMMON,
 ) -> None:
     """Judge features by the labels: k-NN, linear, MLP, transformer, fine-tune. Needs labels.
@@ -100,14 +111,21 @@ def probe(
         A file for the records.
     catalog
         Labels and splits from this catalog instead of the store's own.
+    recipe
+        A TOML file whose table `probe` has the settings; options unlike the defaults win.
+    set
+        One setting of the recipe, such as `--set probe.seeds=3`; may be repeated.
     """
     from clipset.config import to_mapping, write_json
     from clipset.features.store import open_store
     from clipset.probes.problem import pose_problem
     from clipset.probes.suite import run_probes
+    from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import load_model
     from clipset.videos.datasets import read_videos
 
+    if recipe or set:
+        config = overlay(read_recipe(recipe, set).probe, config, PROBE)
     trained = load_model(model)[0] if model else None
     problem = pose_problem(open_store(store), read_videos(catalog) if catalog else None)
     records = to_mapping(run_probes(problem, trained, config, seed=common.seed))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.cli.app import COMMON, Changes, Common, app, print_line, show_result
 from clipset.cli.tables import print_summary
 
 
@@ -17,7 +14,7 @@ def run(
     *,
     out: Path,
     recipe: Path | None = None,
-    set: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    set: Changes = (),
     common: Common = COMMON,
 ) -> None:
     """The main job: from videos to a report. Run again, it goes on where it stopped.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +12,35 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clipset.clips.config import Sampling
-from clipset.clips.cut import cut_clips
-from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
-from clipset.videos.decode import open_video
+from clipset.clips.cut import cut_plans
+from clipset.clips.sampling import (
+    ClipPlan,
+    regular_clips,
+    sample_random_clips,
+    video_generator,
+)
+from clipset.errors import BackboneError
+from clipset.videos.decode import VideoInfo, open_video
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """How every video of a store is cut."""
+    """How every video of a store is cut.
+
+    `more` are other numbers of frames and sizes in which the same clips are cut as well.
+    """
 
     sampling: Sampling
     span: float
     frames: int
     size: int
     seed: int
+    more: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """All numbers of frames and sizes."""
+        return ((self.frames, self.size), *self.more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +57,35 @@ class CutFacts:
     frames_missing: int
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The clips of a video in one number of frames and one size."""
+
+    times: Float[np.ndarray, "V T"]
+    pixels: UInt8[Tensor, "V T 3 S S"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutVideo:
-    """The clips of one video, random ones first, ready for a backbone."""
+    """The clips of one video, random ones first, ready for backbones of several shapes."""
 
     facts: CutFacts
     boxes: Float[np.ndarray, "V 7"]
     times: Float[np.ndarray, "V T"]
     pixels: UInt8[Tensor, "V T 3 S S"]
+    more: tuple[Shown, ...] = ()
+
+    @property
+    def all_pixels(self) -> list[UInt8[Tensor, "V _ 3 _ _"]]:
+        """The pixels in all shapes."""
+        return [self.pixels, *(each.pixels for each in self.more)]
+
+    def shown(self, frames: int, size: int) -> Shown:
+        """The clips with so many frames of so many pixels."""
+        for shown in (Shown(self.times, self.pixels), *self.more):
+            if (shown.pixels.shape[1], shown.pixels.shape[-1]) == (frames, size):
+                return shown
+        raise BackboneError(f"the clips were not cut with {frames} frames of {size} pixels")
 
 
 def cut_video(
@@ -57,16 +94,11 @@ def cut_video(
     """Decode a video once (up to `end` seconds) and cut all its clips. Raises VideoError."""
     with open_video(path, end=end) as video:
         info = video.info
-        random = sample_random_clips(
-            info,
-            request.sampling,
-            span=request.span,
-            frames=request.frames,
-            generator=video_generator(request.seed, video_id),
-        )
-        regular = regular_clips(info, request.sampling, span=request.span, frames=request.frames)
-        plan = random + regular
-        pixels = cut_clips(video, plan, request.size)
+        chosen = [_choose_clips(info, request, video_id, frames) for frames, _ in request.shapes]
+        random, regular = chosen[0]
+        plans = [replace(each, colours=random.colours) + more for each, more in chosen]
+        sizes = [size for _, size in request.shapes]
+        pixels = cut_plans(video, list(zip(plans, sizes, strict=True)))
         facts = CutFacts(
             random_clips=len(random),
             regular_clips=len(regular),
@@ -77,26 +109,50 @@ def cut_video(
             frames_found=video.frames_in_file,
             frames_missing=video.frames_missing,
         )
-        boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
-        times = info.frame_times[plan.frames].astype(np.float32)  # (V, T)
-    return CutVideo(facts=facts, boxes=boxes, times=times, pixels=pixels)
+        boxes = np.array([box.as_row() for box in plans[0].boxes], dtype=np.float32)  # (V, 7)
+        times = [info.frame_times[plan.frames].astype(np.float32) for plan in plans]
+    more = tuple(Shown(*each) for each in zip(times[1:], pixels[1:], strict=True))
+    return CutVideo(facts=facts, boxes=boxes, times=times[0], pixels=pixels[0], more=more)
+
+
+def _choose_clips(
+    info: VideoInfo, request: CutRequest, video_id: str, frames: int
+) -> tuple[ClipPlan, ClipPlan]:
+    """Random and regular clips; the boxes are the same for any number of frames."""
+    random = sample_random_clips(
+        info,
+        request.sampling,
+        span=request.span,
+        frames=frames,
+        generator=video_generator(request.seed, video_id),
+    )
+    return random, regular_clips(info, request.sampling, span=request.span, frames=frames)
 
 
 def to_buffers(cut: CutVideo) -> list[memoryview]:
     """The arrays of a cut video as raw bytes, for a pipe."""
-    arrays = (cut.boxes, cut.times, cut.pixels.numpy())
+    more = [array for each in cut.more for array in (each.times, each.pixels.numpy())]
+    arrays = (cut.boxes, cut.times, cut.pixels.numpy(), *more)
     return [memoryview(np.ascontiguousarray(array).data).cast("B") for array in arrays]
 
 
 def from_buffer(content: bytearray, facts: CutFacts, request: CutRequest) -> CutVideo:
     """A cut video from the bytes of `to_buffers`."""
     clips = facts.random_clips + facts.regular_clips
-    split = clips * 7 * 4
-    times_end = split + clips * request.frames * 4
-    shape = (clips, request.frames, 3, request.size, request.size)
+    shown = []
+    place = clips * 7 * 4
+    for frames, size in request.shapes:
+        times = np.frombuffer(content, np.float32, clips * frames, place).reshape(clips, frames)
+        place += times.nbytes
+        shape = (clips, frames, 3, size, size)
+        bytes_of_it = math.prod(shape)
+        flat = torch.frombuffer(content, dtype=torch.uint8, count=bytes_of_it, offset=place)
+        place += bytes_of_it
+        shown.append(Shown(times, flat.reshape(shape)))
     return CutVideo(
         facts=facts,
         boxes=np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7),
-        times=np.frombuffer(content, np.float32, clips * request.frames, split).reshape(clips, -1),
-        pixels=torch.frombuffer(content, dtype=torch.uint8, offset=times_end).reshape(shape),
+        times=shown[0].times,
+        pixels=shown[0].pixels,
+        more=tuple(shown[1:]),
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn, optim
 
 from clipset.probes.config import FitConfig
 from clipset.probes.problem import Labelled
-from clipset.sets.clips import VideoClips
+from clipset.sets.clips import VideoClips, by_count
 from clipset.sets.draw import draw_batches, draw_subset
 from clipset.training.schedule import decay_groups, learning_rate
 
@@ -68,11 +68,14 @@ def predict(network: nn.Module, clips: VideoClips) -> Float[Tensor, "M C"]:
     """The mean over a video's clips of their softmax."""
     training = network.training
     network.eval()
-    chunks = range(0, len(clips), 256)
-    parts = [VideoClips(clips.features[i : i + 256], clips.boxes[i : i + 256]) for i in chunks]
-    found = torch.cat([network(part).softmax(dim=-1).mean(dim=1) for part in parts])
+    places, found = [], []
+    for videos, group in by_count(clips):
+        places.append(videos)
+        for low in range(0, len(group), 256):
+            part = group.of(slice(low, low + 256))
+            found.append(network(part).softmax(dim=-1).mean(dim=1))
     network.train(training)
-    return found
+    return torch.cat(found)[torch.cat(places).argsort()]
 
 
 def choose(

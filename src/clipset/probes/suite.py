@@ -24,7 +24,7 @@ from clipset.probes.networks import ClipProbe, SetProbe
 from clipset.probes.problem import Problem
 from clipset.progress import bar
 from clipset.representation import encode_clips
-from clipset.sets.clips import feature_statistics
+from clipset.sets.clips import feature_statistics, mean_over_clips
 
 Features = Literal["backbone", "scale"]
 ProbeName = Literal["knn", "linear", "mlp", "transformer", "finetune"]
@@ -105,14 +105,14 @@ class _Outcome:
 def _knn(problem: Problem, encoder: SetEncoder | None, config: ProbeConfig) -> _Outcome:
     train, test = problem.train.regular, problem.test.clips
     if encoder is None:  # like for like: the encoder standardises, too
-        mean, std = feature_statistics(problem.train.random.features)
+        mean, std = feature_statistics(problem.train.random.only_present())
         bank, queries = (train.features - mean) / std, (test.features - mean) / std
     else:
         bank, queries = encode_clips(encoder, train), encode_clips(encoder, test)
     found = knn_probabilities(
-        bank.mean(dim=1),
+        mean_over_clips(bank, train.present),
         problem.train.classes,
-        queries.mean(dim=1),
+        mean_over_clips(queries, test.present),
         class_count=len(problem.classes),
         k=config.k,
     )
@@ -145,7 +145,7 @@ def _network(
 
 def _from_scratch(problem: Problem, dim: int, classes: int, model: ModelConfig) -> Network:
     """The same architecture as the pre-trained one, from a random start."""
-    statistics = feature_statistics(problem.train.random.features)
+    statistics = feature_statistics(problem.train.random.only_present())
 
     def make() -> SetProbe:
         encoder = make_encoder(dim, model)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from clipset.errors import StoreError
 from clipset.sets.clips import VideoClips
 
 
@@ -18,6 +19,7 @@ class SetPair:
     features: Float[Tensor, "2 B V D"]
     boxes: Float[Tensor, "2 B V X"]
     masked: Bool[Tensor, "2 B V"]
+    sources: Int[Tensor, "2 B V"] | None = None
 
 
 def draw_batches(videos: int, batch: int, generator: Generator) -> list[Int[Tensor, " B"]]:
@@ -30,23 +32,35 @@ def draw_set_pair(
     clips: VideoClips, per_set: int, mask_ratio: float, generator: Generator
 ) -> SetPair:
     """Split each video's clips at random into two sets of `per_set`, and hide some of each."""
-    count, available = clips.features.shape[:2]
-    order = torch.rand(count, available, generator=generator).argsort(dim=1)[:, : 2 * per_set]
+    count = len(clips)
+    if clips.present is not None and int(clips.counts.min()) < 2 * per_set:
+        raise StoreError(
+            f"two sets of {per_set} need {2 * per_set} clips of a video, "
+            f"one has {int(clips.counts.min())}; use fewer clips per set"
+        )
+    order = _draw_order(clips, generator)[:, : 2 * per_set]
     chosen = order.view(count, 2, per_set).transpose(0, 1)  # (2, B, V)
     videos = torch.arange(count)[None, :, None]
     return SetPair(
         features=clips.features[videos, chosen],
         boxes=clips.boxes[videos, chosen],
         masked=draw_mask(count, per_set, mask_ratio, generator),
+        sources=None if clips.sources is None else clips.sources[videos, chosen],
     )
 
 
 def draw_subset(clips: VideoClips, size: int, generator: Generator) -> VideoClips:
-    """One random set of `size` clips of each video."""
-    count, available = clips.features.shape[:2]
-    chosen = torch.rand(count, available, generator=generator).argsort(dim=1)[:, :size]
-    videos = torch.arange(count)[:, None]
-    return VideoClips(clips.features[videos, chosen], clips.boxes[videos, chosen])
+    """One random set of `size` clips of each video, or of as many as the shortest one has."""
+    order = _draw_order(clips, generator)
+    return clips.pick(order[:, : min(size, int(clips.counts.min()))])
+
+
+def _draw_order(clips: VideoClips, generator: Generator) -> Int[Tensor, "B V"]:
+    """Each video's clips in random order, those that are not there behind all that are."""
+    ranks = torch.rand(clips.features.shape[:2], generator=generator)
+    if clips.present is not None:
+        ranks = ranks.masked_fill(~clips.present, 2.0)
+    return ranks.argsort(dim=1)
 
 
 def draw_mask(

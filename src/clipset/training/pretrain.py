@@ -85,7 +85,7 @@ def _clips_to_learn_from(
 ) -> VideoClips:
     if len(videos) < 2:
         raise TrainingError(f"contrast needs at least 2 videos to learn from, got {len(videos)}")
-    available = store.random.per_video
+    available = int(store.random.count[videos].min())
     if available < 2 * config.clips_per_set:
         raise TrainingError(
             f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
@@ -116,7 +116,7 @@ class _Run:
         torch.manual_seed(seed)
         self.model = ScaleModel(clips.features.shape[-1], config.model)
         if config.standardise:
-            self.model.encoder.standardise_by(*feature_statistics(clips.features))
+            self.model.encoder.standardise_by(*feature_statistics(clips.only_present()))
         self.model.to(device).train()
         self.optimiser = optim.AdamW(
             decay_groups(self.model, config.weight_decay), lr=0.0, fused=True
