@@ -25,6 +25,9 @@ def pretrain(
 
     Example: clipset pretrain store --out model --epochs 500
 
+    On several devices or machines, see docs/guides/train-on-many-devices.md:
+    torchrun --nproc-per-node 4 -m clipset.cli pretrain store --out model
+
     Parameters
     ----------
     store
@@ -34,9 +37,14 @@ def pretrain(
     """
     from clipset.features.store import open_store
     from clipset.training.checkpoint import read_card
+    from clipset.training.distributed import join_ranks
     from clipset.training.pretrain import pretrain
 
-    pretrain(open_store(store), out, config, seed=common.seed, device=common.device)
+    with join_ranks(common.device) as ranks:
+        opened = ranks.agree(lambda: open_store(store))
+        pretrain(opened, out, config, seed=common.seed, device=common.device)
+        if not ranks.first:
+            return
     card = read_card(out)
     result = {"model": out, "videos": card.videos, "ssl_split": card.split, "seed": card.seed}
     line = f"trained on {card.videos} videos (ssl_split = {card.split}) → {out}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from clipset.config import to_mapping
 from clipset.errors import TrainingError
 from clipset.model.config import ModelConfig
 from clipset.training.presets import apply_preset
@@ -44,6 +45,20 @@ class PretrainConfig:
     """largest norm of a gradient (0: any)"""
     standardise: bool = True
     """centre and scale the features by the training videos' statistics"""
+    ema: float = 0.0
+    """keep a running average of the weights with this decay and save it (0: the last weights)"""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """numbers of the forward pass; auto is mixed on CUDA cards that gain from it, else float32"""
+    compile: bool = False
+    """compile the losses with torch.compile"""
+    validate_every: int = 0
+    """k-NN on validation videos every so many epochs (0: never); the best model is kept in best/"""
+    keep: int = 2
+    """how many of the last checkpoints stay while training"""
+    in_memory: bool | None = None
+    """features in memory, or streamed from the store; decided by their size if not given"""
+    tensorboard: bool = False
+    """write the metrics for TensorBoard, too"""
 
     def __post_init__(self) -> None:
         apply_preset(self, self.preset)
@@ -59,3 +74,17 @@ class PretrainConfig:
             )
         if not 0 < self.mask_ratio < 1:
             raise TrainingError(f"mask_ratio must lie between 0 and 1, got {self.mask_ratio}")
+        if not 0 <= self.ema < 1:
+            raise TrainingError(f"ema must be at least 0 and less than 1, got {self.ema}")
+        if self.keep < 1:
+            raise TrainingError(f"keep must be at least 1, got {self.keep}")
+        if self.validate_every < 0:
+            raise TrainingError(f"validate_every must be at least 0, got {self.validate_every}")
+
+
+WITHOUT_EFFECT = ("validate_every", "keep", "in_memory", "tensorboard")  # on the weights
+
+
+def held(config: PretrainConfig) -> dict[str, Any]:
+    """The settings that decide the weights: a run goes on only if these are the same."""
+    return {k: v for k, v in to_mapping(config).items() if k not in WITHOUT_EFFECT}
