@@ -81,7 +81,7 @@ def test_a_streamed_store_gives_the_same_model_as_one_in_memory(
 def test_the_statistics_of_chunks_are_those_of_all_clips(small_store: FeatureStore) -> None:
     videos = np.arange(len(small_store))
     mean, std = feature_statistics(read_clips(small_store, "random", videos).features)
-    source = ClipSource(small_store, videos, in_memory=False)
+    source = ClipSource(small_store, videos, SMALL.model, in_memory=False)
     torch.testing.assert_close(source.mean, mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(source.std, std, rtol=1e-5, atol=1e-6)
 
@@ -89,9 +89,9 @@ def test_the_statistics_of_chunks_are_those_of_all_clips(small_store: FeatureSto
 def test_features_that_do_not_fit_into_memory_are_streamed(
     small_store: FeatureStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ClipSource(small_store, np.arange(4)).in_memory
+    assert ClipSource(small_store, np.arange(4), SMALL.model).in_memory
     monkeypatch.setattr(source_module, "free_memory", lambda: 1000)
-    assert not ClipSource(small_store, np.arange(4)).in_memory
+    assert not ClipSource(small_store, np.arange(4), SMALL.model).in_memory
 
 
 def test_reading_ahead_keeps_the_order_and_passes_errors_on() -> None:
