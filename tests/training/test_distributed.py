@@ -76,7 +76,7 @@ def start(rank: int, port: str, code: str, *arguments: str) -> subprocess.Popen[
 def run_two(code: str, *arguments: str) -> list[tuple[int, str, str]]:
     port = free_port()
     children = [start(rank, port, code, *arguments) for rank in range(2)]
-    said = [child.communicate(timeout=240) for child in children]
+    said = [child.communicate(timeout=500) for child in children]
     return [(child.returncode, *each) for child, each in zip(children, said, strict=True)]
 
 
@@ -131,7 +131,7 @@ def test_torchrun_starts_again_from_the_last_checkpoint(
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr

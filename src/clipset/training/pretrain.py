@@ -59,6 +59,7 @@ def pretrain(
         if ranks.first:
             save_model(run.trained, card, folder)
             remove_checkpoints(folder / "checkpoints")
+            (folder / "progress.safetensors").unlink(missing_ok=True)  # of an older clipset
         ranks.wait()
         return run.trained.to("cpu").eval()
 
