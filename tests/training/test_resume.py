@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -177,12 +178,13 @@ def test_the_last_checkpoints_are_kept_and_a_truncated_one_is_passed_over(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"preset": "paper"}, "preset recommended, now paper"),
         ({"learning_rate": 1e-3}, "learning_rate 0.0003, now 0.001"),
         ({"model": ModelConfig(width=64, layers=1, head_width=32, projected=16)}, "model.width 32"),
     ],
 )
 def test_a_checkpoint_of_other_settings_is_left_alone(
-    small_store: FeatureStore, stopped: Path, change: dict[str, float], said: str
+    small_store: FeatureStore, stopped: Path, change: dict[str, Any], said: str
 ) -> None:
     before = sorted(path.name for path in (stopped / "checkpoints").iterdir())
     with pytest.raises(TrainingError, match=said):

@@ -177,7 +177,11 @@ def tensors_of(clips: VideoClips | SetPair, device: torch.device) -> dict[str, T
 
 
 def free_memory() -> int:
-    """The bytes that a new tensor may take before something has to make room."""
+    """The bytes that this rank may take before something has to make room."""
+    return _free_memory_of_machine() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _free_memory_of_machine() -> int:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
