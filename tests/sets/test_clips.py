@@ -149,11 +149,6 @@ def test_where_all_are_present_the_draw_is_the_very_same(
     assert torch.equal(*(torch.rand(3, generator=generator) for generator in generators[:2]))
 
 
-def test_sets_that_need_more_clips_than_a_video_has_are_refused() -> None:
-    with pytest.raises(StoreError, match="two sets of 3 need 6 clips of a video, one has 4"):
-        draw_set_pair(ragged([6, 4]), 3, 0.5, torch.Generator())
-
-
 @settings(max_examples=30, deadline=None)
 @given(COUNTS)
 def test_means_and_groups_leave_filler_out(counts: list[int]) -> None:

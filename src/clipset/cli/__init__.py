@@ -13,7 +13,7 @@ from cyclopts import CycloptsError
 
 from clipset.cli import backbones, features, learning, videos, walk
 from clipset.cli.app import app
-from clipset.errors import ClipsetError
+from clipset.errors import ClipsetError, OtherRankError
 
 __all__ = ["app", "backbones", "features", "learning", "main", "videos", "walk"]
 
@@ -28,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     set_quiet("--quiet" in words)
     try:
         app(words, exit_on_error=False, print_error=False)
+    except OtherRankError as error:
+        if os.environ.get("RANK", "0") != "0":  # the first rank says it
+            raise SystemExit(2) from None
+        _complain(str(error))
     except (ClipsetError, CycloptsError) as error:
         if "--debug" in words:
             raise

@@ -27,6 +27,9 @@ def pretrain(
 
     Example: clipset pretrain store --out model --epochs 500
 
+    On several devices or machines, see docs/guides/train-on-many-devices.md:
+    torchrun --nproc-per-node 4 -m clipset.cli pretrain store --out model
+
     Parameters
     ----------
     store
@@ -41,11 +44,16 @@ def pretrain(
     from clipset.features.store import open_store
     from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import read_card
+    from clipset.training.distributed import join_ranks
     from clipset.training.pretrain import pretrain
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).pretrain, config, PRETRAIN)
-    pretrain(open_store(store), out, config, seed=common.seed, device=common.device)
+    with join_ranks(common.device) as ranks:
+        opened = ranks.agree(lambda: open_store(store))
+        pretrain(opened, out, config, seed=common.seed, device=common.device)
+        if not ranks.first:
+            return
     card = read_card(out)
     result = {"model": out, "videos": card.videos, "ssl_split": card.split, "seed": card.seed}
     line = f"trained on {card.videos} videos (ssl_split = {card.split}) → {out}"
@@ -54,32 +62,59 @@ def pretrain(
 
 @app.command
 def represent(
-    store: Path, *, out: Path, model: Path | None = None, common: Common = COMMON
+    store: Path,
+    *,
+    out: Path,
+    model: Path | None = None,
+    parts: str | None = None,
+    window: float | None = None,
+    common: Common = COMMON,
 ) -> None:
     """Write one vector for every clip and video of a store.
 
     Example: clipset represent store --model model --out vectors
+
+    The result is read in one line:
+
+        videos = pandas.read_parquet("vectors/videos.parquet")
+
+        pooled = safetensors.numpy.load_file("vectors/vectors.safetensors")["pooled"]
+
+        LogisticRegression().fit(pooled, videos["label"])
 
     Parameters
     ----------
     store
         The store's folder.
     out
-        Where `vectors.safetensors` and `videos.csv` go.
+        Where `vectors.safetensors`, `videos.csv` and (with pyarrow) `videos.parquet` go.
     model
-        A trained model's folder; the backbone's features alone if not given.
+        A trained model's folder, or its name on the Hugging Face hub; the backbone's features alone
+        if not given.
+    parts
+        What stands side by side in a vector: some of clip (the feature), token (what the model
+        makes of the clip) and set (what it makes of all clips), such as `clip,token,set`; clip,set
+        if not given.
+    window
+        Seconds: longer videos get a row for each window of this length, next to one for the whole.
     """
     from clipset.devices import find_device
+    from clipset.errors import ModelError
     from clipset.features.store import open_store
-    from clipset.representation import represent, write_representations
-    from clipset.training.checkpoint import load_model
+    from clipset.representation import PARTS, read_parts, represent, write_representations
+    from clipset.training.checkpoint import find_model, load_model
 
-    encoder = load_model(model)[0].encoder if model else None
-    table = represent(open_store(store), encoder, device=find_device(common.device))
+    chosen = read_parts(parts) if parts else PARTS
+    if parts and model is None and chosen != ("clip",):
+        raise ModelError(f"the parts {parts} need a model; give one with --model")
+    encoder = load_model(find_model(model))[0].encoder if model else None
+    device = find_device(common.device)
+    table = represent(open_store(store), encoder, parts=chosen, window=window, device=device)
     write_representations(table, out)
-    result = {"representation": out, "shape": table.vectors.shape}
-    videos, clips, width = table.vectors.shape
-    line = f"{videos} videos × {clips} clips × {width} numbers → {out}"
+    result = {"representation": out, "shape": table.vectors.shape, "parts": table.parts}
+    rows, clips, width = table.vectors.shape
+    what = f"{rows} videos × {clips} clips" if window is None else f"{rows} videos and windows"
+    line = f"{what} × {width} numbers ({', '.join(table.parts)}) → {out}"
     show_result(result, common, lambda: print_line(line))
 
 
@@ -106,7 +141,7 @@ def probe(
     store
         The store's folder.
     model
-        A trained model's folder; only the backbone is judged if not given.
+        A trained model's folder or name; only the backbone is judged if not given.
     out
         A file for the records.
     catalog
@@ -121,13 +156,17 @@ def probe(
     from clipset.probes.problem import pose_problem
     from clipset.probes.suite import run_probes
     from clipset.recipe import overlay, read_recipe
-    from clipset.training.checkpoint import load_model
+    from clipset.training.checkpoint import find_model, load_model
     from clipset.videos.datasets import read_videos
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).probe, config, PROBE)
-    trained = load_model(model)[0] if model else None
-    problem = pose_problem(open_store(store), read_videos(catalog) if catalog else None)
+    trained = load_model(find_model(model))[0] if model else None
+    problem = pose_problem(
+        open_store(store),
+        read_videos(catalog) if catalog else None,
+        trained.config if trained else None,
+    )
     records = to_mapping(run_probes(problem, trained, config, seed=common.seed))
     if out:
         write_json(out, records)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from clipset.backbones.registry import BackboneSpec
 from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
-from clipset.sets.boxes import paper_boxes
+from clipset.sets.boxes import BoxKind, model_boxes
 
 Rows = Int[np.ndarray, "N V"]
 START, END = 2, 5  # where `paper_boxes` puts the times of a clip
@@ -45,11 +46,18 @@ class VideoClips:
 
     def of(self, videos: Int[Tensor, " B"] | slice) -> VideoClips:
         """The clips of some of the videos."""
+        return self._each(lambda part: part[videos])
+
+    def to(self, device: torch.device) -> VideoClips:
+        """The same clips on another device."""
+        return self._each(lambda part: part.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> VideoClips:
         return VideoClips(
-            self.features[videos],
-            self.boxes[videos],
-            None if self.sources is None else self.sources[videos],
-            None if self.present is None else self.present[videos],
+            change(self.features),
+            change(self.boxes),
+            None if self.sources is None else change(self.sources),
+            None if self.present is None else change(self.present),
         )
 
     def pick(self, clips: Int[Tensor, "N W"]) -> VideoClips:
@@ -58,13 +66,17 @@ class VideoClips:
         sources = None if self.sources is None else self.sources[videos, clips]
         return VideoClips(self.features[videos, clips], self.boxes[videos, clips], sources)
 
-    def to(self, device: torch.device) -> VideoClips:
-        """The same clips on another device."""
+    def fill_up(self, most: int) -> VideoClips:
+        """The same clips as part of a larger table, in which a video has up to `most`."""
+        more = most - self.features.shape[1]
+        present = self.present
+        if present is None:
+            present = torch.ones(self.features.shape[:2], dtype=torch.bool)
         return VideoClips(
-            self.features.to(device),
-            self.boxes.to(device),
-            None if self.sources is None else self.sources.to(device),
-            None if self.present is None else self.present.to(device),
+            pad(self.features, (0, 0, 0, more)),
+            pad(self.boxes, (0, 0, 0, more)),
+            None if self.sources is None else pad(self.sources, (0, more)),
+            pad(present, (0, more)),
         )
 
     def only_present(self) -> Float[Tensor, "M D"]:
@@ -73,22 +85,35 @@ class VideoClips:
 
 
 def read_clips(
-    store: FeatureStore, kind: Kind, videos: Int[np.ndarray, " N"], backbone: str | None = None
+    store: FeatureStore,
+    kind: Kind,
+    videos: Int[np.ndarray, " N"],
+    backbone: str | None = None,
+    *,
+    boxes: BoxKind = "paper",
+    box_numbers: int = 6,
 ) -> VideoClips:
     """Read the clips of some videos of a store (by their place in it) as float32.
 
     `backbone` is one of the store's, or several with their features side by side ("a+b"); None is
-    the first.
+    the first. `boxes` and `box_numbers` are those of the model that will see the clips.
     """
     names = [None] if backbone is None else parse_features(backbone)
     rows = store.table(kind).of(videos)  # (N, V)
     features = [_read_features(store, kind, videos, rows, name) for name in names]
     whole = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
-    return VideoClips(whole, _read_boxes(store, kind, videos, rows), present=_present(rows))
+    where = _read_boxes(store, kind, videos, rows, boxes, box_numbers)
+    return VideoClips(whole, where, present=_present(rows))
 
 
 def read_mixed(
-    store: FeatureStore, kind: Kind, videos: Int[np.ndarray, " N"], names: Sequence[str]
+    store: FeatureStore,
+    kind: Kind,
+    videos: Int[np.ndarray, " N"],
+    names: Sequence[str],
+    *,
+    boxes: BoxKind = "paper",
+    box_numbers: int = 6,
 ) -> VideoClips:
     """The clips once for each backbone, one backbone's after the other's.
 
@@ -99,12 +124,13 @@ def read_mixed(
     rows = store.table(kind).of(videos)  # (N, V)
     features = [_read_features(store, kind, videos, rows, name) for name in names]
     widest = max(each.shape[-1] for each in features)
-    padded = [torch.nn.functional.pad(each, (0, widest - each.shape[-1])) for each in features]
+    padded = [pad(each, (0, widest - each.shape[-1])) for each in features]
     numbers = torch.arange(len(names)).repeat_interleave(rows.shape[1])
     present = _present(rows)
+    where = _read_boxes(store, kind, videos, rows, boxes, box_numbers)
     return VideoClips(
         torch.cat(padded, dim=1),
-        _read_boxes(store, kind, videos, rows).repeat(1, len(names), 1),
+        where.repeat(1, len(names), 1),
         sources=numbers.expand(len(rows), -1).clone(),
         present=None if present is None else present.repeat(1, len(names)),
     )
@@ -164,12 +190,19 @@ def _read_features(
 
 
 def _read_boxes(
-    store: FeatureStore, kind: Kind, videos: Int[np.ndarray, " N"], rows: Rows
+    store: FeatureStore,
+    kind: Kind,
+    videos: Int[np.ndarray, " N"],
+    rows: Rows,
+    boxes: BoxKind,
+    numbers: int,
 ) -> Float[Tensor, "N V X"]:
-    boxes = torch.from_numpy(paper_boxes(store.table(kind).boxes[rows], store.durations[videos]))
+    stands = np.where(rows < 0, rows[:, :1], rows)  # filler must not widen the clips' extent
+    stored = store.table(kind).boxes[stands]
+    where = torch.from_numpy(model_boxes(stored, store.durations[videos], boxes, numbers))
     if (rows < 0).any():
-        boxes[torch.from_numpy(rows < 0)] = 0.0
-    return boxes
+        where[torch.from_numpy(rows < 0)] = 0.0
+    return where
 
 
 def _present(rows: Rows) -> Bool[Tensor, "N V"] | None:
