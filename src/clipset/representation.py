@@ -51,7 +51,13 @@ def represent(
     device: torch.device | None = None,
 ) -> Representations:
     """Represent every video of a store; without an encoder, by the backbone's features alone."""
-    clips = read_clips(store, kind, np.arange(len(store)))
+    clips = read_clips(
+        store,
+        kind,
+        np.arange(len(store)),
+        boxes="paper" if encoder is None else encoder.boxes,
+        box_numbers=6 if encoder is None else encoder.box_numbers,
+    )
     known = {video.id: video for video in store.catalog}
     videos = [known[id] for id in store.ids]
     vectors = clips.features if encoder is None else encode_clips(encoder, clips, parts, device)

@@ -153,7 +153,7 @@ def _probe(
 ) -> str:
     """Judge the result if the videos have labels that can be told apart; else say why not."""
     try:
-        problem = pose_problem(store, catalog)
+        problem = pose_problem(store, catalog, model.config if model else None)
     except ProbeError as reason:
         say(f"not probed: {reason}")
         write_json(out / "results.json", [])

@@ -109,7 +109,11 @@ def probe(
     from clipset.videos.datasets import read_videos
 
     trained = load_model(model)[0] if model else None
-    problem = pose_problem(open_store(store), read_videos(catalog) if catalog else None)
+    problem = pose_problem(
+        open_store(store),
+        read_videos(catalog) if catalog else None,
+        trained.config if trained else None,
+    )
     records = to_mapping(run_probes(problem, trained, config, seed=common.seed))
     if out:
         write_json(out, records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from clipset.errors import ProbeError
 from clipset.features.store import FeatureStore
+from clipset.model.config import ModelConfig
 from clipset.sets.clips import VideoClips, read_clips
 from clipset.videos.catalog import Catalog, Video
 
@@ -62,8 +64,13 @@ class Problem:
     split: str = "test"  # what the test videos' split is called
 
 
-def pose_problem(store: FeatureStore, catalog: Catalog | None = None) -> Problem:
-    """The problem that a catalog's labels and splits pose; judged on `test`, else on `val`."""
+def pose_problem(
+    store: FeatureStore, catalog: Catalog | None = None, model: ModelConfig | None = None
+) -> Problem:
+    """The problem that a catalog's labels and splits pose; judged on `test`, else on `val`.
+
+    Boxes are those of the model that will see the clips.
+    """
     known = {video.id: video for video in catalog or store.catalog}
     videos = {place: known[id] for place, id in enumerate(store.ids) if id in known}
     labelled = {place: video for place, video in videos.items() if video.label is not None}
@@ -79,18 +86,20 @@ def pose_problem(store: FeatureStore, catalog: Catalog | None = None) -> Problem
             f"give it one or take it out of the catalog"
         )
     numbers = {name: number for number, name in enumerate(classes)}
+    model = model or ModelConfig()
+    read = partial(read_clips, store, boxes=model.boxes, box_numbers=model.box_numbers)
     places = np.array(list(test))
     return Problem(
         classes=classes,
         train=Labelled(
-            random=read_clips(store, "random", np.array(list(train))),
-            regular=read_clips(store, "regular", np.array(list(train))),
+            random=read("random", np.array(list(train))),
+            regular=read("regular", np.array(list(train))),
             classes=torch.tensor([numbers[v.label or ""] for v in train.values()]),
             groups=tuple(video.group for video in train.values()),
         ),
         test=HeldOut(
             ids=tuple(video.id for video in test.values()),
-            clips=read_clips(store, "regular", places),
+            clips=read("regular", places),
             classes=torch.tensor([numbers[v.label or ""] for v in test.values()]),
         ),
         split=judged,

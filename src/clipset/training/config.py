@@ -7,12 +7,15 @@ from typing import Literal
 
 from clipset.errors import TrainingError
 from clipset.model.config import ModelConfig
+from clipset.training.presets import apply_preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainConfig:
     """How the model is trained."""
 
+    preset: Literal["recommended", "paper", "official"] = "recommended"
+    """a named way to train; docs/paper.md describes each; what is set by hand wins over it"""
     model: ModelConfig = field(default_factory=ModelConfig)
     """the shape of the model"""
     ssl_split: Literal["train", "all"] = "train"
@@ -24,9 +27,13 @@ class PretrainConfig:
     batch: int = 512
     """videos in a batch"""
     clips_per_set: int = 8
-    """clips in each of the two sets (K)"""
+    """clips in each of the two sets (K); the most, if fewest_per_set is given"""
+    fewest_per_set: int | None = None
+    """draw the size of a batch's sets anew, from this number to clips_per_set"""
     mask_ratio: float = 0.25
     """share of the clips of a set that is hidden"""
+    mask_rule: Literal["count", "coin"] = "count"
+    """hide the same number in every set, or toss a coin for each clip"""
     learning_rate: float = 3e-4
     """peak of the learning rate"""
     warmup: float = 0.05
@@ -34,15 +41,21 @@ class PretrainConfig:
     weight_decay: float = 1e-4
     """decay of the matrices"""
     clip_gradient: float = 1.0
-    """largest norm of a gradient"""
+    """largest norm of a gradient (0: any)"""
     standardise: bool = True
     """centre and scale the features by the training videos' statistics"""
 
     def __post_init__(self) -> None:
+        apply_preset(self, self.preset)
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.clips_per_set < 2:
             raise TrainingError(f"a set needs at least 2 clips, got {self.clips_per_set}")
+        if not 2 <= (self.fewest_per_set or 2) <= self.clips_per_set:
+            raise TrainingError(
+                f"fewest_per_set must lie between 2 and clips_per_set {self.clips_per_set}, "
+                f"got {self.fewest_per_set}"
+            )
         if not 0 < self.mask_ratio < 1:
             raise TrainingError(f"mask_ratio must lie between 0 and 1, got {self.mask_ratio}")

@@ -20,7 +20,7 @@ from clipset.model.losses import ScaleLosses
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar
 from clipset.sets.clips import VideoClips, feature_statistics, read_clips
-from clipset.sets.draw import draw_batches, draw_set_pair
+from clipset.sets.draw import draw_batches, draw_set_pair, draw_set_size
 from clipset.training.checkpoint import (
     ModelCard,
     load_model,
@@ -91,7 +91,8 @@ def _clips_to_learn_from(
             f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
             f"the store has {available}; use fewer clips per set or extract more"
         )
-    return read_clips(store, "random", videos)
+    model = config.model
+    return read_clips(store, "random", videos, boxes=model.boxes, box_numbers=model.box_numbers)
 
 
 class _Run:
@@ -177,13 +178,15 @@ class _Run:
         rate = learning_rate(step, self.steps, peak=config.learning_rate, warmup=config.warmup)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        pair = draw_set_pair(clips, config.clips_per_set, config.mask_ratio, generator)
+        per_set = draw_set_size(config.fewest_per_set, config.clips_per_set, generator)
+        pair = draw_set_pair(clips, per_set, config.mask_ratio, generator, rule=config.mask_rule)
         losses: ScaleLosses = self.model.losses(
             pair.features.to(self.device), pair.boxes.to(self.device), pair.masked.to(self.device)
         )
         self.optimiser.zero_grad(set_to_none=True)
         losses.total.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_gradient)
+        largest = config.clip_gradient or float("inf")
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), largest)
         if not bool(torch.isfinite(losses.total)):
             raise TrainingError(f"the loss is not a finite number at step {step}; lower the rate")
         self.optimiser.step()
