@@ -53,6 +53,8 @@ class ModelConfig:
     """two sets of a video find each other, share clusters (DINO), or predict each other (BYOL)"""
     symmetric: bool = True
     """features also find their predictions, not only predictions their features"""
+    candidates: Literal["all", "masked"] = "all"
+    """features among which a prediction finds its own: those of all clips, or of hidden ones"""
     rivals: Literal["masked", "all"] = "masked"
     """predictions among which a feature finds its own: those of hidden clips, or of all"""
     average: bool = False

@@ -25,7 +25,7 @@ from clipset.model.losses import (
     set_contrastive_loss,
 )
 from clipset.model.sources import BySource, apply_source
-from clipset.model.teacher import Clusters, Teacher, regression_loss
+from clipset.model.teacher import Centred, Clusters, Teacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class ScaleModel(nn.Module):
             self.clusters = Clusters(config.projected, config.prototypes)
         if config.losses != "masked" and config.set_loss == "regression":
             self.predict_set = projection_head(config.projected, config, config.projected)
+            self.centred = Centred(config.projected)
 
     def encode(
         self,
@@ -166,15 +167,16 @@ class ScaleModel(nn.Module):
                 average=config.average,
                 gather=batch.gather,
             )
+        stands = asked if config.candidates == "masked" else batch.stands
         excluded = None
         if config.exclude_overlapping != "no":
             low, high = self._extents(batch.boxes)
-            excluded = overlapping_pairs(low, high, asked, batch.stands)
+            excluded = overlapping_pairs(low, high, asked, stands)
         return contrast_clips(
             predicted,
-            self._targets(batch),
+            self._targets(batch, stands),
             _places(asked, wanted),
-            _places(asked, batch.stands),
+            _places(asked, stands),
             config.temperature,
             videos=batch.videos,
             symmetric=config.symmetric,
@@ -183,13 +185,11 @@ class ScaleModel(nn.Module):
             gather=batch.gather,
         )
 
-    def _targets(self, batch: _Batch) -> Float[Tensor, "N P"]:
-        """The projected features of all clips."""
-        features, sources = batch.features.flatten(0, 2), batch.sources
-        if batch.present is not None:
-            features = features[batch.present.flatten()]
-            sources = None if sources is None else sources[batch.present]
-        sources = None if sources is None else sources.flatten()
+    def _targets(self, batch: _Batch, stands: Bool[Tensor, "2 B V"]) -> Float[Tensor, "N P"]:
+        """The projected features of the clips among which others are found."""
+        sources = None if batch.sources is None else batch.sources[stands]
+        whole = batch.present is None and self.config.candidates == "all"
+        features = batch.features.flatten(0, 2) if whole else batch.features[stands]
         return apply_source(self.project_clip, features, sources)
 
     def _rebuilt(
@@ -234,7 +234,9 @@ class ScaleModel(nn.Module):
                 gather=gather,
             )
         else:
-            loss = regression_loss(self.predict_set(projected), taught, gather)
+            loss = self.centred.loss(
+                self.predict_set(projected), taught, learning=self.training, gather=gather
+            )
         found = _pairs_found(projected.detach(), gather)
         return Scores(loss / 2 if config.average else loss, found)
 

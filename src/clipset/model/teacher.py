@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.model.encoder import SetEncoder
-from clipset.model.losses import Gather, OneRank, count_before
+from clipset.model.losses import Gather, count_before
 
 CENTRE_MOMENTUM = 0.9
 
@@ -76,13 +76,34 @@ class Clusters(nn.Module):
         return loss
 
 
-def regression_loss(
-    predicted: Float[Tensor, "2 B P"],
-    teacher: Float[Tensor, "2 B P"],
-    gather: Gather | None = None,
-) -> Float[Tensor, ""]:
-    """Each set predicts, up to length, what the teacher makes of the video's other set."""
-    gather = gather or OneRank()
-    _, videos = count_before(predicted[0], gather)
-    cosine = F.cosine_similarity(predicted, teacher.flip(0).detach(), dim=-1)  # (2, B)
-    return (2 - 2 * cosine).sum() * (gather.ranks / videos)
+class Centred(nn.Module):
+    """Regression onto what the teacher makes of a set, less what it makes of all.
+
+    A model that gives every set the same vector has nothing to regress onto: without the centre,
+    and without batch normalisation in the heads, that is where regression ends.
+    """
+
+    centre: Tensor
+
+    def __init__(self, projected: int) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(projected))
+
+    def loss(
+        self,
+        predicted: Float[Tensor, "2 B P"],
+        teacher: Float[Tensor, "2 B P"],
+        *,
+        learning: bool,
+        gather: Gather,
+    ) -> Float[Tensor, ""]:
+        """Each set predicts, up to length, what the teacher makes of the video's other set."""
+        seen = F.normalize(teacher, dim=-1)
+        with torch.no_grad():
+            wanted = (seen - self.centre).flip(0)
+            if learning:
+                mean = gather(seen.transpose(0, 1).contiguous()).mean(dim=(0, 1))
+                self.centre.lerp_(mean, 1 - CENTRE_MOMENTUM)
+        _, videos = count_before(predicted[0], gather)
+        cosine = F.cosine_similarity(predicted, wanted, dim=-1)  # (2, B)
+        return (2 - 2 * cosine).sum() * (gather.ranks / videos)
