@@ -110,7 +110,8 @@ def pose_problem(store: FeatureStore, catalog: Catalog | None = None) -> Problem
     Judged on `test`, else on `val`; where there are both, choices are made on `val`.
     """
     if not len(store):
-        raise ProbeError("no video of the store could be read; `clipset verify` says why")
+        why = store.failed[0].reason if store.failed else "it is empty"
+        raise ProbeError(f"no video of the store could be read; the first: {why}")
     known = {video.id: video for video in catalog or store.catalog}
     videos = {place: known[id] for place, id in enumerate(store.ids) if id in known}
     numbers = all(video.label is None for video in videos.values())

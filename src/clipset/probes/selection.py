@@ -94,12 +94,14 @@ def has_groups(train: Labelled) -> bool:
 def score(
     predicted: Float[Tensor, "M C"], wanted: Int[Tensor, " M"] | Float[Tensor, " M"]
 ) -> Score:
-    """How good predictions are on the videos that choices are made on."""
+    """How good predictions are on the videos that choices are made on; what diverged is worst."""
+    if not bool(torch.isfinite(predicted).all()):
+        return -math.inf, -math.inf
     if wanted.is_floating_point():
         return -float(((predicted[:, 0] - wanted) ** 2).mean()), 0.0
     right = (predicted.argmax(dim=1) == wanted).float().mean().item()
     certain = predicted[torch.arange(len(wanted)), wanted].clamp_min(1e-9).log().mean().item()
-    return right, certain if math.isfinite(certain) else -math.inf
+    return right, certain
 
 
 def best_of(curves: dict[int, list[Score]]) -> tuple[int, int]:
