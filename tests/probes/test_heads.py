@@ -13,7 +13,14 @@ from torch import Generator, Tensor, nn, optim
 from clipset.model.config import ModelConfig
 from clipset.model.scale import make_encoder
 from clipset.probes.config import FitConfig
-from clipset.probes.heads import HeadGrid, HeadInputs, HeadSetting, fit_heads, list_settings
+from clipset.probes.heads import (
+    EPSILON,
+    HeadGrid,
+    HeadInputs,
+    HeadSetting,
+    fit_heads,
+    list_settings,
+)
 from clipset.probes.inputs import divide_into_sets, encode_sets, set_inputs
 from clipset.probes.problem import Labelled
 from clipset.probes.selection import best_of, count_epochs, rungs, score, survivors
@@ -84,7 +91,7 @@ def plain_loop(data: HeadInputs, setting: HeadSetting) -> nn.Linear:
         {"params": [layer.weight], "weight_decay": setting.decay},
         {"params": [layer.bias], "weight_decay": 0.0},
     ]
-    optimiser = optim.AdamW(groups, lr=setting.rate)
+    optimiser = optim.AdamW(groups, lr=setting.rate, eps=EPSILON)
     generator = Generator().manual_seed(3)
     step = 0
     for _ in range(CONFIG.epochs):

@@ -18,6 +18,7 @@ from clipset.sets.draw import draw_batches
 from clipset.training.schedule import learning_rate
 
 CHUNK = 256  # videos judged at once
+EPSILON = 1e-6  # of AdamW: what is smaller in a gradient is rounding, and must not move a weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +162,7 @@ def _optimisers(leaves: list[Weights], settings: list[HeadSetting]) -> list[opti
             groups[setting.optimiser].append(group)
     found: list[optim.Optimizer] = []
     if groups["adamw"]:
-        found.append(optim.AdamW(groups["adamw"], lr=1.0, fused=True))
+        found.append(optim.AdamW(groups["adamw"], lr=1.0, eps=EPSILON, fused=True))
     if groups["sgd"]:
         found.append(optim.SGD(groups["sgd"], lr=1.0, momentum=0.9, nesterov=True))
     return found
