@@ -22,6 +22,7 @@ from clipset.probes.heads import (
     list_settings,
 )
 from clipset.probes.inputs import divide_into_sets, encode_sets, set_inputs
+from clipset.probes.present import mean_of
 from clipset.probes.problem import Labelled
 from clipset.probes.selection import best_of, count_epochs, rungs, score, survivors
 from clipset.probes.stacks import AttentiveStack, LinearStack, MLPStack
@@ -132,6 +133,26 @@ def test_statistics_are_those_of_all_random_clips() -> None:
     rows = data.features[:20].flatten(0, 1)
     torch.testing.assert_close(mean, rows.mean(dim=0))
     torch.testing.assert_close(std, rows.std(dim=0, correction=0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_fills_up_for_clips_that_are_not_there_is_never_seen(kind: str) -> None:
+    """Whatever stands in the place of missing clips, training and predictions are the same."""
+    data = inputs()
+    present = torch.ones(40, 6, dtype=torch.bool)
+    present[::3, 4:] = False
+    answers = []
+    for filling in (0.0, 99.0):
+        features = data.features.masked_fill(~present[..., None], filling)
+        partial_data = HeadInputs(
+            features, features, data.wanted, present=present, regular_present=present
+        )
+        settings = (HeadSetting(rate=1e-2, decay=0.1),)
+        answers.append(train(kind, settings, partial_data).answer(features, present)[0])
+    torch.testing.assert_close(*answers, atol=1e-5, rtol=0)
+    whole = mean_of(data.features, present)
+    torch.testing.assert_close(whole[0], data.features[0, :4].mean(dim=0))
+    torch.testing.assert_close(whole[1], data.features[1].mean(dim=0))
 
 
 def small_encoder() -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 from clipset.probes.heads import HeadGrid, HeadInputs, HeadSetting, fit_heads, list_settings
 from clipset.probes.inputs import clip_inputs, placed, placed_inputs, set_inputs
 from clipset.probes.job import Job, Outcome
+from clipset.probes.present import Present, present_of
 from clipset.probes.results import Row
 from clipset.probes.selection import Parts, Score, best_of, count_epochs, rungs, score, survivors
 from clipset.probes.stacks import AttentiveStack, LinearStack, MakeStack, MLPStack
@@ -30,9 +31,9 @@ def train_heads(job: Job, row: Row) -> Outcome:
     settings = list_settings(config)
     chosen, best = settings[len(settings) // 2], epochs
     if parts.can_choose:
-        check, truth = _to_choose_by(job, parts, inputs, represent)
+        check, there, truth = _to_choose_by(job, parts, inputs, represent)
         chosen, best = choose_head(
-            make, inputs, check, truth, job=job, parts=parts, epochs=epochs,
+            make, inputs, check, there, truth, job=job, parts=parts, epochs=epochs,
             halvings=0 if row[1] == "linear" else config.halvings,
         )  # fmt: skip
     videos = torch.arange(len(job.problem.train)) if config.refit else parts.learn
@@ -41,7 +42,7 @@ def train_heads(job: Job, row: Row) -> Outcome:
         fit_heads(
             make, inputs, (chosen,), config, videos=videos, outputs=job.problem.outputs,
             schedule=epochs, epochs=best, seed=seed,
-        ).answer(test)[0]
+        ).answer(test, present_of(job.problem.test.clips))[0]
         for seed in job.seeds
     ]  # fmt: skip
     return Outcome(
@@ -56,7 +57,8 @@ def train_heads(job: Job, row: Row) -> Outcome:
 
 
 def choose_head(
-    make: MakeStack, inputs: HeadInputs, check: Float[Tensor, "M W R"], truth: Tensor, *,
+    make: MakeStack, inputs: HeadInputs, check: Float[Tensor, "M W R"],
+    there: Present, truth: Tensor, *,
     job: Job, parts: Parts, epochs: int, halvings: int,
 ) -> tuple[HeadSetting, int]:  # fmt: skip
     """The point of the grid and the number of epochs that do best on the videos set aside."""
@@ -65,7 +67,7 @@ def choose_head(
     stops = rungs(epochs, halvings)
 
     def note(grid: HeadGrid, epoch: int) -> None:
-        found = grid.answer(check)
+        found = grid.answer(check, there)
         for number, predicted in found.items():
             curves[number].append(score(predicted, truth))
         if epoch in stops:
@@ -81,12 +83,15 @@ def choose_head(
 
 def _to_choose_by(
     job: Job, parts: Parts, inputs: HeadInputs, represent: Represent
-) -> tuple[Float[Tensor, "M W R"], Tensor]:
+) -> tuple[Float[Tensor, "M W R"], Present, Tensor]:
+    """What the videos set aside look like, which of their clips are there, and what they show."""
     if parts.check is not None:
-        return inputs.regular[parts.check], inputs.wanted[parts.check]
+        there = inputs.regular_present
+        kept = None if there is None else there[parts.check]
+        return inputs.regular[parts.check], kept, inputs.wanted[parts.check]
     named = job.problem.validation
     assert named is not None  # only then is there no part of the training videos
-    return represent(named.regular), named.wanted
+    return represent(named.regular), present_of(named.regular), named.wanted
 
 
 def _stack(job: Job, row: Row) -> MakeStack:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, optim
 
 from clipset.probes.config import FitConfig, Optimiser
+from clipset.probes.present import Present, by_number
 from clipset.probes.stacks import MakeStack, Stack, Wanted, Weights, drop, to_predictions
 from clipset.sets.draw import draw_batches
 from clipset.training.schedule import learning_rate
@@ -56,6 +57,8 @@ class HeadInputs:
     wanted: Int[Tensor, " N"] | Float[Tensor, " N"]
     sets: Int[Tensor, "N Q K"] | None = None
     tokens: Float[Tensor, "N Q L H"] | None = None
+    present: Bool[Tensor, "N V"] | None = None
+    regular_present: Bool[Tensor, "N W"] | None = None
 
     @property
     def width(self) -> int:
@@ -68,6 +71,9 @@ class HeadInputs:
         """A random set of clips of each video."""
         if self.sets is None or self.tokens is None:
             chance = torch.rand(len(videos), self.features.shape[1], generator=generator)
+            if self.present is not None:
+                chance = chance.masked_fill(~self.present[videos], 2.0)
+                clips = min(clips, int(self.present.sum(dim=1).min()))
             return self.features[videos[:, None], chance.argsort(dim=1)[:, :clips]]
         which = torch.randint(self.sets.shape[1], (len(videos),), generator=generator)
         chosen = self.sets[videos, which]  # (B, K)
@@ -78,7 +84,7 @@ class HeadInputs:
         self, videos: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
         """Mean and deviation of each channel over all random clips (and sets) of some videos."""
-        parts = [moments(self.features, videos)]
+        parts = [moments(self.features, videos, self.present)]
         if self.tokens is not None:
             parts.append(moments(self.tokens.flatten(1, 2), videos))
         mean, std = (torch.cat(each) for each in zip(*parts, strict=True))
@@ -86,16 +92,18 @@ class HeadInputs:
 
 
 def moments(
-    values: Float[Tensor, "N V D"], videos: Int[Tensor, " B"]
+    values: Float[Tensor, "N V D"], videos: Int[Tensor, " B"], present: Present = None
 ) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Mean and deviation of each channel, in pieces."""
+    """Mean and deviation of each channel over the clips that are there, in pieces."""
     total = torch.zeros(2, values.shape[-1], dtype=torch.float64)
-    shift = values[0].mean(dim=0)
+    shift, count = values[0].mean(dim=0), 0
     for part in videos.split(CHUNK):
-        centred = values[part].flatten(0, 1) - shift
+        rows = values[part].flatten(0, 1) if present is None else values[part][present[part]]
+        centred = rows - shift
         total[0] += centred.sum(dim=0)
         total[1] += torch.linalg.vector_norm(centred, dim=0).double().square()
-    mean, square = total / (len(videos) * values.shape[1])
+        count += len(rows)
+    mean, square = total / count
     return (mean + shift).float(), (square - mean**2).clamp_min(0.0).sqrt().float()
 
 
@@ -204,19 +212,23 @@ class HeadGrid:
         self.groups = [group for group in self.groups if group.settings]
 
     @torch.inference_mode()
-    def answer(self, regular: Float[Tensor, "M W R"]) -> dict[int, Float[Tensor, "M C"]]:
+    def answer(
+        self, regular: Float[Tensor, "M W R"], present: Bool[Tensor, "M W"] | None = None
+    ) -> dict[int, Float[Tensor, "M C"]]:
         """The predictions of every head for videos that are given by their regular clips."""
         numbers = self.inputs.wanted.is_floating_point()
+        places: list[Tensor] = []
         found: dict[int, list[Tensor]] = {}
-        for rows in regular.split(CHUNK):
+        for videos, rows in by_number(regular, present, CHUNK):
+            places.append(videos)
             normed = (rows - self.mean) / self.std
             for group in self.groups:
                 answers = group.stack.answer(normed if group.norm else rows, None)
-                for number, each in zip(
-                    group.settings, to_predictions(answers, numbers), strict=True
-                ):
+                said = to_predictions(answers, numbers)  # (E, B, C)
+                for number, each in zip(group.settings, said, strict=True):
                     found.setdefault(number, []).append(each)
-        return {number: torch.cat(parts) for number, parts in found.items()}
+        order = torch.cat(places).argsort()
+        return {number: torch.cat(parts)[order] for number, parts in found.items()}
 
     def _normed(self, rows: Float[Tensor, "B K R"]) -> Float[Tensor, "B K R"]:
         """Batch norm without affine; a single row is normed by all training videos."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
@@ -9,6 +11,7 @@ from torch import Generator, Tensor
 from clipset.model.encoder import SetEncoder
 from clipset.probes.config import FitConfig
 from clipset.probes.heads import HeadInputs
+from clipset.probes.present import present_of
 from clipset.probes.problem import Labelled
 from clipset.representation import CHUNK, Part, encode_clips
 from clipset.sets.clips import VideoClips
@@ -16,12 +19,22 @@ from clipset.sets.clips import VideoClips
 
 def clip_inputs(train: Labelled) -> HeadInputs:
     """The backbone's features."""
-    return HeadInputs(train.random.features, train.regular.features, train.wanted)
+    return with_present(
+        HeadInputs(train.random.features, train.regular.features, train.wanted), train
+    )
 
 
 def placed_inputs(train: Labelled) -> HeadInputs:
     """The backbone's features with the box of each clip behind them."""
-    return HeadInputs(placed(train.random), placed(train.regular), train.wanted)
+    inputs = HeadInputs(placed(train.random), placed(train.regular), train.wanted)
+    return with_present(inputs, train)
+
+
+def with_present(inputs: HeadInputs, train: Labelled) -> HeadInputs:
+    """The same inputs with what is known of clips that are not there."""
+    return replace(
+        inputs, present=present_of(train.random), regular_present=present_of(train.regular)
+    )
 
 
 def placed(clips: VideoClips) -> Float[Tensor, "N V R"]:
@@ -38,13 +51,14 @@ def set_inputs(
     times; `part` is `set` (one token for the set) or `token` (one for each clip).
     """
     sets = divide_into_sets(train.random, config, Generator().manual_seed(seed))
-    return HeadInputs(
+    inputs = HeadInputs(
         features=encoder.standardise(train.random.features),
         regular=encode_clips(encoder, train.regular, ("clip", part)),
         wanted=train.wanted,
         sets=sets,
         tokens=encode_sets(encoder, train.random, sets, part),
     )
+    return with_present(inputs, train)
 
 
 def divide_into_sets(
@@ -52,10 +66,14 @@ def divide_into_sets(
 ) -> Int[Tensor, "N Q K"]:
     """Which clips form each of the sets of each video."""
     videos, available = clips.features.shape[:2]
+    present = present_of(clips)
+    absent = torch.zeros(videos, available) if present is None else 2.0 * ~present
+    if present is not None:
+        available = int(present.sum(dim=1).min())
     size = min(config.clips, available)
     drawn = []
     for _ in range(config.set_draws):
-        order = torch.rand(videos, available, generator=generator).argsort(dim=1)
+        order = (torch.rand(absent.shape, generator=generator) + absent).argsort(dim=1)
         drawn.append(order[:, : available // size * size].view(videos, -1, size))
     return torch.cat(drawn, dim=1)
 

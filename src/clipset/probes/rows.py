@@ -11,6 +11,7 @@ from clipset.probes.head_rows import train_heads
 from clipset.probes.job import Job, Outcome
 from clipset.probes.knn import knn_numbers, knn_probabilities
 from clipset.probes.networks import SetProbe
+from clipset.probes.present import mean_of, present_of
 from clipset.probes.results import Row
 from clipset.probes.selection import count_epochs
 from clipset.probes.solved_rows import solve_classifier
@@ -34,10 +35,14 @@ def _knn(job: Job, row: Row) -> Outcome:
     train, test = problem.train.regular, problem.test.clips
     if row[0] == "backbone":  # like for like: the encoder standardises, too
         mean, std = feature_statistics(problem.train.random.features)
-        bank, queries = (((each.features - mean) / std).mean(dim=1) for each in (train, test))
+        bank, queries = (
+            mean_of((each.features - mean) / std, present_of(each)) for each in (train, test)
+        )
     else:
         encoder = job.trained_encoder()
-        bank, queries = (encode_clips(encoder, each).mean(dim=1) for each in (train, test))
+        bank, queries = (
+            mean_of(encode_clips(encoder, each), present_of(each)) for each in (train, test)
+        )
     if config.centre:
         middle = bank.mean(dim=0)
         bank, queries = bank - middle, queries - middle

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clipset.probes.job import Job, Outcome
+from clipset.probes.present import mean_of, present_of
 from clipset.probes.results import Row
 from clipset.probes.selection import Parts
 from clipset.probes.solve import choose_logistic, choose_ridge, solve_logistic, solve_ridge
@@ -56,8 +57,8 @@ def _vectors(job: Job, row: Row, clips: VideoClips) -> Float[Tensor, "N R"]:
     if row[1] == "ordered":
         return clips.features.flatten(1)
     if row[0] == "backbone":
-        return clips.features.mean(dim=1)
-    return encode_clips(job.trained_encoder(), clips).mean(dim=1)
+        return mean_of(clips.features, present_of(clips))
+    return mean_of(encode_clips(job.trained_encoder(), clips), present_of(clips))
 
 
 def _vectors_to_choose_by(
