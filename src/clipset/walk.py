@@ -18,7 +18,7 @@ from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
 from clipset.probes.problem import pose_problem
-from clipset.probes.suite import run_probes
+from clipset.probes.suite import run_suite
 from clipset.progress import bar, say
 from clipset.recipe import Recipe
 from clipset.report.gather import gather_content
@@ -50,6 +50,7 @@ class WalkSummary:
     videos: int
     failed: int
     records: list[dict[str, Any]]
+    comparisons: list[dict[str, Any]]
     seconds: dict[str, float]
     note: str = ""
 
@@ -96,7 +97,10 @@ def walk(
         if not step.skipped:
             note = _probe(store, catalog, model, out, recipe, seed) or note
             step.fingerprint = mark
-    records = read_json(out / "results.json")
+    records, comparisons = (
+        read_json(out / name) if (out / name).is_file() else []
+        for name in ("results.json", "comparisons.json")
+    )
     with run.step("report"):
         write_report(gather_content(out), out / "report.html")
     return WalkSummary(
@@ -105,6 +109,7 @@ def walk(
         videos=len(store),
         failed=len(store.failed),
         records=records,
+        comparisons=comparisons,
         seconds={step.name: step.seconds for step in run.steps.values()},
         note=note,
     )
@@ -156,10 +161,10 @@ def _probe(
         problem = pose_problem(store, catalog, model.config if model else None)
     except ProbeError as reason:
         say(f"not probed: {reason}")
-        write_json(out / "results.json", [])
+        for name in ("results.json", "comparisons.json"):
+            write_json(out / name, [])
         return f"not probed: {reason}"
-    results = run_probes(problem, model, recipe.probe, seed=seed)
-    write_json(out / "results.json", to_mapping(results))
+    run_suite(problem, model, recipe.probe, seed=seed).write(out / "results.json")
     return ""
 
 

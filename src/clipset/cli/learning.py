@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from clipset.cli.app import COMMON, Changes, Common, Flat, app, print_line, show_result
-from clipset.cli.tables import print_records
+from clipset.cli.tables import print_comparisons, print_records
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
 
@@ -132,7 +132,8 @@ def probe(
 ) -> None:
     """Judge features by the labels: k-NN, linear, MLP, transformer, fine-tune. Needs labels.
 
-    Learning rates and epochs are chosen on a part of the training videos, never on the test split.
+    Every choice is made on a part of the training videos (or the split `val`), never on the test
+    split. Targets instead of labels are predicted as numbers.
 
     Example: clipset probe store --model model --out results.json
 
@@ -143,7 +144,7 @@ def probe(
     model
         A trained model's folder or name; only the backbone is judged if not given.
     out
-        A file for the records.
+        A file for the records; comparisons and predictions go beside it.
     catalog
         Labels and splits from this catalog instead of the store's own.
     recipe
@@ -151,10 +152,10 @@ def probe(
     set
         One setting of the recipe, such as `--set probe.seeds=3`; may be repeated.
     """
-    from clipset.config import to_mapping, write_json
+    from clipset.config import to_mapping
     from clipset.features.store import open_store
     from clipset.probes.problem import pose_problem
-    from clipset.probes.suite import run_probes
+    from clipset.probes.suite import run_suite
     from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import find_model, load_model
     from clipset.videos.datasets import read_videos
@@ -167,7 +168,13 @@ def probe(
         read_videos(catalog) if catalog else None,
         trained.config if trained else None,
     )
-    records = to_mapping(run_probes(problem, trained, config, seed=common.seed))
+    suite = run_suite(problem, trained, config, seed=common.seed)
     if out:
-        write_json(out, records)
-    show_result({"records": records}, common, lambda: print_records(records))
+        suite.write(out)
+    records, comparisons = to_mapping(suite.results), to_mapping(suite.comparisons)
+
+    def show() -> None:
+        print_records(records)
+        print_comparisons(comparisons)
+
+    show_result({"records": records, "comparisons": comparisons}, common, show)

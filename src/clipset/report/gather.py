@@ -64,7 +64,7 @@ def gather_content(folder: Path) -> ReportContent:
             Step(name=s["name"], seconds=s["seconds"], note="done before" if s["skipped"] else "")
             for s in run.get("steps", [])
         ],
-        records=records,
+        records=[each for each in records if each.get("metric") != "mse"],  # charts show shares
         curves=_curves(folder / "model" / "metrics.jsonl"),
         map_points=_map(table, pictures),
         neighbours=_neighbours(table, pictures),
