@@ -13,6 +13,7 @@ from clipset.errors import ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
+from clipset.videos.protocols import DataConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class Recipe:
 
     test_fraction: float = 0.25
     """share of the labelled videos set aside for the test, where the catalog says nothing"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """which videos there are, and who is judged"""
     extract: ExtractConfig = field(default_factory=ExtractConfig)
     """how features are made"""
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)

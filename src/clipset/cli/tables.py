@@ -9,8 +9,12 @@ from clipset.cli.app import print_line
 
 
 def print_summary(summary: Any) -> None:
-    if summary.records:
-        print_records(summary.records)
+    for part in dict.fromkeys(record.get("part", "") for record in summary.records):
+        if part:
+            print_line(f"{part}:")
+        print_records([record for record in summary.records if record.get("part", "") == part])
+    for ssl_split in sorted({record["ssl_split"] for record in summary.records}):
+        print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
     if summary.note:
         print_line(summary.note)
     if summary.failed:
