@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clipset.config import build, read_toml
+from clipset.config import build, read_toml, to_mapping
 from clipset.errors import ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.probes.config import ProbeConfig
@@ -42,6 +42,14 @@ def read_recipe(path: Path | None, changes: Sequence[str] = ()) -> Recipe:
     for change in changes:
         _apply(tables, change)
     return build(Recipe, tables, str(path) if path else "recipe")
+
+
+def change_recipe(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """The recipe with changes such as `pretrain.epochs=100`."""
+    tables = to_mapping(recipe)
+    for change in changes:
+        _apply(tables, change)
+    return build(Recipe, tables, "recipe")
 
 
 def _apply(tables: dict[str, Any], change: str) -> None:

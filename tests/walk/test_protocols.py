@@ -5,9 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import write_video
+from tests.miniatures import (
+    LABELS,
+    TINY,
+    paint,
+    run,
+    write_backbone,
+    write_lines,
+    write_lvu,
+    write_ucf101,
+)
 
-from clipset.cli import main
 from clipset.errors import ClipsetError
 from clipset.probes.suite import ROWS
 from clipset.recipe import read_recipe
@@ -16,43 +24,11 @@ from clipset.videos.lvu import CLASSIFICATION, REGRESSION
 from clipset.videos.protocols import DataConfig, Part, join_parts, read_parts
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-BACKBONE = """
-import torch
-from torch import nn
-
-class Tints(nn.Module):
-    def forward(self, clips):
-        return torch.cat([clips.mean(dim=(1, 3, 4)), clips.std(dim=(1, 3, 4))], dim=1)
-
-def make():
-    return Tints()
-"""
-TINY = [
-    f"--set={setting}"
-    for setting in (
-        "extract.frames=2", "extract.size=16", "extract.engine=torch", "extract.workers=0",
-        "extract.sampling.clips=4", "pretrain.epochs=2", "pretrain.clips_per_set=2",
-        "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}",
-        "probe.seeds=1", "probe.mlp_hidden=16",
-        "probe.fit={epochs = 2, clips = 2, rates = [0.003], head_rates = [0.03]}",
-    )
-]  # fmt: skip
-LABELS = ("red", "green", "blue")
 
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = tmp_path_factory.mktemp("backbone") / "tints.py"
-    file.write_text(BACKBONE)
-    return f"{file}:make"
-
-
-def run(*words: object) -> int:
-    try:
-        main([str(word) for word in words])
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
+    return write_backbone(tmp_path_factory.mktemp("backbone"))
 
 
 def run_recipe(name: str, data: Path, out: Path, backbone: str, *more: str) -> list[dict[str, Any]]:
@@ -70,32 +46,9 @@ def rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(record["features"], record["probe"]) for record in records]
 
 
-def paint(path: Path, colour: int, seed: int) -> None:
-    write_video(path, seed=seed, seconds=0.5, colour=colour)
-
-
-def write_lines(path: Path, lines: list[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
-
-
 @pytest.fixture(scope="module")
 def ucf101(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes with six groups; each official split tests another two groups."""
-    folder = tmp_path_factory.mktemp("ucf")
-    names = [
-        (f"{label}/v_{label}_g{group:02d}_c01", group) for label in LABELS for group in range(6)
-    ]
-    for number, (name, _) in enumerate(names):
-        paint(folder / "UCF-101" / f"{name}.mp4", number // 6, number)
-    for fold in (1, 2, 3):
-        tested = (2 * fold - 2, 2 * fold - 1)
-        lists = folder / "ucfTrainTestlist"
-        train = [f"{name}.avi 1" for name, group in names if group not in tested]
-        write_lines(lists / f"trainlist{fold:02d}.txt", train)
-        test = [f"{name}.avi" for name, group in names if group in tested]
-        write_lines(lists / f"testlist{fold:02d}.txt", test)
-    return folder
+    return write_ucf101(tmp_path_factory.mktemp("ucf"))
 
 
 @pytest.fixture(scope="module")
@@ -239,27 +192,6 @@ def test_ssv2_has_two_times_three_regular_clips_and_mirrors_none(
     sampling = manifest["sampling"]
     assert (sampling["times"], sampling["places"], sampling["flip"]) == (2, 3, False)
     assert (sampling["crop"], manifest["backbone"]["stride"]) == ("short-side", 2)
-
-
-def write_lvu(folder: Path) -> Path:
-    """Eight films that all tasks list, each task with other labels or numbers."""
-    ids = [f"film{number}" for number in range(16)]
-    for number, id in enumerate(ids):
-        paint(folder / "videos" / f"{id}.mp4", number % 2, number)
-    write_lines(folder / "durations.csv", ["videoid,duration", "film0,0.25"])
-    for task in (*CLASSIFICATION, *REGRESSION):
-        header = {
-            "like_ratio": "like_count dislike_count youtube_id imdb_id",
-            "view_count": "view_count youtube_id imdb_id",
-        }.get(task, "class_id class_name youtube_id imdb_id")
-        facts = {
-            "like_ratio": lambda n: f"{n + 1} 3",
-            "view_count": lambda n: f"{(n + 1) * 100}",
-        }.get(task, lambda n, task=task: f"{n % 2} {task}{n % 2}")
-        for split, chosen in (("train", ids[:10]), ("val", ids[10:12]), ("test", ids[12:])):
-            lines = [f"{facts(ids.index(id))} {id} tt{id}" for id in chosen]
-            write_lines(folder / "lvu_1.0" / task / f"{split}.csv", [header, *lines])
-    return folder
 
 
 def test_lvu_runs_on_all_tasks_with_features_extracted_once(tmp_path: Path, backbone: str) -> None:
