@@ -18,7 +18,7 @@ from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
-from clipset.probes.problem import pose_problem
+from clipset.probes.problem import Problem, pose_problem
 from clipset.probes.suite import run_probes
 from clipset.progress import bar, say
 from clipset.recipe import Recipe
@@ -195,7 +195,7 @@ def _probe(
 ) -> str:
     """Judge the result if the videos have labels that can be told apart; else say why not."""
     try:
-        problem = pose_problem(store, labels_for_probes(catalog, recipe.data.low_shot))
+        problem = pose(store, catalog, recipe)
     except ProbeError as reason:
         say(f"not probed: {reason}")
         write_json(out / "results.json", [])
@@ -204,6 +204,11 @@ def _probe(
     facts = protocol_facts(recipe)
     write_json(out / "results.json", [facts | record for record in to_mapping(results)])
     return ""
+
+
+def pose(store: FeatureStore, catalog: Catalog, recipe: Recipe) -> Problem:
+    """What the probes have to solve, with no more labels than the recipe lets them see."""
+    return pose_problem(store, labels_for_probes(catalog, recipe.data.low_shot))
 
 
 def protocol_facts(recipe: Recipe) -> dict[str, Any]:

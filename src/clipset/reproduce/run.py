@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from clipset.errors import ClipsetError, ConfigError
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
-from clipset.probes.problem import Problem, pose_problem
+from clipset.probes.problem import Problem
 from clipset.probes.suite import run_probes
 from clipset.progress import say
 from clipset.recipe import Recipe, change_recipe
@@ -34,8 +33,8 @@ from clipset.reproduce.render import write_renderings
 from clipset.reproduce.table import Cell, TableFile, claim, write_table
 from clipset.runs import environment
 from clipset.training.pretrain import pretrain
-from clipset.videos.protocols import Part, join_parts, labels_for_probes, read_parts
-from clipset.walk import protocol_facts
+from clipset.videos.protocols import Part, join_parts, read_parts
+from clipset.walk import pose, protocol_facts
 
 ALONE = ("knn", "linear", "mlp")  # probes that need no model where features are the backbone's
 FAILURES = (ClipsetError, MemoryError, RuntimeError)  # torch runs out of memory by the last one
@@ -187,6 +186,7 @@ class _Leg:
     backbone: str
     dataset: str
     parts: tuple[str, ...]
+    posed: dict[str, Problem] = field(default_factory=dict)
 
     def place(self, trial: Trial) -> tuple[str, str, str]:
         """Row, column and part of a trial's cell."""
@@ -197,10 +197,12 @@ class _Leg:
             return trial.row, f"{self.dataset}, {self.backbone}", self.part.name
         return trial.row, self.backbone, self.part.name
 
-    @cached_property
-    def problem(self) -> Problem:
-        catalog = labels_for_probes(self.part.catalog, self.recipe.data.low_shot)
-        return pose_problem(self.store, catalog)
+    def problem(self, recipe: Recipe) -> Problem:
+        """What the probes have to solve; read once for rows that ask for the same."""
+        key = fingerprint(recipe.data, recipe.pretrain.model)
+        if key not in self.posed:
+            self.posed = {key: pose(self.store, self.part.catalog, recipe)}
+        return self.posed[key]
 
     def model(self, trial: Trial, recipe: Recipe) -> ScaleModel | None:
         """The model that a trial's probe needs; rows with the same settings share it."""
@@ -263,7 +265,7 @@ def _score(leg: _Leg, trial: Trial, recipe: Recipe) -> dict[str, Any]:
     """The record of a cell."""
     model = leg.model(trial, recipe)
     rows = ((trial.features, trial.probe),)
-    [result] = run_probes(leg.problem, model, recipe.probe, seed=leg.order.seed, rows=rows)
+    [result] = run_probes(leg.problem(recipe), model, recipe.probe, seed=leg.order.seed, rows=rows)
     record = protocol_facts(recipe) | to_mapping(result)
     return {name: value for name, value in record.items() if name not in ("confusion", "per_class")}
 
