@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from clipset.progress import bar, say
 from clipset.recipe import Recipe
 from clipset.report.gather import gather_content
 from clipset.report.page import write_report
-from clipset.report.parts import join_records, parts_page
+from clipset.report.parts import MEAN, SHARES, join_records, scores_page
 from clipset.report.table import write_table_page
 from clipset.representation import represent, write_representations
-from clipset.runs import Run
+from clipset.runs import Run, read_run
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain, ssl_videos
@@ -122,7 +122,7 @@ def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, devi
             note = _probe(store, catalog, model, out, recipe, seed) or note
             step.fingerprint = mark
     with run.step("report"):
-        write_report(gather_content(out), out / "report.html")
+        report_run(out)
     return note
 
 
@@ -147,9 +147,37 @@ def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -
     records = join_records(found, averaged=recipe.data.format != "lvu")
     with run.step("report"):
         write_json(run.folder / "results.json", records)
-        page = parts_page(str(content["name"]), found, records)
-        write_table_page(page, run.folder / "report.html")
+        report_parts(run.folder, str(content["name"]), found, records)
     return "; ".join(notes)
+
+
+def report_run(folder: Path) -> Path:
+    """Write the page of a run; errors, which know no 100 %, as a table instead of a chart."""
+    run, path = read_run(folder), folder / "report.html"
+    records = read_results(folder) if (folder / "results.json").is_file() else []
+    steps = [str(step["name"]) for step in run.get("steps", [])]
+    if any("part" in record for record in records):
+        names = [name for name in steps if (folder / name / "results.json").is_file()]
+        found = {name: read_results(folder / name) for name in names}
+        report_parts(folder, str(run["name"]), found, records)
+    elif all(record["metric"] in SHARES for record in records):
+        write_report(gather_content(folder), path)
+    else:
+        write_table_page(scores_page(str(run["name"]), {"score": records}), path)
+    return path
+
+
+def report_parts(
+    folder: Path,
+    name: str,
+    parts: Mapping[str, Sequence[dict[str, Any]]],
+    joined: Sequence[dict[str, Any]],
+) -> None:
+    """Write the page of a run with several parts, with a link to the page of each."""
+    means = [record for record in joined if record.get("part") == MEAN]
+    page = scores_page(name, {**parts, **({MEAN: means} if means else {})})
+    links = [(f"{part}: report", f"{part}/report.html") for part in parts]
+    write_table_page(replace(page, links=links), folder / "report.html")
 
 
 def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> WalkSummary:

@@ -1,6 +1,7 @@
 """Every protocol of the paper runs end to end on a miniature of its dataset's folder."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,30 @@ def test_a_run_of_several_splits_goes_on_where_it_stopped(
     assert [record["value"] for record in again] == [record["value"] for record in first]
     assert "ssl_split = train" in capfd.readouterr().out
     assert run("report", out / "split-2", "--quiet") == 0  # a part finds the store of the whole
+
+
+def test_the_page_of_the_whole_and_of_a_part_can_be_written_again(finished: Path) -> None:
+    for folder in (finished, finished / "split-3"):
+        (folder / "report.html").unlink()
+        assert run("report", folder, "--quiet") == 0
+        assert (folder / "report.html").is_file()
+    assert "split-3/report.html" in (finished / "report.html").read_text()
+
+
+def test_errors_are_reported_on_their_own_scale(finished: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    shutil.copytree(finished / "split-1", part)
+    records = json.loads((part / "results.json").read_text())
+    errors = [
+        record | {"metric": "mse", "value": 5.4, "interval": [4.8, 5.9], "confusion": None}
+        for record in records
+    ]
+    (part / "results.json").write_text(json.dumps(errors))
+    assert run("report", part, "--quiet") == 0
+    page = (part / "report.html").read_text()
+    assert "mean squared error" in page
+    assert "5.4</b>" in page
+    assert "(4.8–5.9)" in page
 
 
 def test_one_split_is_a_run_like_any_other(ucf101: Path, tmp_path: Path, backbone: str) -> None:

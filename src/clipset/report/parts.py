@@ -64,29 +64,25 @@ def write_interval(record: Record) -> str:
     return f"({low}–{high})"
 
 
-def parts_page(
-    title: str, parts: Mapping[str, Sequence[Record]], joined: Sequence[Record]
-) -> TablePage:
-    """All parts side by side, with their mean if there is one."""
-    means = [record for record in joined if record.get("part") == MEAN]
-    columns = {**parts, **({MEAN: means} if means else {})}
+def scores_page(title: str, columns: Mapping[str, Sequence[Record]]) -> TablePage:
+    """Scores as a table: a column for each part, a row for each probe."""
+    records = [record for each in columns.values() for record in each]
     rows = sorted(
-        {(record["features"], record["probe"]) for each in parts.values() for record in each},
+        {(record["features"], record["probe"]) for record in records},
         key=lambda row: row_order(*row),
     )
-    metrics = sorted({metric_name(r["metric"]) for each in parts.values() for r in each})
-    ssl = sorted({str(r["ssl_split"]) for each in parts.values() for r in each})
+    metrics = ", ".join(sorted({metric_name(record["metric"]) for record in records}))
+    ssl = ", ".join(sorted({str(record.get("ssl_split", "unknown")) for record in records}))
+    told = "; the ends of a mean's interval are the means of the parts' ends"
     return TablePage(
         title=title,
-        subtitle=f"{', '.join(metrics)}; pre-trained with ssl_split = {', '.join(ssl)}",
-        lede="Each score with its 95 % interval. The ends of a mean's interval are the means "
-        "of the parts' ends.",
+        subtitle=f"{metrics or 'not scored'}; pre-trained with ssl_split = {ssl or 'unknown'}",
+        lede=f"Each score with its 95 % interval{told if MEAN in columns else ''}.",
         columns=list(columns),
         rows=[
             PageRow(name=row_name(*row), cells=[_cell(each, row) for each in columns.values()])
             for row in rows
         ],
-        links=[(f"{name}: report", f"{name}/report.html") for name in parts],
     )
 
 
