@@ -105,7 +105,7 @@ def _how(table: TableFile) -> list[str]:
     share = f", labels of a share of {said['low_shot']}" if said["low_shot"] else ""
     lines = [
         f"Ours: {metrics} on the split {said['split']} with 95 % intervals, "
-        f"{' or '.join(map(str, seeds))} seeds, pre-trained with ssl_split = {said['ssl_split']}"
+        f"seeds: {' or '.join(map(str, seeds))}, pre-trained with ssl_split = {said['ssl_split']}"
         f"{share}. Rates and epochs were never chosen on the judged videos; the paper does not say "
         f"on what it chose."
     ]
@@ -123,7 +123,8 @@ def render_text(table: TableFile) -> str:
     for row in table.rows:
         shown = [show(table, row, column) for column in columns]
         lines.append([row, "ours", *(each.ours for each in shown)])
-        lines.append(["", "paper", *(each.paper or "–" for each in shown)])
+        if any(each.paper for each in shown):
+            lines.append(["", "paper", *(each.paper or "–" for each in shown)])
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns) + 2)]
     told = [
         "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
