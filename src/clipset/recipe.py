@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clipset.config import build, read_toml
+from clipset.config import build, read_toml, to_mapping
 from clipset.errors import ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
+from clipset.videos.protocols import DataConfig
 
 C = TypeVar("C")
 
@@ -23,6 +24,8 @@ class Recipe:
 
     test_fraction: float = 0.25
     """share of the labelled videos set aside for the test, where the catalog says nothing"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """which videos there are, and who is judged"""
     extract: ExtractConfig = field(default_factory=ExtractConfig)
     """how features are made"""
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
@@ -56,6 +59,14 @@ def overlay(base: C, given: C, usual: C) -> C:
         chosen[each.name] = new
     changed: C = replace(base, **chosen)  # type: ignore[type-var]
     return changed
+
+
+def change_recipe(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """The recipe with changes such as `pretrain.epochs=100`."""
+    tables = to_mapping(recipe)
+    for change in changes:
+        _apply(tables, change)
+    return build(Recipe, tables, "recipe")
 
 
 def _apply(tables: dict[str, Any], change: str) -> None:

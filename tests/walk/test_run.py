@@ -216,7 +216,7 @@ def test_a_folder_where_every_file_is_bad_says_so(
 
 VERBS = (
     "run", "demo", "catalog", "backbones", "import", "extract", "verify", "repair", "merge",
-    "pretrain", "represent", "probe", "report",
+    "pretrain", "represent", "probe", "report", "reproduce",
 )  # fmt: skip
 
 

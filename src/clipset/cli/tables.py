@@ -9,9 +9,13 @@ from clipset.cli.app import print_line
 
 
 def print_summary(summary: Any) -> None:
-    if summary.records:
-        print_records(summary.records)
-        print_comparisons(summary.comparisons)
+    for part in dict.fromkeys(record.get("part", "") for record in summary.records):
+        if part:
+            print_line(f"{part}:")
+        print_records([record for record in summary.records if record.get("part", "") == part])
+    print_comparisons(summary.comparisons)
+    for ssl_split in sorted({record["ssl_split"] for record in summary.records}):
+        print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
     if summary.note:
         print_line(summary.note)
     if summary.failed:

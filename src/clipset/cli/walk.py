@@ -71,8 +71,7 @@ def report(run: Path, *, common: Common = COMMON) -> None:
     run
         The folder of a run.
     """
-    from clipset.report.gather import gather_content
-    from clipset.report.page import write_report
+    from clipset.walk import report_run
 
-    write_report(gather_content(run), run / "report.html")
-    show_result({"report": run / "report.html"}, common, lambda: print_line(run / "report.html"))
+    page = report_run(run)
+    show_result({"report": page}, common, lambda: print_line(page))

@@ -136,9 +136,11 @@ class FeatureStore:
     Videos that were stored once but are no longer in the catalog stay on disk and are passed over.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, catalog: Catalog | None = None) -> None:
         self.folder = folder
         self.manifest = read_manifest(folder)
+        if catalog is not None:  # other labels and splits than those that it was made with
+            self.catalog = catalog
         ledger = Ledger(folder / "ledger.sqlite")
         everything = ledger.entries()
         ledger.close()
@@ -209,9 +211,9 @@ def read_manifest(folder: Path) -> Manifest:
     return build(Manifest, content, str(path))
 
 
-def open_store(folder: Path) -> FeatureStore:
-    """A finished store with at least one video."""
-    store = FeatureStore(folder)
+def open_store(folder: Path, catalog: Catalog | None = None) -> FeatureStore:
+    """A finished store with at least one video; `catalog` may say other labels and splits."""
+    store = FeatureStore(folder, catalog)
     if store.pending:
         known = len(store) + len(store.failed) + len(store.pending)
         raise StoreError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,11 +59,14 @@ class SuiteResult:
     comparisons: list[Comparison]
     predictions: Predictions
 
-    def write(self, results: Path) -> None:
-        """Write the records to a file, `comparisons.json` and `predictions.safetensors` beside."""
+    def write(self, results: Path, facts: Mapping[str, object] | None = None) -> None:
+        """Write the records to a file, `comparisons.json` and `predictions.safetensors` beside.
+
+        `facts` are put into every record.
+        """
         write_predictions(self.predictions, results.with_name("predictions.safetensors"))
         write_json(results.with_name("comparisons.json"), to_mapping(self.comparisons))
-        write_json(results, to_mapping(self.results))
+        write_json(results, [{**(facts or {}), **record} for record in to_mapping(self.results)])
 
 
 def run_probes(

@@ -32,6 +32,7 @@ from clipset.report.content import (
 from clipset.report.wording import Number
 from clipset.representation import Representations, nearest, read_representations
 from clipset.runs import read_run
+from clipset.videos.catalog import read_catalog
 from clipset.videos.decode import open_video
 
 MAP_POINTS = 3000  # videos on the map at most, spread evenly over the catalog
@@ -45,7 +46,7 @@ HEIGHT = 72  # pixels of a thumbnail's height
 def gather_content(folder: Path) -> ReportContent:
     """Read everything a run left behind; parts that are not there stay empty."""
     run = read_run(folder)
-    store = open_store(folder / "store")
+    store = _open_store_of(folder)
     table = read_representations(folder / "representation")
     records = read_json(folder / "results.json") if (folder / "results.json").is_file() else []
     pictures = _Pictures(store)
@@ -70,6 +71,14 @@ def gather_content(folder: Path) -> ReportContent:
         neighbours=_neighbours(table, pictures),
         failed=[FailedVideo(video_id=e.id, reason=e.reason or "") for e in store.failed],
     )
+
+
+def _open_store_of(folder: Path) -> FeatureStore:
+    """The run's own store; a part of a run shares that of the whole."""
+    above = folder.absolute().parent / "store"
+    if not (folder / "store").exists() and above.is_dir():
+        return open_store(above, read_catalog(folder / "catalog.csv"))
+    return open_store(folder / "store")
 
 
 def _subtitle(run: dict[str, Any], store: FeatureStore) -> str:

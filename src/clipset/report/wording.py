@@ -24,7 +24,12 @@ SPOKEN_NAMES = {
     ("backbone", "transformer"): "the transformer trained from scratch on the backbone",
     ("scale", "finetune"): "fine-tuned clipset",
 }
-METRIC_NAMES = {"accuracy": "accuracy", "top1": "top-1 accuracy", "top5": "top-5 accuracy"}
+METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "top1": "top-1 accuracy",
+    "top5": "top-5 accuracy",
+    "mse": "mean squared error",
+}
 CURVE_NAMES = {
     "loss": "Loss (sum of both)",
     "masked_clip": "Masked clip loss",
