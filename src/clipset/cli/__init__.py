@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from clipset.cli import backbones, features, learning, videos, walk
+from clipset.cli import backbones, features, learning, use, videos, walk
 from clipset.cli.app import app
 from clipset.errors import ClipsetError
 
-__all__ = ["app", "backbones", "features", "learning", "main", "videos", "walk"]
+__all__ = ["app", "backbones", "features", "learning", "main", "use", "videos", "walk"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

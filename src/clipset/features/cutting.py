@@ -25,6 +25,7 @@ class CutRequest:
     frames: int
     size: int
     seed: int
+    random: bool = True  # without, only the regular clips are cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +66,10 @@ def cut_video(
             generator=video_generator(request.seed, video_id),
         )
         regular = regular_clips(info, request.sampling, span=request.span, frames=request.frames)
-        plan = random + regular
+        plan = random + regular if request.random else regular
         pixels = cut_clips(video, plan, request.size)
         facts = CutFacts(
-            random_clips=len(random),
+            random_clips=len(plan) - len(regular),
             regular_clips=len(regular),
             duration=info.duration,
             width=info.width,
