@@ -17,8 +17,9 @@ from clipset.errors import ModelError
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel, make_encoder
 from clipset.predict.calibration import error_of, fit_temperature, temper
+from clipset.predict.fitting import count_epochs, train_epochs
 from clipset.probes.config import ProbeConfig
-from clipset.probes.fit import Network, fit, predict, validation_split
+from clipset.probes.fit import Network, predict, validation_split
 from clipset.probes.networks import ClipProbe, SetProbe
 from clipset.probes.problem import Labelled
 from clipset.probes.suite import Features, ProbeName
@@ -46,6 +47,11 @@ class Trial:
     epochs: int
     right: float
     log_likelihood: float
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """What choices go by: more videos right, then surer of the truth."""
+        return self.right, self.log_likelihood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,20 +121,13 @@ def fit_head(
             for row in rows:
                 found.append(_try(row, made.network(row), learn, check, config, seed))
                 advance(note=f"{' '.join(row)} {found[-1][0].right:.1%}")
-        best, guesses = max(found, key=lambda pair: (pair[0].right, pair[0].log_likelihood))
+        best, guesses = max(found, key=lambda pair: pair[0].score)
         trials = [trial for trial, _ in found]
         temperature = fit_temperature(guesses, check.classes)
         after = error_of(temper(guesses, temperature), check.classes)
         error = (error_of(guesses, check.classes), after)
         selected_on = f"{len(check)} of {len(train)} training videos"
-    network = fit(
-        made.network((best.features, best.probe)),
-        train,
-        config.fit,
-        rate=best.rate,
-        epochs=best.epochs,
-        seed=seed,
-    )
+    network = _train_fully(made.network((best.features, best.probe)), train, config, best, seed)
     card = HeadCard(
         features=best.features,
         probe=best.probe,
@@ -151,14 +150,12 @@ def _try(
     row: Row, make: Network, learn: Labelled, check: Labelled, config: ProbeConfig, seed: int
 ) -> tuple[Trial, Float[Tensor, "M C"]]:
     """The rate and epoch that do best on the validation videos, and the probabilities there."""
+    best: tuple[Trial, Float[Tensor, "M C"]] | None = None
     tuned = row[1] in ("transformer", "finetune")
-    kept: list[tuple[Trial, Tensor]] = []
+    epochs = count_epochs(len(learn), config.fit)
     for rate in config.fit.rates if tuned else config.fit.head_rates:
-        epoch = 0
-
-        def note(network: nn.Module, rate: float = rate) -> None:
-            nonlocal epoch
-            epoch += 1
+        trained = train_epochs(make, learn, config.fit, rate=rate, epochs=epochs, seed=seed)
+        for epoch, network in enumerate(trained, start=1):
             guesses = predict(network, check.regular)  # (M, C)
             true = guesses[torch.arange(len(check)), check.classes]
             trial = Trial(
@@ -169,13 +166,23 @@ def _try(
                 right=(guesses.argmax(dim=1) == check.classes).double().mean().item(),
                 log_likelihood=true.double().clamp_min(1e-9).log().mean().item(),
             )
-            kept.append((trial, guesses))
-            kept.sort(key=lambda pair: (pair[0].right, pair[0].log_likelihood))
-            del kept[:-1]
+            if best is None or trial.score > best[0].score:
+                best = trial, guesses
+    if best is None:
+        raise ModelError("there is no learning rate or no epoch to try; see the recipe's probe.fit")
+    return best
 
-        epochs = config.fit.epochs
-        fit(make, learn, config.fit, rate=rate, epochs=epochs, seed=seed, after_epoch=note)
-    return kept[0]
+
+def _train_fully(
+    make: Network, train: Labelled, config: ProbeConfig, best: Trial, seed: int
+) -> nn.Module:
+    """The chosen kind of head on all training videos, stopped where it did best."""
+    epochs = count_epochs(len(train), config.fit)
+    trained = train_epochs(make, train, config.fit, rate=best.rate, epochs=epochs, seed=seed)
+    for epoch, network in enumerate(trained, start=1):
+        if epoch >= min(best.epochs, epochs):
+            return network
+    raise ModelError("there is no epoch to train; see the recipe's probe.fit")
 
 
 class _Maker:
