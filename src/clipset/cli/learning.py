@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from cyclopts import Parameter
+
 from clipset.cli.app import COMMON, Common, Flat, app, print_line, show_result
-from clipset.cli.tables import print_records
+from clipset.cli.tables import print_curves, print_records
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
 
@@ -81,6 +83,7 @@ def probe(
     model: Path | None = None,
     out: Path | None = None,
     catalog: Path | None = None,
+    low_shot_curve: Annotated[bool, Parameter(negative="")] = False,
     config: Annotated[ProbeConfig, Flat] = PROBE,
     common: Common = COMMON,
 ) -> None:
@@ -89,6 +92,8 @@ def probe(
     Learning rates and epochs are chosen on a part of the training videos, never on the test split.
 
     Example: clipset probe store --model model --out results.json
+
+    Example: clipset probe run/store --model run/model --low-shot-curve --out run/low_shot.json
 
     Parameters
     ----------
@@ -100,6 +105,8 @@ def probe(
         A file for the records.
     catalog
         Labels and splits from this catalog instead of the store's own.
+    low_shot_curve
+        Instead of the table: the score with 1, 2, 5, 10, 25, 50 and 100 % of the training labels.
     """
     from clipset.config import to_mapping, write_json
     from clipset.features.store import open_store
@@ -109,6 +116,17 @@ def probe(
     from clipset.videos.datasets import read_videos
 
     trained = load_model(model)[0] if model else None
+    if low_shot_curve:
+        from clipset.probes.low_shot import run_low_shot
+
+        labels = read_videos(catalog) if catalog else None
+        curves = to_mapping(
+            run_low_shot(open_store(store), labels, trained, config, seed=common.seed)
+        )
+        if out:
+            write_json(out, curves)
+        show_result({"curves": curves}, common, lambda: print_curves(curves))
+        return
     problem = pose_problem(open_store(store), read_videos(catalog) if catalog else None)
     records = to_mapping(run_probes(problem, trained, config, seed=common.seed))
     if out:

@@ -114,6 +114,12 @@ def place_classes(ours: ProbeRecord, theirs: ProbeRecord | None) -> tuple[ClassR
     return tuple(_place_class(*row) for row in sorted(rows, key=rank))
 
 
+def worst_classes(rows: Sequence[ClassRow], shown: int) -> tuple[ClassRow, ...]:
+    """The classes at the other end of the same order, the largest loss first."""
+    compared = [row for row in rows if row.ours is not None and row.theirs is not None]
+    return tuple(reversed(compared[-shown:]))
+
+
 def place_curve(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveChart:
     """A metric's curve; epochs whose value is not finite leave a gap."""
     points = _thin(points)
