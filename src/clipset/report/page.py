@@ -87,6 +87,8 @@ def _describe_page(content: ReportContent) -> dict[str, Any]:
 def _describe_panel(panel: Panel) -> dict[str, Any]:
     return {
         "metric": wording.metric_name(panel.metric),
+        "unit": "" if panel.is_error else ",\u202f%",
+        "axis": charts.place_axis(panel),
         "caption": describe(panel),
         "rows": charts.place_probes(panel),
         "chance": charts.place_chance(panel),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clipset.report.charts import IntervalMark, Tick, round_ticks
 from clipset.report.trust import Calibration, Difference, LowShotRow
-from clipset.report.wording import count, percent, percent_sign
+from clipset.report.wording import ERRORS, count, figure, percent, percent_sign
 
 LARGEST_DOT = 14.0  # radius in pixels of a bin that holds all predictions
 SMALLEST_DOT = 2.5
@@ -45,6 +45,7 @@ class DifferenceRow:
     points: str
     interval: str
     p: str
+    is_worse: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class DifferenceChart:
 
     rows: tuple[DifferenceRow, ...]
     ticks: tuple[Tick, ...]
+    is_error: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +115,14 @@ def place_differences(differences: Sequence[Difference]) -> DifferenceChart | No
     """The differences around a common zero."""
     if not differences:
         return None
-    ends = [abs(end) for each in differences for end in (*each.interval, each.difference)]
-    reach = max(round_ticks(0, max(100 * max(ends), 1), 3))
+    is_error = differences[0].metric in ERRORS
+    unit = 1 if is_error else 100
+    ends = [abs(unit * end) for each in differences for end in (*each.interval, each.difference)]
+    reach = round_ticks(0, max(ends) or 1, 3)[-1]
+    write = _signed_figure if is_error else _signed
 
     def place(value: float) -> float:
-        return round(50 + 50 * 100 * value / reach, 3)
+        return round(50 + 50 * unit * value / reach, 3)
 
     rows = tuple(
         DifferenceRow(
@@ -127,8 +132,9 @@ def place_differences(differences: Sequence[Difference]) -> DifferenceChart | No
                 low=place(each.interval[0]),
                 high=place(each.interval[1]),
             ),
-            points=_signed(each.difference),
-            interval=f"{_signed(each.interval[0])} to {_signed(each.interval[1])}",
+            points=write(each.difference),
+            interval=f"{write(each.interval[0])} to {write(each.interval[1])}",
+            is_worse=(each.difference < 0) != is_error,
             p="" if each.p is None else "< 0.001" if each.p < 0.001 else f"{each.p:.3f}",
         )
         for each in differences
@@ -137,10 +143,15 @@ def place_differences(differences: Sequence[Difference]) -> DifferenceChart | No
     return DifferenceChart(
         rows=rows,
         ticks=tuple(
-            Tick(place=place(tick / 100), text=f"{tick:+g}".replace("-", "−").replace("+0", "0"))
+            Tick(place=place(tick / unit), text=f"{tick:+g}".replace("-", "−") if tick else "0")
             for tick in ticks
         ),
+        is_error=is_error,
     )
+
+
+def _signed_figure(value: float) -> str:
+    return f"{'−' if value < 0 else '+'}{figure(abs(value))}"
 
 
 def _signed(fraction: float) -> str:
