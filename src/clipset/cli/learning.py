@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -117,18 +117,23 @@ def probe(
 
     trained = load_model(model)[0] if model else None
     if low_shot_curve:
-        from clipset.probes.low_shot import run_low_shot
-
         labels = read_videos(catalog) if catalog else None
-        curves = to_mapping(
-            run_low_shot(open_store(store), labels, trained, config, seed=common.seed)
-        )
-        if out:
-            write_json(out, curves)
-        show_result({"curves": curves}, common, lambda: print_curves(curves))
+        _probe_with_fewer_labels(open_store(store), labels, trained, out, config, common)
         return
     problem = pose_problem(open_store(store), read_videos(catalog) if catalog else None)
     records = to_mapping(run_probes(problem, trained, config, seed=common.seed))
     if out:
         write_json(out, records)
     show_result({"records": records}, common, lambda: print_records(records))
+
+
+def _probe_with_fewer_labels(
+    store: Any, labels: Any, model: Any, out: Path | None, config: ProbeConfig, common: Common
+) -> None:
+    from clipset.config import to_mapping, write_json
+    from clipset.probes.low_shot import run_low_shot
+
+    curves = to_mapping(run_low_shot(store, labels, model, config, seed=common.seed))
+    if out:
+        write_json(out, curves)
+    show_result({"curves": curves}, common, lambda: print_curves(curves))
