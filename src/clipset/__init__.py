@@ -1,14 +1,24 @@
 """clipset: learn from sets of clips, and get better video features from any frozen backbone."""
 
-from typing import Any
+from __future__ import annotations
 
-__all__ = ["from_pretrained", "save_pretrained"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clipset.predict.run import load_run
+    from clipset.training.checkpoint import from_pretrained, save_pretrained
+
+__all__ = ["from_pretrained", "load_run", "save_pretrained"]
+_WHERE = {
+    "from_pretrained": "clipset.training.checkpoint",
+    "load_run": "clipset.predict.run",
+    "save_pretrained": "clipset.training.checkpoint",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Models by name; torch is imported only when one is asked for."""
-    if name not in __all__:
+    """Nothing heavy is imported before it is used."""
+    if name not in _WHERE:
         raise AttributeError(f"module 'clipset' has no attribute {name!r}")
-    from clipset.training import checkpoint
-
-    return getattr(checkpoint, name)
+    return getattr(import_module(_WHERE[name]), name)

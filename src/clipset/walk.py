@@ -24,7 +24,7 @@ from clipset.progress import bar, say
 from clipset.recipe import Recipe
 from clipset.report.gather import gather_content
 from clipset.report.page import write_report
-from clipset.report.parts import MEAN, SHARES, join_records, scores_page
+from clipset.report.parts import MEAN, join_records, scores_page
 from clipset.report.table import write_table_page
 from clipset.representation import represent, write_representations
 from clipset.runs import Run, read_run
@@ -154,7 +154,7 @@ def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -
 
 
 def report_run(folder: Path) -> Path:
-    """Write the page of a run; errors, which know no 100 %, as a table instead of a chart."""
+    """Write the page of a run; where it has several parts, a table of them with links."""
     run, path = read_run(folder), folder / "report.html"
     records = read_results(folder) if (folder / "results.json").is_file() else []
     steps = [str(step["name"]) for step in run.get("steps", [])]
@@ -162,10 +162,8 @@ def report_run(folder: Path) -> Path:
         names = [name for name in steps if (folder / name / "results.json").is_file()]
         found = {name: read_results(folder / name) for name in names}
         report_parts(folder, str(run["name"]), found, records)
-    elif all(record["metric"] in SHARES for record in records):
-        write_report(gather_content(folder), path)
     else:
-        write_table_page(scores_page(str(run["name"]), {"score": records}), path)
+        write_report(gather_content(folder), path)
     return path
 
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from clipset.cli import backbones, features, learning, reproduce, videos, walk
+from clipset.cli import backbones, features, learning, reproduce, use, videos, walk
 from clipset.cli.app import app
 from clipset.errors import ClipsetError, OtherRankError
 
-__all__ = ["app", "backbones", "features", "learning", "main", "reproduce", "videos", "walk"]
+__all__ = ["app", "backbones", "features", "learning", "main", "reproduce", "use", "videos", "walk"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from clipset.cli.app import COMMON, Changes, Common, Flat, app, print_line, show_result
-from clipset.cli.tables import print_comparisons, print_records
+from clipset.cli.tables import print_comparisons, print_curves, print_records
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
 
@@ -125,6 +127,7 @@ def probe(
     model: Path | None = None,
     out: Path | None = None,
     catalog: Path | None = None,
+    low_shot_curve: Annotated[bool, Parameter(negative="")] = False,
     config: Annotated[ProbeConfig, Flat] = PROBE,
     recipe: Path | None = None,
     set: Changes = (),
@@ -137,6 +140,8 @@ def probe(
 
     Example: clipset probe store --model model --out results.json
 
+    Example: clipset probe run/store --model run/model --low-shot-curve --out run/low_shot.json
+
     Parameters
     ----------
     store
@@ -147,6 +152,8 @@ def probe(
         A file for the records; comparisons and predictions go beside it.
     catalog
         Labels and splits from this catalog instead of the store's own.
+    low_shot_curve
+        Instead of the table: the score with 1, 2, 5, 10, 25, 50 and 100 % of the training labels.
     recipe
         A TOML file whose table `probe` has the settings; options unlike the defaults win.
     set
@@ -163,11 +170,11 @@ def probe(
     if recipe or set:
         config = overlay(read_recipe(recipe, set).probe, config, PROBE)
     trained = load_model(find_model(model))[0] if model else None
-    problem = pose_problem(
-        open_store(store),
-        read_videos(catalog) if catalog else None,
-        trained.config if trained else None,
-    )
+    labels = read_videos(catalog) if catalog else None
+    if low_shot_curve:
+        _probe_with_fewer_labels(open_store(store), labels, trained, out, config, common)
+        return
+    problem = pose_problem(open_store(store), labels, trained.config if trained else None)
     suite = run_suite(problem, trained, config, seed=common.seed)
     if out:
         suite.write(out)
@@ -178,3 +185,15 @@ def probe(
         print_comparisons(comparisons)
 
     show_result({"records": records, "comparisons": comparisons}, common, show)
+
+
+def _probe_with_fewer_labels(
+    store: Any, labels: Any, model: Any, out: Path | None, config: ProbeConfig, common: Common
+) -> None:
+    from clipset.config import to_mapping, write_json
+    from clipset.probes.low_shot import run_low_shot
+
+    curves = to_mapping(run_low_shot(store, labels, model, config, seed=common.seed))
+    if out:
+        write_json(out, curves)
+    show_result({"curves": curves}, common, lambda: print_curves(curves))

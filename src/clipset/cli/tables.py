@@ -77,6 +77,21 @@ def _figure(value: float, share: bool, *, sign: bool = False) -> str:
     return f"{value:{plus}.1%}" if share else f"{value:{plus}.4g}"
 
 
+def print_curves(curves: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from clipset.report.wording import row_name
+
+    points = curves[0]["points"] if curves else []
+    table = Table("labels", *(f"{point['fraction']:.0%}" for point in points))
+    table.add_row("videos", *(str(point["videos"]) for point in points))
+    for curve in curves:
+        scores = (f"{point['value']:.1%}" for point in curve["points"])
+        table.add_row(row_name(curve["features"], curve["probe"]), *scores)
+    Console().print(table)
+
+
 def print_backbones(rows: Sequence[Any]) -> None:
     from rich.console import Console
     from rich.table import Column, Table

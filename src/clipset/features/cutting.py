@@ -36,6 +36,7 @@ class CutRequest:
     size: int
     seed: int
     more: tuple[tuple[int, int], ...] = ()
+    random: bool = True  # without, only the regular clips are cut
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -96,11 +97,14 @@ def cut_video(
         info = video.info
         chosen = [_choose_clips(info, request, video_id, frames) for frames, _ in request.shapes]
         random, regular = chosen[0]
-        plans = [replace(each, colours=random.colours) + more for each, more in chosen]
+        plans = [
+            replace(each, colours=random.colours) + more if request.random else more
+            for each, more in chosen
+        ]
         sizes = [size for _, size in request.shapes]
         pixels = cut_plans(video, list(zip(plans, sizes, strict=True)))
         facts = CutFacts(
-            random_clips=len(random),
+            random_clips=len(plans[0]) - len(regular),
             regular_clips=len(regular),
             duration=info.duration,
             width=info.width,

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clipset.clips.sampling import frames_at
-from clipset.config import read_json
 from clipset.errors import VideoError
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import bar
@@ -29,6 +28,7 @@ from clipset.report.content import (
     Step,
     Strip,
 )
+from clipset.report.trust import read_calibration, read_list
 from clipset.report.wording import Number
 from clipset.representation import Representations, nearest, read_representations
 from clipset.runs import read_run
@@ -48,7 +48,6 @@ def gather_content(folder: Path) -> ReportContent:
     run = read_run(folder)
     store = _open_store_of(folder)
     table = read_representations(folder / "representation")
-    records = read_json(folder / "results.json") if (folder / "results.json").is_file() else []
     pictures = _Pictures(store)
     catalog = store.catalog
     return ReportContent(
@@ -65,7 +64,10 @@ def gather_content(folder: Path) -> ReportContent:
             Step(name=s["name"], seconds=s["seconds"], note="done before" if s["skipped"] else "")
             for s in run.get("steps", [])
         ],
-        records=[each for each in records if each.get("metric") != "mse"],  # charts show shares
+        records=read_list(folder / "results.json"),
+        comparisons=read_list(folder / "comparisons.json"),
+        calibration=read_calibration(folder / "predictions.safetensors"),
+        low_shot=read_list(folder / "low_shot.json"),
         curves=_curves(folder / "model" / "metrics.jsonl"),
         map_points=_map(table, pictures),
         neighbours=_neighbours(table, pictures),
