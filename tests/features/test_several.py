@@ -27,13 +27,8 @@ from clipset.features.estimate import estimate
 from clipset.features.extract import cut_request, extract, plan
 from clipset.features.store import FeatureStore, open_store, store_digest, verify_store
 from clipset.features.upkeep import merge_stores, repair_store
-from clipset.sets.clips import (
-    bins_as_clips,
-    feature_width,
-    parse_features,
-    read_clips,
-    read_mixed,
-)
+from clipset.model.config import ModelConfig
+from clipset.sets.reading import form_for, parse_features, read_clips, read_mixed, reader_for
 from clipset.videos.catalog import Catalog
 
 OWN = """
@@ -277,8 +272,9 @@ def test_features_are_read_alone_side_by_side_or_mixed(pair: Path) -> None:
     assert (first.features.shape[-1], second.features.shape[-1]) == (8, 6)
     joined = read_clips(store, "random", videos, "colours + light")
     assert torch.equal(joined.features, torch.cat([second.features, first.features], dim=-1))
-    assert joined.features.shape[-1] == feature_width(store, "colours+light") == 14
-    assert feature_width(store) == 8
+    side_by_side = form_for(store.manifest, ModelConfig(features="colours+light"))
+    assert joined.features.shape[-1] == side_by_side.dim(store.manifest) == 14
+    assert form_for(store.manifest, None).dim(store.manifest) == 8
     mixed = read_mixed(store, "random", videos, ["colours", "light"])
     assert mixed.features.shape == (2, 16, 8)
     assert torch.equal(mixed.features[:, :8, :6], second.features)
@@ -290,7 +286,7 @@ def test_features_are_read_alone_side_by_side_or_mixed(pair: Path) -> None:
     for unknown in ("svt_vitb16", "colours+svt_vitb16"):
         with pytest.raises(StoreError, match="'svt_vitb16'; it has light, colours"):
             read_clips(store, "random", videos, unknown)
-    for wrong in ("", "a+", "a+a"):
+    for wrong in ("", "a+", "a+a", "a,", "a,a", "a,b+c"):
         with pytest.raises(StoreError, match="different backbones, such as a"):
             parse_features(wrong)
 
@@ -325,7 +321,7 @@ def test_layers_and_time_bins_are_stored_and_become_clips(few: Catalog, tmp_path
         extract(few, tmp_path / "bins", replace(config, time_bins=1))
     videos = np.arange(len(few))
     clips, usual = (read_clips(each, "regular", videos) for each in (store, whole))
-    halves = bins_as_clips(clips, spec)
+    halves = reader_for(store, ModelConfig(bins_as_clips=True))("regular", videos)
     assert halves.features.shape == (2, 8, 1280)
     mean = halves.features.unflatten(1, (4, 2)).mean(dim=2)
     torch.testing.assert_close(mean, usual.features, atol=2e-2, rtol=1e-2)  # stored as float16
@@ -333,8 +329,10 @@ def test_layers_and_time_bins_are_stored_and_become_clips(few: Catalog, tmp_path
     assert torch.equal(times[:, :, 0, 0], clips.boxes[..., 2])
     assert torch.equal(times[:, :, 1, 1], clips.boxes[..., 5])
     assert torch.equal(times[:, :, 0, 1], times[:, :, 1, 0])
-    with pytest.raises(StoreError, match="2560 numbers, these have 1280"):
-        bins_as_clips(usual, spec)
+    official = reader_for(store, ModelConfig(bins_as_clips=True, boxes="official"))
+    assert official("regular", videos).boxes[..., [5, 6]].unique().numel() > 4  # start and end
+    with pytest.raises(StoreError, match="the same time bins, at least 2; the store has effic"):
+        reader_for(whole, ModelConfig(bins_as_clips=True))
     with pytest.raises(ConfigError, match="layers must be numbers such as 3,7,11, got '3;7'"):
         ExtractConfig(layers="3;7")
     assert ExtractConfig(layers="3, 7,11").layer_numbers == (3, 7, 11)

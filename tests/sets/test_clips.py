@@ -31,10 +31,9 @@ from clipset.sets.clips import (
     by_count,
     feature_statistics,
     mean_over_clips,
-    read_clips,
-    read_mixed,
 )
 from clipset.sets.draw import draw_set_pair, draw_subset
+from clipset.sets.reading import read_clips, read_mixed
 
 COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 

@@ -15,7 +15,8 @@ from clipset.features.arrays import HEADER_BYTES
 from clipset.features.ledger import Ledger
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.sets.clips import feature_statistics, read_clips
+from clipset.sets.clips import feature_statistics
+from clipset.sets.reading import read_clips
 from clipset.training import source as source_module
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from clipset.errors import ModelError
 
 BoxKind = Literal["paper", "official"]
+ADDED: Final = {"added": True}  # a field that came later: fingerprints without it stay as they were
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,13 @@ class ModelConfig:
     """numbers of a box: 6, or 8 with start and length in seconds; official boxes have 7"""
     box_embedding: Literal["mlp", "fourier"] = "mlp"
     """how boxes become vectors: the numbers alone, or with their sines and cosines"""
+    features: str = field(default="", metadata=ADDED)
+    """the store's backbone to learn from: its first one, or b; or a+b (features side by side); or
+    a,b (one set in which each backbone's clips are clips of their own)"""
+    bins_as_clips: bool = field(default=False, metadata=ADDED)
+    """time bins of a clip (extract --time-bins) as clips of their own"""
     dims: tuple[int, ...] = ()
-    """widths of the features of several backbones whose clips form one set (none: one backbone)"""
+    """widths of the features of backbones whose clips form one set; pre-training fills them in"""
     losses: Literal["both", "masked", "set"] = "both"
     """what is learned from: masked clips, pairs of sets, or both"""
     masked_loss: Literal["contrast", "reconstruction"] = "contrast"

@@ -28,6 +28,7 @@ class SetEncoder(nn.Module):
     """Clip features and their boxes in, refined clip tokens and a set token out.
 
     The order in which clips are given does not matter: what tells them apart is the box.
+    `boxes`, `box_numbers`, `features` and `bins_as_clips` say what it was made to be shown.
     """
 
     def __init__(
@@ -43,12 +44,15 @@ class SetEncoder(nn.Module):
         boxes: Literal["paper", "official"] = "paper",
         box_embedding: Literal["mlp", "fourier"] = "mlp",
         dims: tuple[int, ...] = (),
+        features: str = "",
+        bins_as_clips: bool = False,
     ) -> None:
         super().__init__()
         if width % heads:
             raise ModelError(f"the width {width} cannot be shared by {heads} attention heads")
         self.boxes: Literal["paper", "official"] = boxes
         self.box_numbers = box_numbers
+        self.features, self.bins_as_clips = features, bins_as_clips
         shape = (len(dims), dim) if len(dims) > 1 else (dim,)
         self.register_buffer("feature_mean", torch.zeros(shape))
         self.register_buffer("feature_std", torch.ones(shape))

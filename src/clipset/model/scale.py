@@ -279,6 +279,8 @@ def make_encoder(dim: int, config: ModelConfig) -> SetEncoder:
         boxes=config.boxes,
         box_embedding=config.box_embedding,
         dims=config.dims,
+        features=config.features,
+        bins_as_clips=config.bins_as_clips,
     )
 
 

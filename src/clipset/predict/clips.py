@@ -1,4 +1,4 @@
-"""ClipReader: shows new videos to a backbone just as the videos of a store were shown to it."""
+"""ClipReader: shows new videos to backbones just as the videos of a store were shown to them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import nn
 
 from clipset.backbones.engine import Engine, import_openvino, open_engine
-from clipset.backbones.registry import load_backbone
-from clipset.clips.cut import cut_clips
+from clipset.backbones.registry import BackboneSpec, load_as
+from clipset.clips.cut import cut_plans
 from clipset.clips.sampling import ClipPlan, frames_at, regular_clips
 from clipset.devices import find_device
 from clipset.errors import ClipError, RunError
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
-from clipset.features.extract import count_workers, cut_request, plan
+from clipset.features.extract import count_workers, cut_request, engine_key, plan
 from clipset.features.looking import look
 from clipset.features.pool import cut_videos
 from clipset.features.store import Manifest
 from clipset.features.writer import difference
+from clipset.model.config import ModelConfig
 from clipset.progress import bar
-from clipset.sets.boxes import paper_boxes
 from clipset.sets.clips import VideoClips
+from clipset.sets.reading import ModelInput, form_for
 from clipset.videos.catalog import Video
 from clipset.videos.decode import VideoInfo, open_video
 
@@ -35,7 +35,7 @@ IMPORTED = "imported"  # what a store of imported features calls its backbone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenVideo:
-    """A new video's regular clips as the backbone saw them, or the reason why there are none."""
+    """A new video's regular clips as a model sees them, or the reason why there are none."""
 
     video: Video
     clips: VideoClips | None = None
@@ -52,38 +52,51 @@ class Window:
 
 
 class ClipReader:
-    """Opens its backbone when the first video comes, and keeps it for the next ones."""
+    """Opens the backbones when the first video comes, and keeps them for the next ones.
+
+    `wanted` says which backbones of the store a model wants to see, and how; the first, if none.
+    """
 
     def __init__(
         self,
         manifest: Manifest,
+        wanted: ModelInput | None = None,
         *,
-        network: nn.Module | None = None,
+        networks: Sequence[nn.Module] = (),
         device: str = "auto",
         workers: int | None = None,
         timeout: float = 300.0,
     ) -> None:
-        self.manifest, self.device = replace(manifest, others=()), device
+        self.manifest, self.device = manifest, device
+        self.form = form_for(manifest, wanted)
+        self.specs = self.form.specs(manifest)
         self.config = ExtractConfig(workers=workers, timeout=timeout)
-        self.request = replace(cut_request(self.manifest), random=False)
-        self._network = network
+        shapes = list(dict.fromkeys((spec.frames, spec.size) for spec in self.specs))
+        (frames, size), *more = shapes
+        self.request = replace(
+            cut_request(manifest), frames=frames, size=size, more=tuple(more), random=False
+        )
+        self._networks = networks
 
     @cached_property
-    def engine(self) -> Engine:
-        """The backbone of the manifest, ready to run."""
-        wanted = self.manifest.backbone
-        network = self._network or load_same_backbone(self.manifest)
-        engine = self.manifest.made_by.get("engine", "auto")
+    def engines(self) -> list[Engine]:
+        """The backbones, ready to run."""
+        return [self._open(spec) for spec in self.specs]
+
+    def _open(self, spec: BackboneSpec) -> Engine:
+        place = self.manifest.place_of(spec.name)
+        network = self._networks[place] if self._networks else load_same(self.manifest, spec)
+        engine = self.manifest.made_by.get(engine_key(spec, place), "auto")
         openvino = import_openvino()
         cpu = self.device == "auto" or find_device(self.device).type == "cpu"
         if engine == "openvino" and not (openvino and cpu):
             engine = "auto"  # engines agree to a few millionths
-        return open_engine(wanted, network, device=self.device, engine=engine)
+        return open_engine(spec, network, device=self.device, engine=engine)
 
     def read(self, videos: Sequence[Video]) -> list[SeenVideo]:
         """The regular clips of every video, in order; one that cannot be read says why."""
         seen: dict[int, SeenVideo] = {}
-        engine = self.engine
+        engines = self.engines
         with (
             bar("looking", len(videos), "videos") as advance,
             cut_videos(
@@ -93,12 +106,13 @@ class ClipReader:
                 timeout=self.config.timeout,
             ) as outcomes,
         ):
-            for each in look(engine, outcomes, [video.id for video in videos]):
+            for each in look(engines, outcomes, [video.id for video in videos]):
                 video = videos[each.place]
                 if each.rows is None or each.facts is None:
                     seen[each.place] = SeenVideo(video=video, reason=each.reason)
                 else:
-                    clips = self._clips(each.rows.features, each.rows.boxes, each.facts.duration)
+                    rows = [each.rows.features, *(other.features for other in each.rows.others)]
+                    clips = self._clips(rows, each.rows.boxes, each.facts.duration)
                     seen[each.place] = SeenVideo(
                         video=video, clips=clips, duration=each.facts.duration
                     )
@@ -109,25 +123,37 @@ class ClipReader:
         """The regular clips of pieces of a video, as if each piece were a video of its own."""
         with open_video(video.path, end=video.end) as reader:
             for window in windows:
-                wanted = plan_window(reader.info, window, self.request)
-                pixels = cut_clips(reader, wanted, self.request.size)
-                boxes = np.array([box.as_row() for box in wanted.boxes], dtype=np.float32)  # (V, 7)
-                features = self.engine.features(pixels).numpy()
+                plans = {
+                    shape: plan_window(reader.info, window, replace(self.request, frames=shape[0]))
+                    for shape in self.request.shapes
+                }
+                cut = cut_plans(reader, [(each, size) for (_, size), each in plans.items()])
+                pixels = dict(zip(plans, cut, strict=True))
+                features = [
+                    engine.features(pixels[engine.spec.frames, engine.spec.size]).numpy()
+                    for engine in self.engines
+                ]
+                first = plans[self.request.shapes[0]]
+                boxes = np.array([box.as_row() for box in first.boxes], dtype=np.float32)  # (V, 7)
                 yield self._clips(features, boxes, window.end - window.start)
 
     def _clips(
         self,
-        features: Float[np.ndarray, "V D"],
+        features: Sequence[Float[np.ndarray, "V _"]],
         boxes: Float[np.ndarray, "V 7"],
         duration: float,
     ) -> VideoClips:
         """One video's rows as they would come out of a store."""
+        stored = [self._stored(each)[None] for each in features]  # each (1, V, D)
+        return self.form.clips(stored, boxes[None], np.array([duration]))
+
+    def _stored(self, features: Float[np.ndarray, "V D"]) -> Float[np.ndarray, "V D"]:
+        """Features as precise as a store keeps them."""
         with np.errstate(over="ignore"):
             stored = features.astype(self.manifest.dtype).astype(np.float32)
         if not np.isfinite(stored).all():
             raise RunError(f"a feature of {np.abs(features).max():g} does not fit the run's store")
-        places = paper_boxes(boxes[None], np.array([duration]))  # (1, V, 6)
-        return VideoClips(torch.from_numpy(stored)[None], torch.from_numpy(places))
+        return stored
 
 
 def plan_window(info: VideoInfo, window: Window, request: CutRequest) -> ClipPlan:
@@ -157,29 +183,28 @@ def spread_windows(duration: float, window: float, step: float) -> list[Window]:
 
 
 def open_backbone(config: ExtractConfig, *, seed: int = 0, device: str = "auto") -> ClipReader:
-    """A reader with a backbone by its name, without any run."""
+    """A reader with a backbone by its name, without any run; of several, side by side."""
     manifest, networks = plan(config, seed)
     made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
+    names = [spec.name for spec in manifest.backbones]
     return ClipReader(
         replace(manifest, made_by=made_by),
-        network=networks[0],
+        ModelConfig(features="+".join(names)) if len(names) > 1 else None,
+        networks=networks,
         device=device,
         workers=config.workers,
         timeout=config.timeout,
     )
 
 
-def load_same_backbone(manifest: Manifest) -> nn.Module:
+def load_same(manifest: Manifest, wanted: BackboneSpec) -> nn.Module:
     """The network that made a store; an error says in what the one that is here differs."""
-    wanted = manifest.backbone
     if wanted.name == IMPORTED:
         raise RunError(
             "the run's features were imported: no backbone is known that could make more"
         )
-    spec, network = load_backbone(
-        wanted.name, frames=wanted.frames, stride=wanted.stride, size=wanted.size
-    )
+    spec, network = load_as(wanted)
     if spec != wanted:
-        found = replace(manifest, backbone=spec)
-        raise RunError(f"the run's store was made {difference(manifest, found)}")
+        then, now = (replace(manifest, backbone=each, others=()) for each in (wanted, spec))
+        raise RunError(f"the run's store was made {difference(then, now)}")
     return network

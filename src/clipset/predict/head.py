@@ -24,7 +24,7 @@ from clipset.probes.networks import ClipProbe, SetProbe
 from clipset.probes.problem import Labelled
 from clipset.probes.suite import Features, ProbeName
 from clipset.progress import bar
-from clipset.sets.clips import VideoClips, feature_statistics
+from clipset.sets.clips import VideoClips, clip_statistics
 
 FORMAT = 1
 Row = tuple[Features, ProbeName]
@@ -132,7 +132,7 @@ def fit_head(
         features=best.features,
         probe=best.probe,
         classes=classes,
-        dim=train.random.features.shape[-1],
+        dim=made.dim,
         model=made.shape,
         mlp_hidden=config.mlp_hidden,
         temperature=temperature,
@@ -198,7 +198,7 @@ class _Maker:
         )
         self.encoder = None if model is None else model.encoder
         self.shape = ModelConfig() if model is None else model.config
-        self.statistics = feature_statistics(train.random.features)
+        self.statistics = clip_statistics(train.random)
 
     def network(self, row: Row) -> Network:
         """A function that makes a network: from the pre-trained encoder, or from a random start."""
@@ -219,10 +219,11 @@ def empty_network(
     row: Row, dim: int, classes: int, model: ModelConfig, mlp_hidden: int
 ) -> ClipProbe | SetProbe:
     """The network of a row before it has learned anything."""
+    channels = sum(model.dims) or dim  # of all backbones that saw a clip
     if row == ("backbone", "linear"):
-        return ClipProbe(dim, classes)
+        return ClipProbe(channels, classes)
     if row == ("backbone", "mlp"):
-        return ClipProbe(dim, classes, hidden=mlp_hidden, out=mlp_hidden // 4, dropout=0.1)
+        return ClipProbe(channels, classes, hidden=mlp_hidden, out=mlp_hidden // 4, dropout=0.1)
     return SetProbe(make_encoder(dim, model), classes, frozen=row == ("scale", "linear"))
 
 

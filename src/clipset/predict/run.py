@@ -13,6 +13,7 @@ import torch
 from clipset.config import build, fingerprint
 from clipset.errors import ClipsetError, ProbeError, RunError
 from clipset.features.store import FeatureStore, open_store
+from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
 from clipset.predict.clips import ClipReader, SeenVideo, spread_windows
@@ -23,7 +24,7 @@ from clipset.probes.problem import Labelled
 from clipset.progress import bar
 from clipset.representation import PARTS, Part, Representations, encode_clips
 from clipset.runs import read_run
-from clipset.sets.clips import read_clips
+from clipset.sets.reading import reader_for
 from clipset.training.checkpoint import load_model, read_card
 from clipset.videos.catalog import Catalog, read_catalog
 
@@ -88,7 +89,17 @@ class TrainedRun:
         self.folder = folder
         self.content = read_run(folder)
         self.store: FeatureStore = open_store(folder / "store")
-        self.reader = ClipReader(self.store.manifest, device=device, workers=workers)
+        self.device, self.workers = device, workers
+
+    @cached_property
+    def reader(self) -> ClipReader:
+        """What shows new videos to the backbones that the run's model wants to see."""
+        return ClipReader(self.store.manifest, self.shape, device=self.device, workers=self.workers)
+
+    @property
+    def shape(self) -> ModelConfig | None:
+        """The shape of the model, if the run has one."""
+        return None if self.model is None else self.model.config
 
     @cached_property
     def model(self) -> ScaleModel | None:
@@ -227,9 +238,10 @@ class TrainedRun:
         known = {video.id: video for video in self.catalog}
         videos = [known[self.store.ids[place]] for place in places]
         numbers = {name: number for number, name in enumerate(classes)}
+        read = reader_for(self.store, self.shape)
         return Labelled(
-            random=read_clips(self.store, "random", np.array(places)),
-            regular=read_clips(self.store, "regular", np.array(places)),
+            random=read("random", np.array(places)),
+            regular=read("regular", np.array(places)),
             classes=torch.tensor([numbers[video.label or ""] for video in videos]),
             groups=tuple(video.group for video in videos),
         )
@@ -254,6 +266,7 @@ def embed_videos(
     seen = reader.read(list_new_videos(videos).videos)
     good = [(each.video, each.clips) for each in seen if each.clips is not None]
     failed = {each.video.id: each.reason or "" for each in seen if each.clips is None}
+    durations = {each.video.id: each.duration for each in seen}
     counts = {clips.features.shape[1] for _, clips in good}
     if len(counts) > 1:
         raise RunError(
@@ -270,5 +283,9 @@ def embed_videos(
         labels=tuple(video.label for video, _ in good),
         splits=tuple(video.split for video, _ in good),
         vectors=torch.cat(vectors).numpy() if vectors else empty,
+        starts=tuple(0.0 for _ in good),
+        ends=tuple(durations[video.id] for video, _ in good),
+        windows=tuple(None for _ in good),
+        parts=("clip",) if encoder is None else parts,
         failed=failed,
     )

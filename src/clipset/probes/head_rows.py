@@ -42,7 +42,7 @@ def train_heads(job: Job, row: Row) -> Outcome:
         fit_heads(
             make, inputs, (chosen,), config, videos=videos, outputs=job.problem.outputs,
             schedule=epochs, epochs=best, seed=seed,
-        ).answer(test, job.problem.test.clips.present)[0]
+        ).answer(test, job.problem.test.clips.of_one.present)[0]
         for seed in job.seeds
     ]  # fmt: skip
     return Outcome(
@@ -91,7 +91,7 @@ def _to_choose_by(
         return inputs.regular[parts.check], kept, inputs.wanted[parts.check]
     named = job.problem.validation
     assert named is not None  # only then is there no part of the training videos
-    return represent(named.regular), named.regular.present, named.wanted
+    return represent(named.regular), named.regular.of_one.present, named.wanted
 
 
 def _stack(job: Job, row: Row) -> MakeStack:

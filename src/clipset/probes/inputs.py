@@ -12,7 +12,7 @@ from clipset.model.encoder import SetEncoder
 from clipset.probes.config import FitConfig
 from clipset.probes.heads import HeadInputs
 from clipset.probes.problem import Labelled
-from clipset.representation import CHUNK, Part, encode_clips
+from clipset.representation import CHUNK, Part, encode_clips, join_parts
 from clipset.sets.clips import VideoClips
 
 
@@ -31,7 +31,8 @@ def placed_inputs(train: Labelled) -> HeadInputs:
 
 def with_present(inputs: HeadInputs, train: Labelled) -> HeadInputs:
     """The same inputs with what is known of clips that are not there."""
-    return replace(inputs, present=train.random.present, regular_present=train.regular.present)
+    random, regular = train.random.of_one, train.regular.of_one
+    return replace(inputs, present=random.present, regular_present=regular.present)
 
 
 def placed(clips: VideoClips) -> Float[Tensor, "N V R"]:
@@ -47,13 +48,15 @@ def set_inputs(
     Each video's random clips are divided at random into sets of `config.clips`, `config.set_draws`
     times; `part` is `set` (one token for the set) or `token` (one for each clip).
     """
-    sets = divide_into_sets(train.random, config, Generator().manual_seed(seed))
+    clips = train.random
+    sets = divide_into_sets(clips.of_one, config, Generator().manual_seed(seed))
+    standard = encoder.standardise(clips.features, clips.sources)
     inputs = HeadInputs(
-        features=encoder.standardise(train.random.features),
+        features=replace(clips, features=standard).side_by_side.features,
         regular=encode_clips(encoder, train.regular, ("clip", part)),
         wanted=train.wanted,
         sets=sets,
-        tokens=encode_sets(encoder, train.random, sets, part),
+        tokens=encode_sets(encoder, clips, sets, part),
     )
     return with_present(inputs, train)
 
@@ -84,10 +87,9 @@ def encode_sets(
     found = []
     for low in range(0, len(clips), CHUNK):
         chosen = sets[low : low + CHUNK]  # (B, Q, K)
-        videos = torch.arange(low, low + len(chosen))[:, None, None]
-        encoding = encoder(
-            clips.features[videos, chosen].flatten(0, 1), clips.boxes[videos, chosen].flatten(0, 1)
-        )
-        tokens = encoding.clip_tokens if part == "token" else encoding.set_token[:, None]
+        videos = torch.arange(low, low + len(chosen)).repeat_interleave(chosen.shape[1])
+        tokens = join_parts(encoder, clips.pick(chosen.flatten(0, 1), videos), (part,))
+        if part == "set":
+            tokens = tokens[:, :1]
         found.append(tokens.unflatten(0, chosen.shape[:2]))
     return torch.cat(found)

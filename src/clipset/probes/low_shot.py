@@ -67,7 +67,7 @@ def run_low_shot(
     runs: dict[float, list[ProbeResult]] = {}
     videos: dict[float, int] = {}
     for fraction, part in nested_parts(catalog, fractions, seed).items():
-        problem = pose_problem(store, part)
+        problem = pose_problem(store, part, None if model is None else model.config)
         say(f"{fraction:.0%} of the labels: {len(problem.train)} training videos")
         runs[fraction] = run_probes(problem, model, config, seed=seed, rows=rows)
         videos[fraction] = len(problem.train)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.model.encoder import SetEncoder
+from clipset.model.sources import BySource
 from clipset.representation import join_parts
 from clipset.sets.clips import VideoClips
 
@@ -35,7 +36,8 @@ class ClipProbe(nn.Module):
         self.classify = nn.Linear(dim + (out if hidden else 0), classes)
 
     def forward(self, clips: VideoClips) -> Float[Tensor, "B V C"]:
-        features = self.norm(clips.features.flatten(0, 1)).view_as(clips.features)
+        given = clips.side_by_side.features
+        features = self.norm(given.flatten(0, 1)).view_as(given)
         if self.mlp is not None:
             features = torch.cat([features, self.mlp(features)], dim=-1)
         return self.classify(features)  # type: ignore[no-any-return]
@@ -48,7 +50,9 @@ class SetProbe(nn.Module):
         super().__init__()
         self.encoder = encoder.requires_grad_(not frozen)
         self.frozen = frozen
-        dim = encoder.project.in_features + encoder.project.out_features
+        project = encoder.project
+        channels = sum(project.dims) if isinstance(project, BySource) else project.in_features
+        dim = channels + project.out_features
         self.norm = nn.BatchNorm1d(dim, affine=False)
         self.classify = nn.Linear(dim, classes)
 

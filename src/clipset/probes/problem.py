@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -12,15 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clipset.errors import ProbeError
-from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.progress import say
-from clipset.sets.clips import VideoClips, read_clips
+from clipset.sets.clips import VideoClips
+from clipset.sets.reading import Read, reader_for
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.splits import keep_of_each
-
-Read = Callable[[Kind, Int[np.ndarray, " N"]], VideoClips]  # the clips of some videos
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +52,12 @@ class Labelled:
 
     def with_all_clips(self) -> Labelled:
         """The same videos with the regular clips behind the random ones, to learn from both."""
-        both = VideoClips(
-            torch.cat([self.random.features, self.regular.features], dim=1),
-            torch.cat([self.random.boxes, self.regular.boxes], dim=1),
-        )
-        return replace(self, random=both)
+        return replace(self, random=self.random.followed_by(self.regular))
+
+    @property
+    def side_by_side(self) -> Labelled:
+        """The same videos; a clip that several backbones saw is one clip with all its features."""
+        return replace(self, random=self.random.side_by_side, regular=self.regular.side_by_side)
 
 
 class HeldOut:
@@ -78,6 +75,11 @@ class HeldOut:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def side_by_side(self) -> HeldOut:
+        """The same videos; a clip that several backbones saw is one clip with all its features."""
+        return HeldOut(self.ids, self.clips.side_by_side, self._classes, self._targets)
 
     def judge(self, probabilities: Float[Tensor, "M C"]) -> Int[np.ndarray, "M 2"]:
         """True and predicted class of each video. Called once for each finished probe."""
@@ -109,14 +111,25 @@ class Problem:
         """Numbers that a probe gives for each clip."""
         return len(self.classes) or 1
 
+    @property
+    def side_by_side(self) -> Problem:
+        """The same problem; a clip that several backbones saw is one clip with all its features."""
+        validation = self.validation and self.validation.side_by_side
+        return replace(
+            self,
+            train=self.train.side_by_side,
+            test=self.test.side_by_side,
+            validation=validation,
+        )
+
 
 def pose_problem(
     store: FeatureStore, catalog: Catalog | None = None, model: ModelConfig | None = None
 ) -> Problem:
     """The problem that a catalog's labels (or targets) and splits pose.
 
-    Judged on `test`, else on `val`; where there are both, choices are made on `val`. Boxes
-    are those of the model that will see the clips.
+    Judged on `test`, else on `val`; where there are both, choices are made on `val`. Clips
+    are read as the model wants to see them.
     """
     if not len(store):
         why = store.failed[0].reason if store.failed else "it is empty"
@@ -138,8 +151,7 @@ def pose_problem(
     classes = () if numbers else tuple(sorted({v.label or "" for v in parts["train"].values()}))
     _refuse_strangers(parts[judged], classes)
     places = {name: number for number, name in enumerate(classes)}
-    model = model or ModelConfig()
-    read = partial(read_clips, store, boxes=model.boxes, box_numbers=model.box_numbers)
+    read = reader_for(store, model)
     return Problem(
         classes=classes,
         train=_labelled(read, parts["train"], places),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 from clipset.errors import ProbeError
 from clipset.model.scale import make_encoder
@@ -15,11 +16,13 @@ from clipset.probes.results import Row
 from clipset.probes.selection import count_epochs
 from clipset.probes.solved_rows import solve_classifier
 from clipset.representation import encode_clips
-from clipset.sets.clips import feature_statistics, mean_over_clips
+from clipset.sets.clips import clip_statistics, feature_statistics, mean_over_clips
 
 
 def run_row(job: Job, row: Row) -> Outcome:
-    """The predictions of one row."""
+    """The predictions of one row; of a backbone's features alone, each clip with all of them."""
+    if row[0] == "backbone" and row[1] != "transformer":
+        job = replace(job, problem=job.problem.side_by_side)
     if row[1] == "knn":
         return _knn(job, row)
     if row[1] in ("linear", "mlp", "attentive"):
@@ -40,7 +43,8 @@ def _knn(job: Job, row: Row) -> Outcome:
     else:
         encoder = job.trained_encoder()
         bank, queries = (
-            mean_over_clips(encode_clips(encoder, each), each.present) for each in (train, test)
+            mean_over_clips(encode_clips(encoder, each), each.of_one.present)
+            for each in (train, test)
         )
     if config.centre:
         middle = bank.mean(dim=0)
@@ -97,7 +101,7 @@ def _pretrained(job: Job, row: Row) -> Network:
 def _from_scratch(job: Job) -> Network:
     """The same architecture as the pre-trained one, from a random start."""
     dim = job.problem.train.random.features.shape[-1]
-    statistics = feature_statistics(job.problem.train.random.only_present())
+    statistics = clip_statistics(job.problem.train.random)
 
     def make() -> SetProbe:
         encoder = make_encoder(dim, job.model)

@@ -57,7 +57,7 @@ def _vectors(job: Job, row: Row, clips: VideoClips) -> Float[Tensor, "N R"]:
         return clips.features.flatten(1)
     if row[0] == "backbone":
         return mean_over_clips(clips.features, clips.present)
-    return mean_over_clips(encode_clips(job.trained_encoder(), clips), clips.present)
+    return mean_over_clips(encode_clips(job.trained_encoder(), clips), clips.of_one.present)
 
 
 def _vectors_to_choose_by(

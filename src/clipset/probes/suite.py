@@ -6,12 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
 from clipset.config import to_mapping, write_json
-from clipset.errors import ProbeError
+from clipset.errors import ProbeError, StoreError
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import ProbeConfig, RowName
@@ -31,6 +32,8 @@ from clipset.probes.results import (
 )
 from clipset.probes.rows import run_row
 from clipset.progress import bar
+from clipset.representation.encode import refuse_others
+from clipset.sets.clips import VideoClips
 
 __all__ = ["ROWS", "Features", "ProbeName", "ProbeResult", "run_probes", "run_suite"]
 ROW_OF: dict[RowName, Row] = {
@@ -123,12 +126,20 @@ def run_suite(
 
 
 def _refuse_other_backbone(problem: Problem, model: ScaleModel | None) -> None:
-    channels = problem.train.random.features.shape[-1]
-    if model is not None and model.encoder.project.in_features != channels:
-        raise ProbeError(
-            f"the store's features have {channels} channels, the model takes "
-            f"{model.encoder.project.in_features}; it was trained with another backbone"
-        )
+    if model is None:
+        return
+    try:
+        refuse_others(model.encoder, problem.train.random)
+    except StoreError as error:
+        raise ProbeError(str(error)) from None
+
+
+def _untrained(clips: VideoClips) -> ModelConfig:
+    """The default architecture for clips of this form."""
+    numbers = clips.boxes.shape[-1]
+    kind: Literal["paper", "official"] = "official" if numbers == 7 else "paper"
+    dims = clips.dims if clips.backbones > 1 else ()
+    return ModelConfig(dims=dims, boxes=kind, box_numbers=numbers)
 
 
 def _run(
@@ -179,7 +190,7 @@ def _run_once(
     job = Job(
         problem=problem,
         encoder=None if model is None else model.encoder,
-        model=ModelConfig() if model is None else model.config,
+        model=_untrained(problem.train.random) if model is None else model.config,
         config=config,
         seeds=seeds,
     )

@@ -19,7 +19,7 @@ class SetPair:
     """Two sets of each video of a batch that have no clip in common, and what is hidden of them.
 
     Where clips differ in number, `present` tells them from filler; where they come from several
-    backbones, `sources` numbers those.
+    backbones, `sources` numbers those, and a clip is in one of the sets with all its backbones.
     """
 
     features: Float[Tensor, "2 B V D"]
@@ -52,20 +52,22 @@ def draw_set_pair(
 ) -> SetPair:
     """Split each video's clips at random into two sets of `per_set`, and hide some of each.
 
-    A video with fewer clips than two sets need shares them out evenly; the rest is filler.
+    A video with fewer clips than two sets need shares them out evenly; the rest is filler. In a
+    mixed set a clip comes with all its backbones, each of which is hidden or not by itself.
     """
-    count, present = len(clips), clips.present
-    order = _draw_order(clips, generator)[:, : 2 * per_set]
+    one, count, present = clips.of_one, len(clips), clips.present
+    order = _draw_order(one, generator)[:, : 2 * per_set]
     chosen = order.view(count, 2, per_set).transpose(0, 1)  # (2, B, V)
     if present is not None:  # filler comes last: where there is some, a clip to each set in turn
         in_turn = order.view(count, per_set, 2).permute(2, 0, 1)
-        chosen = torch.where((clips.counts < 2 * per_set)[None, :, None], in_turn, chosen)
+        chosen = torch.where((one.counts < 2 * per_set)[None, :, None], in_turn, chosen)
+    chosen, size = clips.places(chosen), per_set * clips.backbones
     videos = torch.arange(count)[None, :, None]
     there = None if present is None else present[videos, chosen]
     return SetPair(
         features=clips.features[videos, chosen],
         boxes=clips.boxes[videos, chosen],
-        masked=draw_mask(count, per_set, mask_ratio, generator, rule=rule, present=there),
+        masked=draw_mask(count, size, mask_ratio, generator, rule=rule, present=there),
         present=there,
         sources=None if clips.sources is None else clips.sources[videos, chosen],
     )
@@ -73,8 +75,9 @@ def draw_set_pair(
 
 def draw_subset(clips: VideoClips, size: int, generator: Generator) -> VideoClips:
     """One random set of `size` clips of each video, or of as many as the shortest one has."""
-    order = _draw_order(clips, generator)
-    return clips.pick(order[:, : min(size, int(clips.counts.min()))])
+    one = clips.of_one
+    order = _draw_order(one, generator)
+    return clips.pick(order[:, : min(size, int(one.counts.min()))])
 
 
 def _draw_order(clips: VideoClips, generator: Generator) -> Int[Tensor, "B V"]:

@@ -27,6 +27,7 @@ class ModelCard:
     data: str = ""
     splits: tuple[str, ...] = ()
     validation: dict[str, Any] = field(default_factory=dict)
+    others: tuple[dict[str, Any], ...] = ()
     format: int = FORMAT
 
 
@@ -72,17 +73,18 @@ All settings:
 
 ## Licences
 
-The backbone's weights, which are not part of this folder: {licence} ({source}).
+The backbone's weights, which are not part of this folder: {licences}.
 The licence of the videos is not known to clipset.
 """
 
 
 def model_page(card: ModelCard) -> str:
     """The README.md of a model."""
-    weights = card.backbone.get("weights") or {}
+    backbones = (card.backbone, *card.others)
+    names = [str(each.get("name", "of its features")) for each in backbones]
     judged = card.validation
     return PAGE.format(
-        backbone=card.backbone.get("name", "of its features"),
+        backbone=" and ".join(names),
         dim=card.dim,
         boxes=card.model.box_numbers,
         data=card.data or "not recorded",
@@ -93,9 +95,14 @@ def model_page(card: ModelCard) -> str:
         fingerprint=card.fingerprint,
         validation=f"| validation | {_validation(judged)} |\n" if judged else "",
         settings="\n".join(f"| {name} | {value} |" for name, value in _settings(card)),
-        licence=weights.get("licence", "not recorded"),
-        source=weights.get("source", "source not recorded"),
+        licences="; ".join(_licence(each) for each in backbones),
     )
+
+
+def _licence(backbone: dict[str, Any]) -> str:
+    weights = backbone.get("weights") or {}
+    licence, source = weights.get("licence"), weights.get("source")
+    return f"{licence or 'not recorded'} ({source or 'source not recorded'})"
 
 
 def _validation(judged: dict[str, Any]) -> str:

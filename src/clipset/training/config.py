@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clipset.config import to_mapping
+from clipset.config import settled
 from clipset.errors import TrainingError
 from clipset.model.config import ModelConfig
 from clipset.training.presets import apply_preset
@@ -87,4 +87,4 @@ WITHOUT_EFFECT = ("validate_every", "keep", "in_memory", "tensorboard")  # on th
 
 def held(config: PretrainConfig) -> dict[str, Any]:
     """The settings that decide the weights: a run goes on only if these are the same."""
-    return {k: v for k, v in to_mapping(config).items() if k not in WITHOUT_EFFECT}
+    return {k: v for k, v in settled(config).items() if k not in WITHOUT_EFFECT}

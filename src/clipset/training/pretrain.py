@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.scale import ScaleModel
 from clipset.progress import say
+from clipset.sets.reading import form_for
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import load_model, read_card, save_model
 from clipset.training.config import PretrainConfig, held
@@ -44,8 +46,9 @@ def pretrain(
 
     Under torchrun, or where torch.distributed is set up, all processes train one model together.
     """
-    config = config or PretrainConfig()
     with join_ranks(device) as ranks:
+        given = config or PretrainConfig()
+        config = ranks.agree(lambda: with_dims(given, store))
         videos = ranks.agree(lambda: videos_to_learn_from(store, config, ranks))
         card = _card(store, videos, config, seed)
         if ranks.agree(lambda: _is_trained(folder, card)):
@@ -64,6 +67,18 @@ def pretrain(
         return run.trained.to("cpu").eval()
 
 
+def with_dims(config: PretrainConfig, store: FeatureStore) -> PretrainConfig:
+    """The same settings with the widths of the store's features, where several form one set."""
+    model = config.model
+    dims = form_for(store.manifest, model).dims(store.manifest)
+    if model.dims and model.dims != dims:
+        raise TrainingError(
+            f"dims {model.dims} are not those of the store's features {model.features!r} "
+            f"({dims or 'one kind'}); leave dims out, and name the backbones in features, as a,b"
+        )
+    return replace(config, model=replace(model, dims=dims))
+
+
 def videos_to_learn_from(store: FeatureStore, config: PretrainConfig, ranks: Ranks) -> np.ndarray:
     """The places of the videos, once all that could fail later has been looked at."""
     if store.pending:
@@ -75,7 +90,8 @@ def videos_to_learn_from(store: FeatureStore, config: PretrainConfig, ranks: Ran
     videos = ssl_videos(store, config.ssl_split)
     if len(videos) < 2:
         raise TrainingError(f"contrast needs at least 2 videos to learn from, got {len(videos)}")
-    available = int(store.random.count[videos].min())
+    bins = form_for(store.manifest, config.model).bins
+    available = int(store.random.count[videos].min()) * bins
     if available < 2 * config.clips_per_set:
         raise TrainingError(
             f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
@@ -97,11 +113,14 @@ def _source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> 
 
 def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:
     rows = [store.entries[place].checksum for place in videos]
+    form = form_for(store.manifest, config.model)
+    first, *others = form.specs(store.manifest)
     return ModelCard(
-        dim=store.manifest.backbone.dim,
+        dim=form.dim(store.manifest),
         model=config.model,
         training=to_mapping(config),
-        backbone=to_mapping(store.manifest.backbone),
+        backbone=to_mapping(first),
+        others=tuple(to_mapping(spec) for spec in others),
         videos=len(videos),
         split=config.ssl_split,
         seed=seed,

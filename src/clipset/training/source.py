@@ -10,9 +10,8 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +20,9 @@ from torch import Tensor
 
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.sets.clips import VideoClips, read_clips
+from clipset.sets.clips import VideoClips
 from clipset.sets.draw import SetPair, draw_batches, draw_set_pair, draw_set_size
+from clipset.sets.reading import form_for, reader_for
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import Ranks
 
@@ -43,23 +43,28 @@ class ClipSource:
         in_memory: bool | None = None,
     ) -> None:
         self.videos = videos
-        self._read_clips = partial(
-            read_clips, store, "random", boxes=model.boxes, box_numbers=model.box_numbers
-        )
-        counts = store.random.count[videos]
+        self._read_clips = reader_for(store, model)
+        form = form_for(store.manifest, model)
+        counts = store.random.count[videos] * form.bins
         self.most, self.unequal = int(counts.max()), bool((counts < counts.max()).any())
-        size = len(videos) * self.most * store.manifest.backbone.dim * 4
+        width = sum(spec.dim for spec in form.specs(store.manifest)) // form.bins
+        size = len(videos) * self.most * width * 4
         self.in_memory = size < free_memory() / 2 if in_memory is None else in_memory
         whole = self.read(videos) if self.in_memory else None
-        moments, kept = Moments(), []
+        self.dims = form.dims(store.manifest)
+        moments, kept = [Moments() for _ in self.dims or (0,)], []
         for low in range(0, len(videos), CHUNK):
             places = torch.arange(low, min(low + CHUNK, len(videos)))
             clips = whole.of(places) if whole else self.read(videos[low:][:CHUNK])
-            moments.add(clips.only_present())
+            for number, each in enumerate(moments):
+                each.add(_features_of(clips, number))
             kept.append(_numbered(clips))
         self.features = whole.features if whole else None
         self.places = _join(kept)
-        self.mean, self.std = moments.mean, moments.std
+        self.mean, self.std = (
+            torch.stack(rows) if self.dims else rows[0]
+            for rows in ([each.mean for each in moments], [each.std for each in moments])
+        )
 
     def __len__(self) -> int:
         return len(self.videos)
@@ -67,11 +72,11 @@ class ClipSource:
     @property
     def dim(self) -> int:
         """The width of a feature."""
-        return len(self.mean)
+        return self.mean.shape[-1]
 
     def read(self, videos: Int[np.ndarray, " B"]) -> VideoClips:
         """The clips of some videos, filled up to the most that any of all the videos has."""
-        clips = self._read_clips(videos)
+        clips = self._read_clips("random", videos)
         return clips.fill_up(self.most) if self.unequal else clips
 
     def batches(
@@ -201,6 +206,14 @@ def _free_memory_of_machine() -> int:
         return 4 * 2**30
 
 
+def _features_of(clips: VideoClips, number: int) -> Float[Tensor, "M D"]:
+    """The features of all clips that are there, of one of the backbones."""
+    if clips.backbones == 1 or clips.sources is None:
+        return clips.only_present()
+    own = clips.sources == number
+    return clips.features[own if clips.present is None else own & clips.present]
+
+
 def _numbered(clips: VideoClips) -> VideoClips:
     """The same clips with their numbers in place of the features: what chance decides on."""
     count, available = clips.features.shape[:2]
@@ -210,12 +223,13 @@ def _numbered(clips: VideoClips) -> VideoClips:
 
 def _join(parts: list[VideoClips]) -> VideoClips:
     """Clips of more and more videos as one."""
-    columns = {
+    columns: dict[str, list[Any]] = {
         field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])
     }
-    return VideoClips(
-        **{n: torch.cat(c) if isinstance(c[0], Tensor) else c[0] for n, c in columns.items()}
-    )
+    joined: dict[str, Any] = {
+        n: torch.cat(c) if isinstance(c[0], Tensor) else c[0] for n, c in columns.items()
+    }
+    return VideoClips(**joined)
 
 
 def _part(pair: SetPair, part: slice) -> SetPair:

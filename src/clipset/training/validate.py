@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +15,8 @@ from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
-from clipset.sets.clips import VideoClips, read_clips
+from clipset.sets.clips import VideoClips, mean_over_clips
+from clipset.sets.reading import reader_for
 from clipset.training.source import tensors_of
 from clipset.videos.catalog import Video
 from clipset.videos.splits import assign_splits
@@ -33,10 +33,8 @@ class Validation:
         bank, asked, self.judged_on = validation_videos(store, seed=seed)
         names = sorted({video.label or "" for video in bank.values()})
         numbers = {name: number for number, name in enumerate(names)}
-        read = partial(
-            read_clips, store, "regular", boxes=model.boxes, box_numbers=model.box_numbers
-        )
-        self.bank, self.asked = read(np.array(list(bank))), read(np.array(list(asked)))
+        read = reader_for(store, model)
+        self.bank, self.asked = (read("regular", np.array(list(each))) for each in (bank, asked))
         self.classes = torch.tensor([numbers[video.label or ""] for video in bank.values()])
         self.answers = torch.tensor([numbers.get(v.label or "", -1) for v in asked.values()])
 
@@ -96,8 +94,10 @@ def _pooled(model: ScaleModel, clips: VideoClips, device: torch.device) -> Float
     """The mean clip feature next to the set token, as in the representation."""
     found = []
     for places in torch.arange(len(clips)).split(CHUNK):
-        some = tensors_of(clips.of(places), device)
-        encoding = model.encode(**some)
-        mean = model.encoder.standardise(some["features"]).mean(dim=1)
+        some = clips.of(places).to(device)
+        encoding = model.encode(**tensors_of(some, device))
+        features = model.encoder.standardise(some.features, some.sources)
+        seen = replace(some, features=features).side_by_side
+        mean = mean_over_clips(seen.features, seen.present)
         found.append(torch.cat([mean, encoding.set_token], dim=1).cpu())
     return torch.cat(found)

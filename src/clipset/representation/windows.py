@@ -1,0 +1,57 @@
+"""Long videos: a set for each window of time, next to one for the whole."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from clipset.errors import StoreError
+from clipset.features.ledger import Kind
+from clipset.features.store import FeatureStore
+from clipset.sets.clips import VideoClips
+from clipset.sets.reading import ClipForm, read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a video (None: all of it) and the rows of the clips whose middle lies in it."""
+
+    video: int
+    start: float
+    end: float
+    window: int | None = None
+    rows: tuple[int, ...] = ()
+
+
+def cut_windows(store: FeatureStore, kind: Kind, window: float) -> list[Span]:
+    """Each video as a whole, then its windows that have clips, if it is longer than one."""
+    if not window > 0:
+        raise StoreError(f"a window must be longer than 0 s, got {window}")
+    table = store.table(kind)
+    spans = []
+    for place, entry in enumerate(store.entries):
+        rows = table.first[place] + np.arange(table.count[place])
+        spans.append(Span(place, 0.0, entry.duration, None, tuple(rows.tolist())))
+        count = math.ceil(entry.duration / window)
+        middles = table.boxes[rows, :2].astype(np.float64).mean(axis=1)
+        numbers = np.clip(middles // window, 0, max(count - 1, 0)).astype(np.int64)
+        for number in np.unique(numbers) if count > 1 else ():
+            low, high = number * window, min((number + 1) * window, entry.duration)
+            inside = tuple(rows[numbers == number].tolist())
+            spans.append(Span(place, low, high, int(number), inside))
+    return spans
+
+
+def read_spans(store: FeatureStore, form: ClipForm, spans: list[Span], kind: Kind) -> VideoClips:
+    """The clips of some spans with equally many; to the model each span is a video of its own."""
+    rows = np.array([span.rows for span in spans])  # (N, V)
+    ids = [store.ids[span.video] for span in spans]
+    features = [read_rows(store, kind, rows, name, ids) for name in form.names]
+    starts = np.array([span.start for span in spans], dtype=np.float32)
+    lengths = np.array([span.end for span in spans], dtype=np.float32) - starts
+    boxes = store.table(kind).boxes[rows].astype(np.float32)  # (N, V, 7)
+    times = boxes[..., :2] - starts[:, None, None]
+    boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
+    return form.clips(features, boxes, lengths)
