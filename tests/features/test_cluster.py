@@ -1,10 +1,5 @@
 """Ray gives the same bytes as one machine."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,40 +74,3 @@ def test_an_error_on_an_actor_comes_as_it_was_raised(
 ) -> None:
     with pytest.raises(ClipsetError, match="abacus"):
         extract_on_ray(small_store.catalog, tmp_path / "store", SMALL, device="abacus")
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from tests.conftest import SMALL
-from clipset.features import writer
-from clipset.features.cluster import extract_on_ray
-from clipset.videos.catalog import read_catalog
-writer.COMMIT_SECONDS = 0.0
-extract_on_ray(read_catalog(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
-"""
-
-
-def count_done(folder: Path) -> int:
-    try:
-        return len(FeatureStore(folder))
-    except ClipsetError:  # not begun
-        return 0
-
-
-def test_a_killed_extraction_on_ray_goes_on_and_ends_with_the_same_bytes(
-    small_store: FeatureStore, tmp_path: Path
-) -> None:
-    root = Path(__file__).parents[2]
-    source, folder = small_store.folder / "catalog.csv", tmp_path / "store"
-    child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(source), str(folder)],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
-    )
-    while child.poll() is None and count_done(folder) < 6:
-        time.sleep(0.02)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    extract(small_store.catalog, folder, SMALL)
-    assert store_digest(folder) == store_digest(small_store.folder)

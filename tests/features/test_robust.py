@@ -147,50 +147,6 @@ def test_ctrl_c_ends_with_130_without_orphans_and_the_store_goes_on(
     assert store_digest(folder) == store_digest(small_store.folder)
 
 
-FORKED = """
-import os, random, sys, time
-from dataclasses import replace
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from tests.conftest import SMALL
-from clipset.features import writer
-from clipset.features.extract import extract
-from clipset.videos.catalog import read_catalog
-writer.COMMIT_SECONDS = 0.0
-catalog, folder, workers = read_catalog(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
-moments = random.Random(int(sys.argv[5]))
-kills = 0
-while kills < int(sys.argv[4]):
-    child = os.fork()
-    if child == 0:
-        extract(catalog, folder, replace(SMALL, workers=workers))
-        os._exit(0)
-    time.sleep(moments.uniform(0.0, float(sys.argv[6])))
-    os.kill(child, 9)
-    killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
-    kills += 1
-    if not killed:
-        break
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-@pytest.mark.parametrize(("workers", "kills", "longest"), [(0, 20, 0.6), (2, 3, 6.0)])
-def test_kills_at_random_moments_change_no_byte(
-    workers: int, kills: int, longest: float, small_store: FeatureStore, tmp_path: Path
-) -> None:
-    words = [small_store.folder / "catalog.csv", tmp_path / "store", workers, kills, 1, longest]
-    subprocess.run(
-        [sys.executable, "-c", FORKED, *map(str, words), "--quiet"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
-        check=True,
-    )
-    extract(small_store.catalog, tmp_path / "store", SMALL)
-    assert store_digest(tmp_path / "store") == store_digest(small_store.folder)
-
-
 BAD_WORKER = """
 import ctypes, os, signal, sys, time
 import numpy as np

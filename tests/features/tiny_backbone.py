@@ -28,6 +28,7 @@ class Watched(Tiny):
             seen.write(".")
         time.sleep(0.002)
         while clips.mean() > WHITE and (HERE / "hold").exists():
+            (HERE / "waiting").touch()
             time.sleep(0.01)
         return super().forward(clips)
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from clipset.backbones.engine import Engine, open_engine
+from clipset.backbones.own import absolute_name
 from clipset.backbones.registry import load_backbone
 from clipset.errors import ClipsetError, ConfigError, StoreError
 from clipset.features.child import Cutter
@@ -57,9 +58,17 @@ class Looker:
     """An actor: it has a backbone and cuts and looks at the videos it is given."""
 
     def __init__(
-        self, manifest: Manifest, *, engine: str, device: str, threads: int, timeout: float
+        self,
+        manifest: Manifest,
+        backbone: str,
+        *,
+        engine: str,
+        device: str,
+        threads: int,
+        timeout: float,
     ) -> None:
         self.manifest, self.device, self.timeout = manifest, device, timeout
+        self.backbone = backbone
         self.wanted, self.threads = engine, threads
         self.engine: Engine | None = None
         self.lock = threading.Lock()
@@ -84,7 +93,7 @@ class Looker:
             torch.set_num_threads(self.threads)
             asked = self.manifest.backbone
             spec, network = load_backbone(
-                asked.name, frames=asked.frames, stride=asked.stride, size=asked.size
+                self.backbone, frames=asked.frames, stride=asked.stride, size=asked.size
             )
             if spec != asked:
                 found = replace(self.manifest, backbone=spec)
@@ -149,6 +158,7 @@ def _start_actors(
     def start(engine: str) -> Any:
         return actor.remote(
             writer.manifest,
+            absolute_name(config.backbone),
             engine=engine,
             device=device,
             threads=torch.get_num_threads(),
