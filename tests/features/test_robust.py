@@ -88,7 +88,8 @@ def start_extraction(
 ) -> subprocess.Popen[str]:
     """The command itself, in a session of its own; every video is committed at once."""
     program = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "from clipset.features import extract, writer\n"
         "from clipset import cli\n"
         "writer.COMMIT_SECONDS = 0.0\n"

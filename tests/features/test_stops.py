@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 from tests.conftest import SMALL, write_video
-from tests.features import killer, tiny_backbone
+from tests.features import stopper, tiny_backbone
 
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, store_digest, verify_store
@@ -50,18 +50,18 @@ class Scene:
         self.config = replace(SMALL, backbone=f"{folder / 'watched.py'}:make_watched")
         self.whole = extract(self.catalog, folder / "whole", self.config).folder
 
-    def kill(self, store: Path, *, workers: int, kills: int, address: str = "") -> int:
-        """Kill an extraction so often, each time before its end; the kills that landed."""
+    def stop(self, how: str, store: Path, workers: int, times: int, address: str = "") -> int:
+        """Stop an extraction so often, each time before its end; the stops that landed."""
         (self.folder / "hold").touch()
-        words = [self.folder / "catalog.csv", store, self.config.backbone, workers, kills, 0]
-        program = [sys.executable, killer.__file__, *map(str, words), *([address] * bool(address))]
+        words = [how, self.folder / "catalog.csv", store, self.config.backbone, workers, times, 0]
+        program = [sys.executable, stopper.__file__, *map(str, words), *([address] * bool(address))]
         path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
         done = subprocess.run(
             program, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
             check=True,
         )  # fmt: skip
         (self.folder / "hold").unlink()
-        return done.stdout.count("killed after")
+        return done.stdout.count("stopped after")
 
     def resume(self, store: Path) -> None:
         """Go on to the end; it must be as if nothing had happened."""
@@ -80,7 +80,15 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 def test_kills_at_random_moments_change_no_byte(
     workers: int, kills: int, scene: Scene, tmp_path: Path
 ) -> None:
-    assert scene.kill(tmp_path / "store", workers=workers, kills=kills) == kills
+    assert scene.stop("kill", tmp_path / "store", workers, kills) == kills
+    scene.resume(tmp_path / "store")
+
+
+@pytest.mark.parametrize(("workers", "times"), [(0, 20), (2, 2)])
+def test_ctrl_c_at_random_moments_always_ends_with_130_and_changes_no_byte(
+    workers: int, times: int, scene: Scene, tmp_path: Path
+) -> None:
+    assert scene.stop("interrupt", tmp_path / "store", workers, times) == times
     scene.resume(tmp_path / "store")
 
 
@@ -97,5 +105,5 @@ def address() -> Iterator[str]:
 def test_kills_at_random_moments_change_no_byte_on_ray(
     scene: Scene, address: str, tmp_path: Path
 ) -> None:
-    assert scene.kill(tmp_path / "store", workers=0, kills=3, address=address) == 3
+    assert scene.stop("kill", tmp_path / "store", 0, 3, address) == 3
     scene.resume(tmp_path / "store")
