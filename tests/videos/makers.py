@@ -192,3 +192,28 @@ def make_many_frames(path: Path, count: int = 100_000) -> Path:
             packet.stream = stream
             container.mux(packet)
     return path
+
+
+def make_long_video(
+    path: Path, *, seconds: int = 3600, rate: int = 5, size: tuple[int, int] = (1280, 720)
+) -> Path:
+    """A long video, made of a few seconds that repeat; a keyframe every few seconds."""
+    with av.open(str(path), "w") as container:
+        options = {"preset": "ultrafast", "x264-params": "bframes=0:scenecut=0"}
+        stream = container.add_stream("libx264", rate=rate, options=options)
+        stream.width, stream.height = size
+        stream.pix_fmt, stream.gop_size = "yuv420p", 2 * rate
+        pictures = [numbered(number, *size) for number in range(2 * rate)]
+        frames = [av.VideoFrame.from_ndarray(picture, format="rgb24") for picture in pictures]
+        made = [packet for frame in frames for packet in stream.encode(frame)]
+        made += stream.encode()
+        contents = [bytes(packet) for packet in made]
+        for number in range(seconds * rate):
+            packet = av.Packet(contents[number % len(contents)])
+            packet.pts = packet.dts = number
+            packet.duration = 1
+            packet.time_base = Fraction(1, rate)
+            packet.is_keyframe = number % len(contents) == 0
+            packet.stream = stream
+            container.mux(packet)
+    return path

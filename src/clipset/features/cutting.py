@@ -12,8 +12,11 @@ from torch import Tensor
 
 from clipset.clips.config import Sampling
 from clipset.clips.cut import cut_clips
-from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
+from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.videos.decode import open_video
+
+WHOLE_BYTES = 128 << 20  # up to this, all clips of a video are cut at once
+PIECE_BYTES = 48 << 20  # of a piece, if not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +42,20 @@ class CutFacts:
     frames_expected: int | None
     frames_found: int
     frames_missing: int
+    fingerprint: tuple[int, int, int] = (0, 0, 0)
+    piece: int = 0
+    pieces: int = 1
+    clips: tuple[int, ...] | None = None  # those of this piece, if there are several
+
+    @property
+    def clips_here(self) -> int:
+        """How many clips this piece has."""
+        return self.random_clips + self.regular_clips if self.clips is None else len(self.clips)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutVideo:
-    """The clips of one video, random ones first, ready for a backbone."""
+    """The clips of one video, or a piece of them, random ones first, ready for a backbone."""
 
     facts: CutFacts
     boxes: Float[np.ndarray, "V 7"]
@@ -52,9 +64,13 @@ class CutVideo:
 
 
 def cut_video(
-    video_id: str, path: Path, request: CutRequest, *, end: float | None = None
+    video_id: str, path: Path, request: CutRequest, *, end: float | None = None, piece: int = 0
 ) -> CutVideo:
-    """Decode a video once (up to `end` seconds) and cut all its clips. Raises VideoError."""
+    """Decode a video once (up to `end` seconds) and cut all its clips. Raises VideoError.
+
+    If they would take too much memory, the clips are cut in pieces, each of those that are next in
+    time; then this is one of them.
+    """
     with open_video(path, end=end) as video:
         info = video.info
         random = sample_random_clips(
@@ -65,7 +81,9 @@ def cut_video(
             generator=video_generator(request.seed, video_id),
         )
         regular = regular_clips(info, request.sampling, span=request.span, frames=request.frames)
-        plan = random + regular
+        whole = random + regular
+        pieces = clips_of_pieces(whole, request.frames * 3 * request.size**2)
+        plan = whole if len(pieces) == 1 else whole.only(pieces[piece])
         pixels = cut_clips(video, plan, request.size)
         facts = CutFacts(
             random_clips=len(random),
@@ -76,10 +94,23 @@ def cut_video(
             frames_expected=info.expected_frames,
             frames_found=video.frames_in_file,
             frames_missing=video.frames_missing,
+            fingerprint=video.fingerprint,
+            piece=piece,
+            pieces=len(pieces),
+            clips=None if len(pieces) == 1 else pieces[piece],
         )
         boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
         times = info.frame_times[plan.frames].astype(np.float32)  # (V, T)
     return CutVideo(facts=facts, boxes=boxes, times=times, pixels=pixels)
+
+
+def clips_of_pieces(plan: ClipPlan, clip_bytes: int) -> list[tuple[int, ...]]:
+    """The numbers of the clips of each piece: all in one, or many small ones in order of time."""
+    if len(plan) * clip_bytes <= WHOLE_BYTES:
+        return [tuple(range(len(plan)))]
+    order = np.lexsort((plan.frames[:, -1], plan.frames[:, 0])).tolist()
+    most = max(PIECE_BYTES // clip_bytes, 1)
+    return [tuple(order[first : first + most]) for first in range(0, len(order), most)]
 
 
 def to_buffers(cut: CutVideo) -> list[memoryview]:
@@ -90,13 +121,15 @@ def to_buffers(cut: CutVideo) -> list[memoryview]:
 
 def from_buffer(content: bytearray, facts: CutFacts, request: CutRequest) -> CutVideo:
     """A cut video from the bytes of `to_buffers`."""
-    clips = facts.random_clips + facts.regular_clips
+    clips = facts.clips_here
     split = clips * 7 * 4
     times_end = split + clips * request.frames * 4
     shape = (clips, request.frames, 3, request.size, request.size)
+    boxes = np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7)
+    times = np.frombuffer(content, np.float32, clips * request.frames, split).reshape(clips, -1)
     return CutVideo(
         facts=facts,
-        boxes=np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7),
-        times=np.frombuffer(content, np.float32, clips * request.frames, split).reshape(clips, -1),
+        boxes=boxes.copy(),  # these are kept, and must not keep the pixels
+        times=times.copy(),
         pixels=torch.frombuffer(content, dtype=torch.uint8, offset=times_end).reshape(shape),
     )

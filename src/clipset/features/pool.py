@@ -6,9 +6,10 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 
 from clipset.errors import ClipsetError
-from clipset.features.child import Cutter, Outcome
+from clipset.features.child import Cutter, Outcome, in_pieces
 from clipset.features.cutting import CutRequest, cut_video
 from clipset.videos.catalog import Video
 
@@ -19,16 +20,20 @@ def cut_videos(
 ) -> Iterator[Iterator[Outcome]]:
     """Cut videos in worker processes (0: in this one); outcomes come as they are ready."""
     if workers == 0:
-        yield (_cut_here(place, video, request) for place, video in enumerate(videos))
+        yield (
+            outcome
+            for place, video in enumerate(videos)
+            for outcome in in_pieces(partial(_cut_here, place, video, request))
+        )
         return
     pool = _Pool(videos, request, min(workers, max(len(videos), 1)), timeout)
     with closing(pool):
         yield pool.outcomes()
 
 
-def _cut_here(place: int, video: Video, request: CutRequest) -> Outcome:
+def _cut_here(place: int, video: Video, request: CutRequest, piece: int) -> Outcome:
     try:
-        return Outcome(place, cut_video(video.id, video.path, request, end=video.end))
+        return Outcome(place, cut_video(video.id, video.path, request, end=video.end, piece=piece))
     except ClipsetError as error:
         return Outcome(place, None, str(error))
 
@@ -53,12 +58,15 @@ class _Pool:
             thread.start()
 
     def outcomes(self) -> Iterator[Outcome]:
-        """One outcome for each video."""
-        for _ in self.videos:
+        """The outcomes of all videos, as they come."""
+        left = len(self.videos)
+        while left:
             outcome = self.ready.get()
             if isinstance(outcome, BaseException):
                 raise outcome
+            left -= outcome.last
             yield outcome
+            del outcome  # do not hold a video's clips while waiting for the next
 
     def close(self) -> None:
         """End the workers, finished or not."""
@@ -78,7 +86,10 @@ class _Pool:
                     place, video = next(self.todo, (None, None))
                 if place is None or video is None:
                     break
-                self.ready.put(cutter.cut(place, video))
+                for outcome in cutter.cut(place, video):
+                    self.ready.put(outcome)
+                    if self.closed.is_set():
+                        break
         except BaseException as error:
             if not self.closed.is_set():
                 self.ready.put(error)

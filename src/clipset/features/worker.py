@@ -32,6 +32,7 @@ class Order(msgspec.Struct):
     id: str
     path: bytes  # names of files need not be text
     end: float | None = None
+    piece: int = 0
 
 
 class Answer(msgspec.Struct):
@@ -46,11 +47,13 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     """Cut videos until there are no more orders."""
     job = msgspec.json.decode(orders.readline(), type=Job)
     _limit_memory(job.memory_bytes)
+    _send(answers, Answer())  # ready: the time of a video does not begin before
     for line in orders:
         order = msgspec.json.decode(line, type=Order)
         _limit_time(job.timeout)
         try:
-            cut = cut_video(order.id, Path(os.fsdecode(order.path)), job.request, end=order.end)
+            path = Path(os.fsdecode(order.path))
+            cut = cut_video(order.id, path, job.request, end=order.end, piece=order.piece)
         except ClipsetError as error:
             _send(answers, Answer(reason=str(error)))
         except Exception as error:
@@ -58,6 +61,8 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
         else:
             buffers = to_buffers(cut)
             _send(answers, Answer(facts=cut.facts, bytes=sum(map(len, buffers))), buffers)
+            del cut, buffers  # a worker that waits holds no clips
+        _limit_time(0.0)
 
 
 def _send(answers: BinaryIO, answer: Answer, buffers: list[memoryview] | None = None) -> None:
@@ -74,9 +79,9 @@ def _reason(error: Exception) -> str:
 
 
 def _limit_time(seconds: float) -> None:
-    """End a worker that hangs even if nobody watches it any more."""
+    """End a worker that hangs even if nobody watches it any more; 0: it has nothing to do."""
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds + 10.0)
+        signal.setitimer(signal.ITIMER_REAL, seconds + 10.0 if seconds else 0.0)
 
 
 def _limit_memory(limit: int) -> None:

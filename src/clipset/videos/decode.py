@@ -76,6 +76,11 @@ class VideoReader:
         return len(self._decoder.scan.times)
 
     @property
+    def fingerprint(self) -> tuple[int, int, int]:
+        """What tells the file from another one, or from itself after a change."""
+        return self._decoder.file.status
+
+    @property
     def frames_found(self) -> int:
         """How many of the frames that were asked for really decoded."""
         return len(self._found)
