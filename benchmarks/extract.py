@@ -97,7 +97,7 @@ class Contest:
         )
         self.plans = {video.id: plan_of(video, self.request) for video in catalog}
         first = catalog.videos[0]
-        self.ready = cut_video(first.id, first.path, self.request).pixels
+        self.ready = next(cut_video(first.id, first.path, self.request)).pixels
         self.rounds = 0
 
     def load(self) -> tuple[BackboneSpec, nn.Module]:

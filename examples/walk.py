@@ -36,7 +36,7 @@ def walk(
     store = open_store(out / "store")
     model = pretrain(store, out / "model", pretraining, seed=seed)  # masked clips, set contrast
 
-    results = run_probes(pose_problem(store), model, probing, seed=seed)
+    results = run_probes(pose_problem(store, model=model.config), model, probing, seed=seed)
     for result in results:
         low, high = result.interval
         row = f"{result.features} {result.probe}"

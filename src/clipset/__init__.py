@@ -1,1 +1,24 @@
 """clipset: learn from sets of clips, and get better video features from any frozen backbone."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clipset.predict.run import load_run
+    from clipset.training.checkpoint import from_pretrained, save_pretrained
+
+__all__ = ["from_pretrained", "load_run", "save_pretrained"]
+_WHERE = {
+    "from_pretrained": "clipset.training.checkpoint",
+    "load_run": "clipset.predict.run",
+    "save_pretrained": "clipset.training.checkpoint",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Nothing heavy is imported before it is used."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'clipset' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -16,6 +16,8 @@ import msgspec
 from clipset.errors import ConfigError
 
 T = TypeVar("T")
+ADDED = {"added": True}
+"""Metadata of a field that a type got later: left out of `settled` where it has its default."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -42,9 +44,28 @@ def to_mapping(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
+def settled(value: Any) -> Any:
+    """`to_mapping` as it was before fields were added that have their default here.
+
+    So what was made before a type grew keeps its fingerprint, and older versions can read it.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        kept = {field.name: getattr(value, field.name) for field in fields}
+        for field in fields:
+            if field.metadata.get("added") and kept[field.name] == field.default:
+                del kept[field.name]
+        return {name: settled(inner) for name, inner in kept.items()}
+    if isinstance(value, Mapping):
+        return {key: settled(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [settled(inner) for inner in value]
+    return to_mapping(value)
+
+
 def fingerprint(*values: Any) -> str:
     """A short name for the content of `values`: equal content, equal name, on any machine."""
-    canonical = msgspec.json.encode([to_mapping(value) for value in values], order="sorted")
+    canonical = msgspec.json.encode([settled(value) for value in values], order="sorted")
     return hashlib.sha256(canonical).hexdigest()[:16]
 
 

@@ -45,6 +45,10 @@ class TrainingError(ClipsetError):
     """A training run that cannot start or go on."""
 
 
+class OtherRankError(TrainingError):
+    """What ends this process is an error of another one, which says it."""
+
+
 class ProbeError(ClipsetError):
     """A probe that has nothing to learn from or to be judged by."""
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from clipset.config import build, read_toml
+from clipset.config import build, read_toml, to_mapping
 from clipset.errors import ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
+from clipset.videos.protocols import DataConfig
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,8 @@ class Recipe:
 
     test_fraction: float = 0.25
     """share of the labelled videos set aside for the test, where the catalog says nothing"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """which videos there are, and who is judged"""
     extract: ExtractConfig = field(default_factory=ExtractConfig)
     """how features are made"""
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
@@ -39,6 +44,29 @@ def read_recipe(path: Path | None, changes: Sequence[str] = ()) -> Recipe:
     for change in changes:
         _apply(tables, change)
     return build(Recipe, tables, str(path) if path else "recipe")
+
+
+def overlay(base: C, given: C, usual: C) -> C:
+    """The settings of `base`, but for those of `given` that are not the usual ones."""
+    settings: Any = given
+    chosen = {}
+    for each in fields(settings):
+        old, new, plain = (getattr(one, each.name) for one in (base, given, usual))
+        if is_dataclass(new) and not isinstance(new, type):
+            new = overlay(old, new, plain)
+        elif new == plain:
+            continue
+        chosen[each.name] = new
+    changed: C = replace(base, **chosen)  # type: ignore[type-var]
+    return changed
+
+
+def change_recipe(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """The recipe with changes such as `pretrain.epochs=100`."""
+    tables = to_mapping(recipe)
+    for change in changes:
+        _apply(tables, change)
+    return build(Recipe, tables, "recipe")
 
 
 def _apply(tables: dict[str, Any], change: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,20 @@ from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
 from clipset.probes.problem import pose_problem
-from clipset.probes.suite import run_probes
+from clipset.probes.suite import run_suite
 from clipset.progress import bar, say
 from clipset.recipe import Recipe
 from clipset.report.gather import gather_content
 from clipset.report.page import write_report
+from clipset.report.parts import MEAN, join_records, scores_page
+from clipset.report.table import write_table_page
 from clipset.representation import represent, write_representations
-from clipset.runs import Run
+from clipset.runs import Run, read_run
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, describe, write_catalog
-from clipset.videos.datasets import read_videos
-from clipset.videos.splits import assign_splits
+from clipset.videos.protocols import Part, join_parts, read_parts
 
 # The demo is about what happens when: clips of half a second fall inside one event, and none of
 # them is mirrored, because a mirrored movement is another movement.
@@ -50,6 +52,7 @@ class WalkSummary:
     videos: int
     failed: int
     records: list[dict[str, Any]]
+    comparisons: list[dict[str, Any]]
     seconds: dict[str, float]
     note: str = ""
 
@@ -62,20 +65,43 @@ def walk(
     seed: int = 0,
     device: str = "auto",
 ) -> WalkSummary:
-    """Catalog, extract, pre-train, represent, probe, report; nothing is done twice."""
+    """Catalog, extract, pre-train, represent, probe, report; nothing is done twice.
+
+    Where the data has several parts (official splits, tasks), features are extracted once for all
+    of them, and what follows is done for each in a folder of its own.
+    """
     recipe = recipe or Recipe()
-    chosen = find_device(device)
     named = videos.name if isinstance(videos, Catalog) else videos.resolve().stem
-    run = Run(out, name=named, recipe=to_mapping(recipe), seed=seed, device=str(chosen))
+    chosen = str(find_device(device))
+    run = Run(out, name=named, recipe=to_mapping(recipe), seed=seed, device=chosen)
     with run.step("catalog"):
-        catalog = videos if isinstance(videos, Catalog) else read_videos(videos)
-        catalog = assign_splits(catalog, test_fraction=recipe.test_fraction, seed=seed)
+        parts = read_parts(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
+        catalog = join_parts(parts)
         write_catalog(catalog, out / "catalog.csv")
         say(describe(catalog))
     with run.step("extract") as step:
         step.skipped = _is_extracted(out / "store", catalog)
         extract(catalog, out / "store", recipe.extract, seed=seed, device=device)
         store = open_store(out / "store")
+    if len(parts) == 1:
+        note = _learn(run, store, catalog, recipe, device)
+    else:
+        note = _learn_parts(run, parts, recipe, device)
+    return WalkSummary(
+        folder=out,
+        report=out / "report.html",
+        videos=len(store),
+        failed=len(store.failed),
+        records=read_results(out),
+        comparisons=read_json(out / "comparisons.json") if len(parts) == 1 else [],
+        seconds={step.name: step.seconds for step in run.steps.values()},
+        note=note,
+    )
+
+
+def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, device: str) -> str:
+    """Pre-train, represent, probe, report; what there is to say about it."""
+    out, seed = run.folder, int(run.content["seed"])
     with run.step("pretrain") as step:
         before = _fingerprint_of_model(out / "model")
         model, note = _pretrain(store, out, recipe, seed, device)
@@ -87,27 +113,71 @@ def walk(
         step.skipped = step.fingerprint == mark
         if not step.skipped:
             encoder = None if model is None else model.encoder
-            table = represent(store, encoder, device=chosen)
+            table = represent(store, encoder, device=find_device(device))
             write_representations(table, out / "representation")
             step.fingerprint = mark
     with run.step("probe") as step:
-        mark = fingerprint(recipe.probe, run.steps["represent"].fingerprint, seed)
+        before = run.steps["represent"].fingerprint
+        mark = fingerprint(recipe.probe, before, seed)
         step.skipped = step.fingerprint == mark and (out / "results.json").is_file()
         if not step.skipped:
             note = _probe(store, catalog, model, out, recipe, seed) or note
             step.fingerprint = mark
-    records = read_json(out / "results.json")
     with run.step("report"):
-        write_report(gather_content(out), out / "report.html")
-    return WalkSummary(
-        folder=out,
-        report=out / "report.html",
-        videos=len(store),
-        failed=len(store.failed),
-        records=records,
-        seconds={step.name: step.seconds for step in run.steps.values()},
-        note=note,
-    )
+        report_run(out)
+    return note
+
+
+def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -> str:
+    """The same for each part in a folder of its own, then all of them side by side."""
+    notes, content = [], run.content
+    for part in parts:
+        with run.step(part.name):
+            say(f"{part.name}: {describe(part.catalog)}")
+            within = Run(
+                run.folder / part.name,
+                name=f"{content['name']}, {part.name}",
+                recipe=content["recipe"],
+                seed=content["seed"],
+                device=content["device"],
+            )
+            write_catalog(part.catalog, within.folder / "catalog.csv")
+            store = open_store(run.folder / "store", part.catalog)
+            note = _learn(within, store, part.catalog, recipe, device)
+            notes += [f"{part.name}: {note}"] if note else []
+    found = {part.name: read_results(run.folder / part.name) for part in parts}
+    records = join_records(found, averaged=recipe.data.format != "lvu")
+    with run.step("report"):
+        write_json(run.folder / "results.json", records)
+        report_parts(run.folder, str(content["name"]), found, records)
+    return "; ".join(notes)
+
+
+def report_run(folder: Path) -> Path:
+    """Write the page of a run; where it has several parts, a table of them with links."""
+    run, path = read_run(folder), folder / "report.html"
+    records = read_results(folder) if (folder / "results.json").is_file() else []
+    steps = [str(step["name"]) for step in run.get("steps", [])]
+    if any("part" in record for record in records):
+        names = [name for name in steps if (folder / name / "results.json").is_file()]
+        found = {name: read_results(folder / name) for name in names}
+        report_parts(folder, str(run["name"]), found, records)
+    else:
+        write_report(gather_content(folder), path)
+    return path
+
+
+def report_parts(
+    folder: Path,
+    name: str,
+    parts: Mapping[str, Sequence[dict[str, Any]]],
+    joined: Sequence[dict[str, Any]],
+) -> None:
+    """Write the page of a run with several parts, with a link to the page of each."""
+    means = [record for record in joined if record.get("part") == MEAN]
+    page = scores_page(name, {**parts, **({MEAN: means} if means else {})})
+    links = [(f"{part}: report", f"{part}/report.html") for part in parts]
+    write_table_page(replace(page, links=links), folder / "report.html")
 
 
 def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> WalkSummary:
@@ -153,14 +223,22 @@ def _probe(
 ) -> str:
     """Judge the result if the videos have labels that can be told apart; else say why not."""
     try:
-        problem = pose_problem(store, catalog)
+        problem = pose_problem(store, catalog, recipe.pretrain.model)
     except ProbeError as reason:
         say(f"not probed: {reason}")
-        write_json(out / "results.json", [])
+        for name in ("results.json", "comparisons.json"):
+            write_json(out / name, [])
         return f"not probed: {reason}"
-    results = run_probes(problem, model, recipe.probe, seed=seed)
-    write_json(out / "results.json", to_mapping(results))
+    suite = run_suite(problem, model, recipe.probe, seed=seed)
+    suite.write(out / "results.json", protocol_facts(recipe))
     return ""
+
+
+def protocol_facts(recipe: Recipe) -> dict[str, Any]:
+    """What a score depends on beside the probe itself."""
+    low_shot = recipe.probe.low_shot
+    facts: dict[str, Any] = {"ssl_split": recipe.pretrain.ssl_split}
+    return facts if low_shot is None else facts | {"low_shot": low_shot}
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

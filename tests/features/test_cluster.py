@@ -1,6 +1,7 @@
 """Ray gives the same bytes as one machine."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from clipset.features import cluster
 from clipset.features.cluster import extract_on_ray
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, store_digest
+from clipset.features.upkeep import repair_store
 from clipset.videos.catalog import Catalog
 from clipset.videos.datasets import read_videos
 
@@ -35,6 +37,52 @@ def test_ray_gives_the_same_bytes_as_one_machine(small_store: FeatureStore, tmp_
     assert not store.failed
     assert store_digest(store.folder) == store_digest(small_store.folder)
     assert store.manifest == small_store.manifest
+
+
+@pytest.mark.usefixtures("ray")
+def test_two_backbones_on_ray_give_the_same_bytes(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    config = replace(SMALL, backbone="efficientnet_lite0,efficientnet_lite1")
+    few = small_store.catalog.only(small_store.catalog.videos[:2])
+    store = extract_on_ray(few, tmp_path / "ray", config)
+    here = extract(few, tmp_path / "here", config)
+    assert store_digest(store.folder) == store_digest(here.folder)
+    assert store.manifest == here.manifest
+    assert len(store.manifest.others) == 1
+
+
+OWN = """
+from dataclasses import replace
+from torch import nn
+from clipset.backbones.registry import find_backbone
+
+class Shades(nn.Module):
+    def forward(self, clips):
+        return clips.mean((2, 3, 4))
+
+def make():
+    spec = find_backbone("efficientnet_lite0").spec
+    return replace(spec, name="shades", dim=2, frames=2, size=32), Shades()
+"""
+
+
+@pytest.mark.usefixtures("ray")
+def test_backbones_of_your_own_are_found_on_ray_and_for_repair_from_any_folder(
+    small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    config = replace(SMALL, backbone="efficientnet_lite0,own.py:make")
+    few = small_store.catalog.only(small_store.catalog.videos[:2])
+    store = extract_on_ray(few, tmp_path / "ray", config)
+    here = extract(few, tmp_path / "here", config)
+    assert store.manifest == here.manifest
+    assert store.manifest.made_by["backbone of shades"] == f"{tmp_path / 'own.py'}:make"
+    (store.folder / "random" / "features.shades.npy").unlink()
+    monkeypatch.chdir("/")
+    assert repair_store(store.folder, workers=0).redone == [video.id for video in few]
+    assert store_digest(store.folder) == store_digest(here.folder)
 
 
 @pytest.mark.usefixtures("ray")

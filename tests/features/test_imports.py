@@ -88,6 +88,33 @@ def test_h5_files_are_read(source: Path, tmp_path: Path) -> None:
     assert np.array_equal(store.random.features, rows(1))
 
 
+def test_h5_files_as_people_have_them_become_a_store(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    h5py = pytest.importorskip("h5py")
+    for label, number in (("run", 1), ("run", 2), ("jump", 3)):
+        (source / label).mkdir(exist_ok=True)
+        with h5py.File(source / label / f"v{number}.hdf5", "w") as file:
+            file.create_dataset(
+                "clip_features", data=rows(number), chunks=(2, 3), compression="gzip"
+            )
+            file["times"] = np.arange(4)[:, None] * 2.0 + [0.0, 2.0]
+            file["frame_rate"] = 25.0  # a scalar, a group and text are passed over
+            file.create_group("about")["model"] = "of mine"
+    (source / "broken.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(40))
+    words = ["import", source, "--out", tmp_path / "store", "--dtype", "float32", "--json"]
+    with pytest.raises(SystemExit, match="0"):
+        main([str(word) for word in words])
+    said = json.loads(capsys.readouterr().out)
+    assert (said["videos"], said["clips"], said["dim"]) == (3, 4, 6)
+    assert list(said["failed"]) == ["broken"]
+    store = open_store(tmp_path / "store")
+    assert store.ids == ("jump/v3", "run/v1", "run/v2")
+    assert np.array_equal(store.random.features[:4], rows(3))
+    assert store.random.boxes[1, :2].tolist() == [2.0, 4.0]
+    assert verify_store(tmp_path / "store") == []
+
+
 @WITHOUT_H5PY
 def test_h5_files_without_h5py_say_what_to_install(source: Path, tmp_path: Path) -> None:
     (source / "a.h5").write_bytes(b"\x89HDF")

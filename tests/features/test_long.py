@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 from tests.conftest import SMALL, write_video
 from tests.features import tiny_backbone
-from tests.videos.makers import make_long_video
+from tests.videos.makers import CUT_KINDS, make_long_video, make_video, spoil_the_middle
 
 from clipset.features import cutting, looking
-from clipset.features.child import Outcome, in_pieces
 from clipset.features.cutting import cut_video
 from clipset.features.extract import cut_request, extract, plan
 from clipset.features.looking import Seen
+from clipset.features.pool import cut_here
 from clipset.features.store import FeatureStore, store_digest, verify_store
+from clipset.videos.catalog import Video
 from clipset.videos.datasets import read_videos
+from clipset.videos.decode import VideoReader
 
 ROOT = Path(__file__).parents[2]
 BACKBONE = f"{Path(tiny_backbone.__file__)}:make"
@@ -52,17 +54,31 @@ def test_a_video_cut_in_pieces_has_the_same_rows(
     assert not pieces.failed
     assert store_digest(pieces.folder) == store_digest(whole.folder)
     request = cut_request(whole.manifest)
-    counts = [
-        len(
-            list(
-                in_pieces(
-                    lambda piece, v=video: Outcome(0, cut_video(v.id, v.path, request, piece=piece))
-                )
-            )
-        )
-        for video in catalog
-    ]
+    counts = [len(list(cut_video(video.id, video.path, request))) for video in catalog]
     assert counts == [1, 1, -(-16 // most)]
+
+
+def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_video(tmp_path / "a.mp4", size=(192, 144), noise=True, **CUT_KINDS["front.mp4"])
+    spoil_the_middle(path)
+    request = cut_request(plan(TINY, 0)[0])
+    [whole] = cut_video("a.mp4", path, request)
+    assert whole.facts.frames_missing
+    opened = []
+    reader = cutting.open_video
+
+    def open_noted(path: Path, *, end: float | None = None) -> VideoReader:
+        opened.append(path)
+        return reader(path, end=end)
+
+    monkeypatch.setattr(cutting, "open_video", open_noted)
+    monkeypatch.setattr(cutting, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", CLIP_BYTES)
+    store = extract(read_videos(tmp_path), tmp_path / "store", replace(TINY, workers=0))
+    assert opened == [path]
+    assert store.entries[0].frames_missing == whole.facts.frames_missing
 
 
 def test_a_file_that_changes_between_two_pieces_is_refused(
@@ -71,14 +87,10 @@ def test_a_file_that_changes_between_two_pieces_is_refused(
     monkeypatch.setattr(cutting, "WHOLE_BYTES", 0)
     monkeypatch.setattr(cutting, "PIECE_BYTES", 5 * CLIP_BYTES)
     path = write_video(tmp_path / "a.mp4", seed=1)
-    request = cut_request(plan(TINY, 0)[0])
-
-    def cut(piece: int) -> Outcome:
-        if piece == 1:
-            write_video(path, seed=2)
-        return Outcome(0, cut_video("a", path, request, piece=piece))
-
-    outcomes = list(in_pieces(cut))
+    outcomes = []
+    for outcome in cut_here(0, Video(id="a", path=path), cut_request(plan(TINY, 0)[0])):
+        write_video(path, seed=2)
+        outcomes.append(outcome)
     assert [outcome.reason for outcome in outcomes] == [None, "the file changed while it was read"]
     assert [outcome.last for outcome in outcomes] == [False, True]
 

@@ -156,7 +156,7 @@ from clipset.features import worker
 from clipset.videos.catalog import Video
 cut = worker.cut_video
 
-def spoilt(id, path, request, end=None, piece=0):
+def spoilt(id, path, request, end=None):
     if id.endswith("video 5.mp4"):
         os.kill(os.getpid(), signal.SIGSEGV)
     if id.endswith("video 8.mp4"):
@@ -167,7 +167,7 @@ def spoilt(id, path, request, end=None, piece=0):
         torch.ones(20 << 30, dtype=torch.uint8)
     if id.endswith("video 17.mp4"):
         raise ZeroDivisionError("a bug of ours")
-    return cut(id, path, request, end=end, piece=piece)
+    return cut(id, path, request, end=end)
 
 worker.cut_video = spoilt
 worker.main()
@@ -237,7 +237,9 @@ def test_a_card_that_sees_several_videos_at_once_gives_the_same_features(
     engine._run = lambda clips: (sizes.append(len(clips)), run(clips))[1]  # type: ignore[method-assign]
     request = cut_request(store.manifest)
     cuts = [
-        Outcome(place, cut_video(video.id, video.path, request)) for place, video in enumerate(few)
+        Outcome(place, cut)
+        for place, video in enumerate(few)
+        for cut in cut_video(video.id, video.path, request)
     ]
     cuts.insert(2, Outcome(6, None, "unreadable"))
     ids = [*(video.id for video in few), "bad"]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from clipset.errors import ModelError
 from clipset.model.config import ModelConfig
+from clipset.model.dropout import drop
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import make_encoder
 
@@ -72,3 +73,54 @@ def test_features_are_standardised_before_anything_else() -> None:
 def test_a_width_that_heads_cannot_share_is_refused() -> None:
     with pytest.raises(ModelError, match="multiple of 32"):
         ModelConfig(width=100)
+
+
+@settings(max_examples=20, deadline=None)
+@given(clips=st.integers(1, 6), filler=st.integers(1, 4), seed=st.integers(0, 2**31))
+def test_filler_does_not_influence_the_output(clips: int, filler: int, seed: int) -> None:
+    encoder = small_encoder()
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(2, clips + filler, 6, generator=generator)
+    boxes = torch.rand(2, clips + filler, 6, generator=generator)
+    present = (torch.arange(clips + filler) < clips).expand(2, -1)
+    features[:, clips:] = torch.nan
+    alone = encoder(features[:, :clips], boxes[:, :clips])
+    filled = encoder(features, boxes, present=present)
+    torch.testing.assert_close(filled.set_token, alone.set_token, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        filled.clip_tokens[:, :clips], alone.clip_tokens, atol=1e-5, rtol=1e-4
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(layers=st.integers(1, 3), seed=st.integers(0, 2**31))
+def test_some_tokens_are_the_same_as_among_all(layers: int, seed: int) -> None:
+    torch.manual_seed(0)
+    encoder = make_encoder(6, ModelConfig(width=32, layers=layers)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    features, boxes = torch.randn(3, 5, 6, generator=generator), torch.rand(3, 5, 6)
+    masked, wanted = torch.rand(2, 3, 5, generator=generator).unbind()
+    whole = encoder(features, boxes, masked < 0.3)
+    tokens, set_token = encoder.encode_some(features, boxes, masked < 0.3, wanted < 0.4)
+    torch.testing.assert_close(tokens, whole.clip_tokens[wanted < 0.4], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(set_token, whole.set_token, atol=1e-5, rtol=1e-4)
+
+
+def test_dropping_keeps_the_mean_and_drops_the_share_that_was_asked_for() -> None:
+    torch.manual_seed(0)
+    values = torch.ones(100_001, requires_grad=True)
+    dropped = drop(values, 0.1, True)
+    share = (dropped == 0).float().mean().item()
+    assert share == pytest.approx(0.1, abs=0.005)
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.005)
+    dropped.sum().backward()
+    assert values.grad is not None
+    assert torch.equal(values.grad, dropped.detach())
+    assert drop(values, 0.1, False) is values
+
+
+def test_fourier_boxes_tell_places_apart_from_the_start() -> None:
+    torch.manual_seed(0)
+    encoder = make_encoder(6, ModelConfig(width=32, box_embedding="fourier", box_numbers=8))
+    vectors = encoder.embed_box(torch.rand(64, 8))
+    assert vectors.std(dim=0).mean().item() == pytest.approx(1.0, abs=0.3)

@@ -63,7 +63,8 @@ def test_set_contrastive_loss_is_the_one_of_the_paper() -> None:
 
 def test_the_whole_loss_is_the_plain_sum_over_two_sets_of_each_video() -> None:
     torch.manual_seed(0)
-    model = ScaleModel(10, ModelConfig(width=32, head_width=16, projected=8, dropout=0.0)).eval()
+    config = ModelConfig(width=32, head_width=16, projected=8, dropout=0.0, rivals="all")
+    model = ScaleModel(10, config).eval()
     features, boxes = torch.randn(2, 4, 5, 10), torch.rand(2, 4, 5, 6)
     masked = torch.rand(2, 4, 5) < 0.4
     losses = model.losses(features, boxes, masked)

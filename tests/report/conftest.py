@@ -28,6 +28,7 @@ from clipset.report import (
     Step,
     Strip,
 )
+from clipset.report.trust import calibrate
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
@@ -40,6 +41,7 @@ os.dup2(int(sys.argv[1]), 3)  # the browser reads commands from 3 and answers on
 os.dup2(int(sys.argv[2]), 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 WORDS = ("circle", "square", "star", "ring", "cross", "bar", "wave", "dot")
 ROWS = (
     ("backbone", "knn", 0.30, 0.10),
@@ -171,6 +173,7 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
             Step(name="probe", seconds=41),
         ],
         records=[record(*row, names, rng) for row in ROWS],
+        **made_up_trust(rng),
         curves={
             name: [(int(e), float(v)) for e, v in zip(epochs, values * noise[i], strict=True)]
             for i, (name, values) in enumerate(curves.items())
@@ -183,6 +186,44 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
             FailedVideo(video_id="broken/cut.avi", reason="97 of 175 frames could be decoded"),
         ],
     )
+
+
+def made_up_trust(rng: np.random.Generator) -> dict[str, Any]:
+    """Paired differences, calibration and low-shot curves of a few rows."""
+    rows = [(features, probe, value) for features, probe, value, _ in ROWS]
+    calibration = []
+    for place, (features, probe, value) in enumerate(rows):
+        truth = rng.integers(8, size=150)
+        outputs = rng.dirichlet(np.full(8, 0.25 + 0.1 * place), (3, 150))
+        hit = rng.random((3, 150)) < value
+        best = outputs.argmax(axis=2)
+        for seed, video in zip(*np.nonzero(hit), strict=True):
+            one, two = best[seed, video], truth[video]
+            outputs[seed, video, [one, two]] = outputs[seed, video, [two, one]]
+        calibration.append(calibrate(f"{features}/{probe}", outputs, truth))
+    comparisons = [
+        {
+            "features": "scale", "probe": probe, "against_features": "backbone",
+            "against_probe": other, "metric": "top1", "difference": gap,
+            "interval": [gap - 0.08, gap + 0.08], "p": p, "mcnemar": p, "n": 80,
+        }
+        for probe, other, gap, p in (
+            ("knn", "knn", 0.25, 0.0002), ("linear", "linear", 0.3875, 0.00001),
+            ("finetune", "transformer", 0.05, 0.21), ("linear", "transformer", -0.12, 0.03),
+        )
+    ]  # fmt: skip
+    low_shot = []
+    for features, probe, value in (rows[2], rows[3], rows[5], rows[6]):
+        scores = [float(0.1 + (value - 0.1) * (1 + np.log10(f) / 2)) for f in FRACTIONS]
+        points = [
+            {
+                "fraction": f, "videos": max(8, round(160 * f)), "value": v,
+                "interval": [max(0.0, v - 0.08), min(1.0, v + 0.08)], "selected_on": "validation",
+            }
+            for f, v in zip(FRACTIONS, scores, strict=True)
+        ]  # fmt: skip
+        low_shot.append({"features": features, "probe": probe, "metric": "top1", "points": points})
+    return {"calibration": calibration, "comparisons": comparisons, "low_shot": low_shot}
 
 
 class Browser:

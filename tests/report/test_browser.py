@@ -118,6 +118,38 @@ def test_400_classes_and_5000_videos_are_sound(
 
 
 @SIZES
+def test_400_classes_can_be_read_group_by_group(
+    browser: Any,
+    tmp_path: Path,
+    content_of: Callable[..., ReportContent],
+    width: int,
+    height: int,
+) -> None:
+    content = content_of(videos=8, classes=400)
+    counts = [
+        [20 if a == b else 3 if a % 100 == b % 100 else 0 for b in range(400)] for a in range(400)
+    ]
+    names = content.records[0]["confusion"]["classes"]
+    record = {**content.records[6], "confusion": {"classes": names, "counts": counts}}
+    write_report(dataclasses.replace(content, records=[record]), tmp_path / "large.html")
+    browser.open(tmp_path / "large.html", width=width, height=height)
+    assert browser.evaluate("document.getElementById('confusion-order').value") == "similar"
+    browser.click(*middle(browser, "#confusion-groups-list li:nth-child(2) button"))
+    wanted = browser.evaluate(
+        "document.querySelector('#confusion-groups-list li:nth-child(2)').textContent"
+    )
+    assert "36 of 116" in wanted
+    box = "document.getElementById('confusion-box')"
+    assert browser.evaluate(f"{box}.scrollWidth > 400 * 24") is True
+    browser.move(*middle(browser, "#confusion-box canvas"))
+    there = browser.evaluate(f"{TIP}.textContent")
+    assert "3 of 29" in there or "20 of 29" in there
+    browser.click(*middle(browser, "#confusion-fit"))
+    assert browser.evaluate(f"{box}.scrollWidth <= {box}.clientWidth") is True
+    require_sound(browser)
+
+
+@SIZES
 def test_two_classes_and_two_videos_are_sound(
     browser: Any,
     tmp_path: Path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clipset.report import ProbeRecord, read_record
+from clipset.report.charts import place_axis, place_probes
 from clipset.report.headline import Headline, describe, write_headline
 from clipset.report.records import group_records
 
@@ -101,3 +102,22 @@ def test_the_caption_says_where_choices_were_made() -> None:
     assert describe(panel) == (
         "Accuracy on the split “test”, 80 videos, 2 seeds, every choice made on “validation”."
     )
+
+
+def test_of_an_error_less_is_better() -> None:
+    def scored(features: str, probe: str, value: float) -> ProbeRecord:
+        return read_record({
+            "features": features, "probe": probe, "metric": "mse", "value": value,
+            "interval": [value - 0.2, value + 0.2], "chance": 9.5, "split": "test",
+        })  # fmt: skip
+
+    ours, theirs = scored("scale", "linear", 3.0), scored("backbone", "linear", 4.0)
+    panel = group_records([theirs, ours, scored("backbone", "mlp", 3.6)])[0]
+    found = write_headline(panel)
+    assert found.verdict == "above"
+    assert "reaches a mean squared error of 3 (95\u202f% interval 2.8–3.2)" in found.sentence
+    assert "clearly better than the linear probe on the backbone with 4" in found.sentence
+    assert any("the MLP on the backbone with 3.6" in detail for detail in found.details)
+    assert "Always saying the mean would reach 9.5." in found.details
+    assert [tick.text for tick in place_axis(panel)] == ["0", "2.5", "5", "7.5", "10"]
+    assert place_probes(panel)[0].mark.value == 40

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.clips.box import ClipBox
-from clipset.sets.boxes import official_boxes, paper_boxes
+from clipset.sets.boxes import model_boxes, official_boxes, paper_boxes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "position_normalisation.json"
 
@@ -73,3 +73,14 @@ def test_official_boxes_span_the_unit_box_whatever_the_clips(
     found = official_boxes(np.array([[box.as_row() for box in boxes]], dtype=np.float32))[0]
     np.testing.assert_allclose(found[:, [1, 2, 5]].min(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(found[:, [3, 4, 6]].max(axis=0), 1, atol=1e-6)
+
+
+def test_a_model_gets_the_boxes_that_it_was_made_for() -> None:
+    box = ClipBox(start=2.0, end=4.0, top=0.1, left=0.2, bottom=0.6, right=0.9)
+    rows, lengths = np.array([[box.as_row()]], dtype=np.float32), np.array([8.0])
+    np.testing.assert_array_equal(model_boxes(rows, lengths), paper_boxes(rows, lengths))
+    np.testing.assert_array_equal(model_boxes(rows, lengths, "official"), official_boxes(rows))
+    seconds = model_boxes(rows, lengths, "paper", 8)
+    assert seconds.shape == (1, 1, 8)
+    hour = np.log1p(3600.0)
+    assert seconds[0, 0, 6:].tolist() == pytest.approx([np.log1p(2.0) / hour] * 2)

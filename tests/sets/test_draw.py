@@ -5,7 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.sets.clips import VideoClips
-from clipset.sets.draw import draw_batches, draw_mask, draw_set_pair, draw_subset
+from clipset.sets.draw import (
+    draw_batches,
+    draw_mask,
+    draw_set_pair,
+    draw_set_size,
+    draw_subset,
+)
 
 
 def numbered_clips(videos: int, clips: int) -> VideoClips:
@@ -60,3 +66,45 @@ def test_a_subset_holds_different_clips_of_its_own_video() -> None:
         chosen = subset.features[video].flatten().tolist()
         assert len(set(chosen)) == 6
         assert set(chosen) <= set(clips.features[video].flatten().tolist())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(4, 12), min_size=1, max_size=5), st.integers(0, 2**31))
+def test_sets_of_videos_with_few_clips_share_them_evenly(counts: list[int], seed: int) -> None:
+    plain = numbered_clips(len(counts), 12)
+    present = torch.arange(12) < torch.tensor(counts)[:, None]
+    clips = VideoClips(plain.features, plain.boxes, present=present)
+    pair = draw_set_pair(clips, 4, 0.25, torch.Generator().manual_seed(seed))
+    assert pair.present is not None
+    assert not (pair.masked & ~pair.present).any()
+    for video, count in enumerate(counts):
+        chosen = pair.features[:, video][pair.present[:, video]].flatten().tolist()
+        assert len(chosen) == len(set(chosen)) == min(count, 8)
+        assert set(chosen) <= set(plain.features[video, :count].flatten().tolist())
+        sizes = pair.present[:, video].sum(dim=1)
+        assert abs(int(sizes[0] - sizes[1])) <= 1
+        hidden = pair.masked[:, video].sum(dim=1)
+        assert bool(((hidden >= 1) & (hidden < sizes)).all())
+
+
+def test_sources_go_with_their_clips() -> None:
+    plain = numbered_clips(3, 8)
+    sources = plain.features[..., 0].long() % 2
+    clips = VideoClips(plain.features, plain.boxes, sources=sources)
+    pair = draw_set_pair(clips, 4, 0.25, torch.Generator().manual_seed(0))
+    assert pair.sources is not None
+    assert torch.equal(pair.sources, pair.features[..., 0].long() % 2)
+
+
+def test_a_coin_hides_each_clip_with_the_same_chance() -> None:
+    masked = draw_mask(2000, 8, 0.25, torch.Generator().manual_seed(0), rule="coin")
+    counts = masked.sum(dim=-1)
+    assert abs(masked.float().mean().item() - 0.25) < 0.01
+    assert counts.min() == 0
+    assert counts.unique().numel() > 4
+
+
+def test_the_size_of_sets_is_drawn_between_its_bounds() -> None:
+    generator = torch.Generator().manual_seed(0)
+    assert {draw_set_size(3, 6, generator) for _ in range(100)} == {3, 4, 5, 6}
+    assert draw_set_size(None, 6, generator) == 6

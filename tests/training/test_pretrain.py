@@ -58,10 +58,11 @@ KILLED = """
 import sys
 from pathlib import Path
 from clipset.features.store import open_store
-from clipset.training import pretrain as module
+from clipset.training import loop
+from clipset.training.pretrain import pretrain
 from tests.training.test_pretrain import SMALL
-module.CHECKPOINT_SECONDS = 0.0
-module.pretrain(open_store(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
+loop.CHECKPOINT_SECONDS = 0.0
+pretrain(open_store(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
 """
 
 
@@ -75,7 +76,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_weights(
         cwd=root,
         env=os.environ | {"PYTHONPATH": str(root)},
     )
-    while child.poll() is None and not (tmp_path / "killed" / "progress.safetensors").exists():
+    while child.poll() is None and not any(tmp_path.glob("killed/checkpoints/*")):
         time.sleep(0.002)
     child.send_signal(signal.SIGKILL)
     child.wait()

@@ -45,7 +45,7 @@ def test_a_folder_of_videos_becomes_a_report(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert {
         "catalog.csv", "store", "model", "representation", "results.json", "report.html",
-        "run.json",
+        "run.json", "comparisons.json", "predictions.safetensors",
     } <= names  # fmt: skip
     page = (finished / "report.html").read_text()
     for word in ("SCALE fine-tuned", "efficientnet_lite0", "video 3.mp4"):
@@ -60,6 +60,7 @@ def test_results_hold_every_row_of_the_table_with_what_is_needed_to_trust_it(
     assert rows == [
         ("backbone", "knn"), ("scale", "knn"), ("backbone", "linear"), ("scale", "linear"),
         ("backbone", "mlp"), ("backbone", "transformer"), ("scale", "finetune"),
+        ("backbone", "ordered"),
     ]  # fmt: skip
     for record in records:
         assert record["metric"] == "top1"
@@ -150,7 +151,7 @@ def test_strange_names_and_bad_files_among_good_ones_are_fine(tmp_path: Path) ->
     assert "empty.mp4" in page
     assert "letter.mp4" in page
     assert "日本 <b>" not in page
-    assert len(json.loads((out / "results.json").read_text())) == 7
+    assert len(json.loads((out / "results.json").read_text())) == 8
 
 
 @pytest.mark.parametrize("labels", [("one", "one"), ("one", "two")])
@@ -215,7 +216,7 @@ def test_a_folder_where_every_file_is_bad_says_so(
 
 VERBS = (
     "run", "demo", "catalog", "backbones", "import", "extract", "verify", "repair", "merge",
-    "pretrain", "represent", "probe", "report",
+    "pretrain", "represent", "probe", "report", "reproduce",
 )  # fmt: skip
 
 

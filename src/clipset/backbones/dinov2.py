@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.parts import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import Attention, FramePatches, Perceptron, check_grid
 
@@ -64,7 +65,7 @@ class ScaledBlock(nn.Module):
         return tokens + self.ls2(self.mlp(self.norm2(tokens)))  # type: ignore[no-any-return]
 
 
-class DINOv2(nn.Module):
+class DINOv2(Parted):
     """Normalised clips to the mean over frames of the class token after the last norm."""
 
     def __init__(self, config: DINOv2Config) -> None:
@@ -79,6 +80,24 @@ class DINOv2(nn.Module):
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         features = self.frame_features(clips.flatten(0, 1))  # (B T, D)
         return features.unflatten(0, clips.shape[:2]).mean(dim=1)  # type: ignore[no-any-return]
+
+    @property
+    def depth(self) -> int:
+        """The blocks."""
+        return len(self.blocks)
+
+    def parts(
+        self, clips: Float[Tensor, "B T 3 H W"], layers: tuple[int, ...], bins: int
+    ) -> Float[Tensor, "B L N D"]:
+        """The class token of each frame and layer, averaged over the frames of each time bin."""
+        frames = clips.flatten(0, 1)  # (B T, 3, H, W)
+        if layers:
+            tokens = outputs_of(self.blocks, layers, lambda: self.frame_features(frames))
+            found = [each[:, 0] for each in tokens]
+        else:
+            found = [self.frame_features(frames)]
+        means = [bin_means(each.unflatten(0, clips.shape[:2]), bins) for each in found]
+        return torch.stack(means, dim=1)
 
     def frame_features(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B D"]:
         """The class token of each frame."""

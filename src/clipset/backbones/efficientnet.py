@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.parts import Parted, bin_means
 from clipset.backbones.registry import BackboneSpec, Entry, InPackage, Weights
 
 STAGES = (  # blocks, kernel, stride, expansion, channels
@@ -103,7 +104,7 @@ class Block(nn.Module):
         return out + maps if self.residual else out
 
 
-class EfficientNetLite(nn.Module):
+class EfficientNetLite(Parted):
     """The image network, applied to each frame of a clip."""
 
     def __init__(self, width: float = 1.0, depth: float = 1.0, classes: int = 1000) -> None:
@@ -125,6 +126,12 @@ class EfficientNetLite(nn.Module):
         """The features of normalised clips: their frames' features, averaged."""
         features = self.frame_features(clips.flatten(0, 1))  # (B*T, D)
         return features.reshape(-1, clips.shape[1], features.shape[1]).mean(dim=1)
+
+    def binned(self, clips: Float[Tensor, "B T 3 S S"], bins: int) -> Float[Tensor, "B N D"]:
+        """The frames' features, averaged in each time bin."""
+        features = self.frame_features(clips.flatten(0, 1))  # (B*T, D)
+        frames = features.reshape(-1, clips.shape[1], features.shape[1])
+        return bin_means(frames, bins)
 
     def frame_features(self, frames: Float[Tensor, "N 3 S S"]) -> Float[Tensor, "N D"]:
         """The last feature maps of normalised images, averaged over the image."""

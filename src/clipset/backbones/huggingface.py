@@ -24,6 +24,7 @@ from clipset.backbones.huggingface_files import (
     read_licence,
     read_preprocessing,
 )
+from clipset.backbones.parts import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneSpec, Entry, Weights
 from clipset.errors import BackboneError
 
@@ -31,7 +32,7 @@ PREFIX = "hf:"
 IMAGE_FRAMES = 16  # how many frames of a clip an image model sees
 
 
-class HuggingFaceBackbone(nn.Module):
+class HuggingFaceBackbone(Parted):
     """Normalised clips to features, through a model of transformers."""
 
     def __init__(self, family: Family, model: nn.Module, dim: int, call: dict[str, Any]) -> None:
@@ -41,6 +42,51 @@ class HuggingFaceBackbone(nn.Module):
             model.get_submodule(family.last_norm) if family.last_norm else nn.Identity()
         )
         self.family, self.dim, self.call = family, dim, call
+        self.blocks = _find_blocks(self.trunk) if family.layer else nn.ModuleList()
+
+    @property
+    def depth(self) -> int:
+        """The blocks, where it is known which token stands for them."""
+        return len(self.blocks)
+
+    def steps(self, frames: int) -> int:
+        """Frames, or tokens that are a few frames deep; 1 where tokens do not tell time."""
+        if not self.family.video:
+            return frames
+        config: Any = self.trunk.config
+        return frames // config.tubelet_size if self.family.in_time else 1
+
+    def parts(
+        self, clips: Float[Tensor, "B T 3 H W"], layers: tuple[int, ...], bins: int
+    ) -> Float[Tensor, "B L N D"]:
+        """The token of each layer (or their mean), or the usual feature, in each time bin."""
+        if self.family.video:
+            return self._video_parts(clips, layers, bins)
+        frames = clips.flatten(0, 1)  # (B T, 3, H, W)
+        found = self._states(frames, layers) if layers else [self.features(frames)]
+        if layers:
+            found = [e[:, 0] if self.family.layer == "first" else e.mean(dim=1) for e in found]
+        means = [bin_means(each.unflatten(0, clips.shape[:2]), bins) for each in found]
+        return torch.stack(means, dim=1)
+
+    def _video_parts(
+        self, clips: Float[Tensor, "B T 3 H W"], layers: tuple[int, ...], bins: int
+    ) -> Float[Tensor, "B L N D"]:
+        found = self._states(clips, layers)
+        if self.family.layer == "first":
+            return torch.stack([tokens[:, :1] for tokens in found], dim=1)
+        steps = self.steps(int(clips.shape[1]))
+        means = torch.stack([bin_means(e.unflatten(1, (steps, -1)), bins) for e in found], dim=1)
+        return means if layers else self.last_norm(means)
+
+    def _states(self, pixels: Tensor, layers: tuple[int, ...]) -> list[Float[Tensor, "B N D"]]:
+        if not layers:
+            return [self._output(pixels).last_hidden_state]
+        outputs = outputs_of(self.blocks, layers, lambda: self._output(pixels))
+        return [output[0] if isinstance(output, tuple) else output for output in outputs]
+
+    def _output(self, pixels: Tensor) -> Any:
+        return self.trunk(**{self.family.pixels: pixels}, **self.call)
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         if self.family.video:
@@ -50,8 +96,7 @@ class HuggingFaceBackbone(nn.Module):
 
     def features(self, pixels: Tensor) -> Float[Tensor, "B D"]:
         """The pooled output for a batch of clips or of frames."""
-        output = self.trunk(**{self.family.pixels: pixels}, **self.call)
-        features: Tensor = self.last_norm(self.family.pool(output))
+        features: Tensor = self.last_norm(self.family.pool(self._output(pixels)))
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise BackboneError(
                 f"{type(self.trunk).__name__} gives features {tuple(features.shape)}, "
@@ -102,6 +147,13 @@ def make(spec: BackboneSpec, path: Path) -> HuggingFaceBackbone:
     if family is OTHER:
         _check_runs(network, spec)
     return network
+
+
+def _find_blocks(trunk: nn.Module) -> nn.ModuleList:
+    """The list of the model's layers; an empty one if it has none of the length it says."""
+    count = getattr(trunk.config, "num_hidden_layers", 0)
+    lists = (each for each in trunk.modules() if isinstance(each, nn.ModuleList))
+    return next((each for each in lists if len(each) == count), nn.ModuleList())
 
 
 def _transformers() -> Any:

@@ -55,6 +55,8 @@ class Family:
     trunk: str = ""  # the part of the loaded model that runs; empty for all of it
     last_norm: str = ""  # a norm of the loaded model that comes after the pooling
     drops: str = HEADS
+    layer: Literal["", "first", "mean"] = ""  # which token of a layer is kept; none if empty
+    in_time: bool = False  # video models: the tokens stand in the order of time
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -65,6 +67,8 @@ _NO_POOLER = {"add_pooling_layer": False}
 
 FAMILIES = {
     "videomae": Family(
+        layer="mean",
+        in_time=True,
         loads="VideoMAEModel",
         pool=mean_token,
         pooling="last norm, then mean of all tokens",
@@ -72,6 +76,8 @@ FAMILIES = {
         drops=HEADS + r"|encoder_to_decoder\.weight|mask_token",
     ),
     "videomae, fine-tuned": Family(
+        layer="mean",
+        in_time=True,
         loads="VideoMAEForVideoClassification",
         pool=mean_token,
         pooling="mean of all tokens, then fc_norm",
@@ -80,6 +86,7 @@ FAMILIES = {
         last_norm="fc_norm",
     ),
     "timesformer": Family(
+        layer="first",
         loads="TimesformerModel",
         pool=first_token,
         pooling=_CLASS,
@@ -88,6 +95,7 @@ FAMILIES = {
         resize="after",
     ),
     "vivit": Family(
+        layer="first",
         loads="VivitModel",
         pool=first_token,
         pooling=_CLASS,
@@ -96,6 +104,8 @@ FAMILIES = {
         options=_NO_POOLER,
     ),
     "vjepa2": Family(
+        layer="mean",
+        in_time=True,
         loads="VJEPA2Model",
         pool=mean_token,
         pooling="last norm, then mean of all tokens of the encoder",
@@ -122,14 +132,21 @@ FAMILIES = {
         resize="flag",
         trunk="video_model",
     ),
-    "dinov2": Family(loads="Dinov2Model", pool=pooler, pooling=_CLASS + _FRAMES, resize="free"),
+    "dinov2": Family(
+        layer="first", loads="Dinov2Model", pool=pooler, pooling=_CLASS + _FRAMES, resize="free"
+    ),
     "dinov2_with_registers": Family(
-        loads="Dinov2WithRegistersModel", pool=pooler, pooling=_CLASS + _FRAMES, resize="free"
+        layer="first",
+        loads="Dinov2WithRegistersModel",
+        pool=pooler,
+        pooling=_CLASS + _FRAMES,
+        resize="free",
     ),
     "dinov3_vit": Family(
-        loads="DINOv3ViTModel", pool=pooler, pooling=_CLASS + _FRAMES, resize="free"
+        layer="first", loads="DINOv3ViTModel", pool=pooler, pooling=_CLASS + _FRAMES, resize="free"
     ),
     "clip": Family(
+        layer="first",
         loads="CLIPVisionModel",
         pool=pooler,
         pooling=_CLASS + ", before the projection" + _FRAMES,
@@ -138,6 +155,7 @@ FAMILIES = {
         drops=f"{HEADS}|{TEXT}",
     ),
     "siglip": Family(
+        layer="mean",
         loads="SiglipVisionModel",
         pool=pooler,
         pooling="attention pooling of the vision tower" + _FRAMES,
@@ -146,6 +164,7 @@ FAMILIES = {
         drops=f"{HEADS}|{TEXT}",
     ),
     "vit": Family(
+        layer="first",
         loads="ViTModel",
         pool=first_token,
         pooling=_CLASS + _FRAMES,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network
 from clipset.backbones.efficientnet import same_padding
+from clipset.backbones.parts import Parted, bin_means
 from clipset.backbones.registry import BackboneSpec, Entry, InPackage, Weights
 from clipset.errors import BackboneError
 
@@ -102,7 +103,7 @@ class Mixed(nn.Module):
         return torch.cat(branches, dim=1)
 
 
-class InceptionI3d(nn.Module):
+class InceptionI3d(Parted):
     """The RGB network of Carreira and Zisserman (2017)."""
 
     def __init__(self, classes: int = 400) -> None:
@@ -120,6 +121,14 @@ class InceptionI3d(nn.Module):
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
         """The features of normalised clips: the last maps, averaged over time and space."""
         return self.last_maps(clips).mean(dim=(2, 3, 4))
+
+    def steps(self, frames: int) -> int:
+        """Three of the strides are also in time."""
+        return -(-frames // 8)
+
+    def binned(self, clips: Float[Tensor, "B T 3 S S"], bins: int) -> Float[Tensor, "B N D"]:
+        """The last maps, averaged over space in each time bin."""
+        return bin_means(self.last_maps(clips).movedim(1, -1), bins)
 
     def last_maps(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D t s s"]:
         """The maps of the last mixed block."""

@@ -72,7 +72,7 @@ def split_name(name: str) -> tuple[Path, str]:
 
 def absolute_name(name: str) -> str:
     """The same backbone by a name that means it in any folder."""
-    if not is_file_name(name):
+    if name.startswith("hf:") or not is_file_name(name):
         return name
     file, function = split_name(name)
     return f"{file.absolute()}:{function}" if function else str(file.absolute())

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clipset.config import near_names, read_json
+from clipset.config import ADDED, near_names, read_json
 from clipset.errors import BackboneError
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ class BackboneSpec:
     The network maps normalised RGB clips (B, T, 3, S, S) to features (B, D). Clips arrive as uint8;
     `mean` and `std` are on the scale 0..255 and are applied once, by the engine. `stride` counts
     frames at 30 a second: a clip lasts `frames * stride / 30` seconds at any rate of the video.
+
+    With `layers`, a feature is the pooled output of each of these blocks (the first is 0) instead
+    of the usual one; with `time_bins`, it is pooled in each part of the clip's time. All of them
+    stand side by side, layers outside, bins inside, and `dim` is the width of the whole.
     """
 
     name: str
@@ -61,17 +65,43 @@ class BackboneSpec:
     pooling: str
     weights: Weights
     paper: str
+    layers: tuple[int, ...] = field(default=(), metadata=ADDED)
+    time_bins: int = field(default=1, metadata=ADDED)
 
     def __post_init__(self) -> None:
-        for field in ("dim", "frames", "stride", "size"):
-            value = getattr(self, field)
+        for name in ("dim", "frames", "stride", "size", "time_bins"):
+            value = getattr(self, name)
             if value < 1:
-                raise BackboneError(f"{self.name}: {field} must be at least 1, got {value}")
+                raise BackboneError(f"{self.name}: {name} must be at least 1, got {value}")
+        if self.dim % self.parts:
+            raise BackboneError(f"{self.name}: {self.dim} numbers are not {self.parts} equal parts")
 
     @property
     def span(self) -> float:
         """How many seconds a clip lasts."""
         return self.frames * self.stride / 30.0
+
+    @property
+    def parts(self) -> int:
+        """How many pooled features a feature holds: one for each layer and time bin."""
+        return max(len(self.layers), 1) * self.time_bins
+
+    def part(self, *, layer: int | None = None, bin: int | None = None) -> slice:
+        """Where the numbers of a layer, of a time bin or of both stand in a feature."""
+        if layer is None and len(self.layers) > 1:
+            raise BackboneError(f"say which layer: {self.name} has {_listed(self.layers)}")
+        if layer is not None and layer not in self.layers:
+            raise BackboneError(
+                f"{self.name} has no layer {layer} here, it has {_listed(self.layers)}"
+            )
+        if bin is not None and not 0 <= bin < self.time_bins:
+            raise BackboneError(
+                f"{self.name} has the time bins 0 to {self.time_bins - 1}, no {bin}"
+            )
+        width = self.dim // self.parts
+        first = 0 if layer is None else self.layers.index(layer) * self.time_bins
+        count = self.time_bins if bin is None else 1
+        return slice((first + (bin or 0)) * width, (first + (bin or 0) + count) * width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +173,40 @@ def load_backbone(
     stride: int | None = None,
     size: int | None = None,
     weights: Path | None = None,
+    layers: Sequence[int] = (),
+    time_bins: int = 1,
 ) -> tuple[BackboneSpec, nn.Module]:
-    """The network with its weights, frozen, and the spec that says what it is and how it is fed."""
+    """The network with its weights, frozen, and the spec that says what it is and how it is fed.
+
+    `layers` and `time_bins` ask for the features of several depths and parts of a clip's time.
+    """
+    spec, network = _load_whole(name, frames=frames, stride=stride, size=size, weights=weights)
+    if not layers and time_bins == 1:
+        return spec, network
+    found: tuple[BackboneSpec, nn.Module] = import_module("clipset.backbones.parts").with_parts(
+        spec, network, tuple(layers), time_bins
+    )
+    return found
+
+
+def load_as(spec: BackboneSpec, name: str | None = None) -> tuple[BackboneSpec, nn.Module]:
+    """The network that a spec is about, and the spec that it has here and now.
+
+    `name` is where to look for it, if the name in the spec alone does not say that.
+    """
+    return load_backbone(
+        name or spec.name,
+        frames=spec.frames,
+        stride=spec.stride,
+        size=spec.size,
+        layers=spec.layers,
+        time_bins=spec.time_bins,
+    )
+
+
+def _load_whole(
+    name: str, *, frames: int | None, stride: int | None, size: int | None, weights: Path | None
+) -> tuple[BackboneSpec, nn.Module]:
     own = import_module("clipset.backbones.own")
     if name not in {entry.spec.name for entry in list_backbones()} and own.is_own(name):
         found: tuple[BackboneSpec, nn.Module] = own.load_own(
@@ -174,6 +236,10 @@ def load_backbone(
     )
     network = entry.make(spec, path).eval().requires_grad_(False)
     return spec, network
+
+
+def _listed(layers: Sequence[int]) -> str:
+    return f"the layers {', '.join(map(str, layers))}" if layers else "its usual output only"
 
 
 def where_to_get(entry: Entry) -> str:

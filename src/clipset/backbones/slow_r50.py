@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.parts import Parted, bin_means
 from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 
 TRAINING_STATE = (r"ptr", r"queue_x", r"iter", r"knn_mem\.memory")
@@ -90,7 +91,7 @@ class Bottleneck(nn.Module):
         return F.relu(shortcut + self.branch2(maps))
 
 
-class SlowR50(nn.Module):
+class SlowR50(Parted):
     """Normalised clips to the mean over time and space of the last stage."""
 
     def __init__(self, config: SlowConfig) -> None:
@@ -102,10 +103,18 @@ class SlowR50(nn.Module):
         self.s5 = _stage(config, 3)
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
+        return self.last_maps(clips).mean(dim=(2, 3, 4))
+
+    def binned(self, clips: Float[Tensor, "B T 3 H W"], bins: int) -> Float[Tensor, "B N D"]:
+        """The last maps, averaged over space in each time bin."""
+        return bin_means(self.last_maps(clips).movedim(1, -1), bins)
+
+    def last_maps(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D T h w"]:
+        """The maps of the last stage."""
         maps = clips.transpose(1, 2)  # (B, 3, T, H, W)
         for stage in (self.s1, self.s2, self.s3, self.s4, self.s5):
             maps = stage(maps)
-        return maps.mean(dim=(2, 3, 4))
+        return maps
 
 
 def _stage(config: SlowConfig, number: int) -> nn.Sequential:

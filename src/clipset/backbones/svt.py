@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.parts import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
@@ -84,8 +85,11 @@ class DividedBlock(nn.Module):
         return tokens[:, :, :1].mean(dim=1), tokens[:, :, 1:]
 
 
-class SVT(nn.Module):
-    """Normalised clips to the class token after the last norm."""
+class SVT(Parted):
+    """Normalised clips to the class token after the last norm.
+
+    There is one class token for the whole clip; time bins are means of the patch tokens.
+    """
 
     def __init__(self, config: SVTConfig) -> None:
         super().__init__()
@@ -98,7 +102,32 @@ class SVT(nn.Module):
         self.blocks = nn.ModuleList(DividedBlock(config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width, eps=config.eps)
 
+    @property
+    def depth(self) -> int:
+        """The blocks."""
+        return len(self.blocks)
+
+    def parts(
+        self, clips: Float[Tensor, "B T 3 H W"], layers: tuple[int, ...], bins: int
+    ) -> Float[Tensor, "B L N D"]:
+        """The class token of each layer, or the mean of its patch tokens in each time bin."""
+        if layers:
+            found = outputs_of(self.blocks, layers, lambda: self.tokens(clips))
+        else:
+            summary, patches = self.tokens(clips)
+            found = [(self.norm(summary), self.norm(patches))]
+        if bins == 1:
+            return torch.stack([summary for summary, _ in found], dim=1)
+        return torch.stack([bin_means(patches, bins) for _, patches in found], dim=1)
+
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
+        summary, _ = self.tokens(clips)
+        return self.norm(summary)[:, 0]  # type: ignore[no-any-return]
+
+    def tokens(
+        self, clips: Float[Tensor, "B T 3 H W"]
+    ) -> tuple[Float[Tensor, "B 1 D"], Float[Tensor, "B T N D"]]:
+        """The class token and the patch tokens after the last block, not normed."""
         batch, frames = clips.shape[:2]
         maps = self.patch_embed(clips.flatten(0, 1))  # (B T, D, h, w)
         grid = (int(frames), int(maps.shape[2]), int(maps.shape[3]))
@@ -107,7 +136,7 @@ class SVT(nn.Module):
         summary = (self.cls_token + self.pos_embed[:, :1]).expand(batch, -1, -1)
         for block in self.blocks:
             summary, patches = block(summary, patches)
-        return self.norm(summary)[:, 0]  # type: ignore[no-any-return]
+        return summary, patches
 
     def positions(self, grid: tuple[int, int, int]) -> Float[Tensor, "T h w D"]:
         """The entry of each patch token on a grid of frames, rows and columns."""

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, State, load_network, read_state
+from clipset.backbones.parts import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
@@ -91,7 +92,7 @@ class QueryValueBiasAttention(Attention):
         return F.linear(tokens, self.qkv.weight, bias)
 
 
-class VideoMAE(nn.Module):
+class VideoMAE(Parted):
     """Normalised clips to the mean of all tokens, normed before or after."""
 
     table: Tensor
@@ -99,6 +100,7 @@ class VideoMAE(nn.Module):
     def __init__(self, config: VideoMAEConfig) -> None:
         super().__init__()
         self.grid = (config.frames // config.tubelet,) + (config.size // config.patch,) * 2
+        self.tubelet = config.tubelet
         width = config.width
         self.patch_embed = TubePatches(width, config.tubelet, config.patch)
         self.blocks = nn.ModuleList(
@@ -116,6 +118,26 @@ class VideoMAE(nn.Module):
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         return self.fc_norm(self.tokens(clips).mean(dim=1))  # type: ignore[no-any-return]
+
+    @property
+    def depth(self) -> int:
+        """The blocks."""
+        return len(self.blocks)
+
+    def steps(self, frames: int) -> int:
+        """A token is a few frames deep."""
+        return frames // self.tubelet
+
+    def parts(
+        self, clips: Float[Tensor, "B T 3 H W"], layers: tuple[int, ...], bins: int
+    ) -> Float[Tensor, "B L N D"]:
+        """The mean of each layer's tokens in each time bin."""
+        steps = self.steps(int(clips.shape[1]))
+        if not layers:
+            means = bin_means(self.tokens(clips).unflatten(1, (steps, -1)), bins)
+            return self.fc_norm(means)[:, None]  # type: ignore[no-any-return]
+        found = outputs_of(self.blocks, layers, lambda: self.tokens(clips))
+        return torch.stack([bin_means(e.unflatten(1, (steps, -1)), bins) for e in found], dim=1)
 
     def tokens(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B N D"]:
         """All tokens after the last block (normed if the network was pre-trained only)."""

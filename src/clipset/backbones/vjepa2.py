@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
+from clipset.backbones.parts import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
@@ -68,23 +69,48 @@ class RotaryBlock(nn.Module):
         return tokens + self.mlp(self.norm2(tokens))  # type: ignore[no-any-return]
 
 
-class VJEPA2(nn.Module):
+class VJEPA2(Parted):
     """Normalised clips to the mean of all tokens after the last norm."""
 
     def __init__(self, config: VJEPA2Config) -> None:
         super().__init__()
+        self.tubelet = config.tubelet
         self.patch_embed = TubePatches(config.width, config.tubelet, config.patch)
         self.blocks = nn.ModuleList(RotaryBlock(config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width, eps=config.eps)
 
+    @property
+    def depth(self) -> int:
+        """The blocks."""
+        return len(self.blocks)
+
+    def steps(self, frames: int) -> int:
+        """A token is a few frames deep."""
+        return frames // self.tubelet
+
+    def parts(
+        self, clips: Float[Tensor, "B T 3 H W"], layers: tuple[int, ...], bins: int
+    ) -> Float[Tensor, "B L N D"]:
+        """The mean of each layer's tokens in each time bin."""
+        if layers:
+            found = outputs_of(self.blocks, layers, lambda: self.tokens(clips))
+        else:
+            found = [self.tokens(clips)]
+        steps = self.steps(int(clips.shape[1]))
+        return torch.stack([bin_means(e.unflatten(1, (steps, -1)), bins) for e in found], dim=1)
+
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
+        return self.tokens(clips).mean(dim=1)
+
+    def tokens(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B N D"]:
+        """All tokens after the last norm."""
         maps = self.patch_embed(clips)  # (B, D, t, h, w)
         axes = [torch.arange(length, device=maps.device) for length in maps.shape[2:]]
         places = torch.stack(torch.meshgrid(*axes, indexing="ij")).flatten(1)  # (3, N)
         tokens = maps.flatten(2).transpose(1, 2)
         for block in self.blocks:
             tokens = block(tokens, places)
-        return self.norm(tokens).mean(dim=1)  # type: ignore[no-any-return]
+        return self.norm(tokens)  # type: ignore[no-any-return]
 
 
 def turn(vectors: Float[Tensor, "B A N K"], places: Int[Tensor, "3 N"]) -> Float[Tensor, "B A N K"]:

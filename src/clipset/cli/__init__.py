@@ -12,12 +12,12 @@ from typing import NoReturn
 
 from cyclopts import CycloptsError
 
-from clipset.cli import backbones, features, learning, videos, walk
+from clipset.cli import backbones, features, learning, reproduce, use, videos, walk
 from clipset.cli.app import app
-from clipset.errors import ClipsetError
+from clipset.errors import ClipsetError, OtherRankError
 from clipset.interrupts import noted_interrupts, was_interrupted
 
-__all__ = ["app", "backbones", "features", "learning", "main", "videos", "walk"]
+__all__ = ["app", "backbones", "features", "learning", "main", "reproduce", "use", "videos", "walk"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(words: list[str]) -> None:
     try:
         app(words, exit_on_error=False, print_error=False)
+    except OtherRankError as error:
+        if os.environ.get("RANK", "0") != "0":  # the first rank says it
+            raise SystemExit(2) from None
+        _complain(str(error))
     except (ClipsetError, CycloptsError) as error:
         if was_interrupted():
             _stop()

@@ -43,6 +43,7 @@ class Common:
 
 COMMON = Common()
 Flat = Parameter(name="*")  # the fields of a config become options of their own
+Changes = Annotated[tuple[str, ...], Parameter(name="--set", negative="")]
 
 
 def show_result(result: Any, common: Common, show: Callable[[], None]) -> None:

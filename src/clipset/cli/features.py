@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from clipset.cli.app import COMMON, Common, Flat, app, print_line, show_result
+from clipset.cli.app import COMMON, Changes, Common, Flat, app, print_line, show_result
 from clipset.features.config import ExtractConfig
 from clipset.features.import_config import ImportConfig
 
@@ -22,6 +22,8 @@ def extract(
     config: Annotated[ExtractConfig, Flat] = EXTRACT,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     ray: str | None = None,
+    recipe: Path | None = None,
+    set: Changes = (),
     common: Common = COMMON,
 ) -> None:
     """Show the clips of every video to a backbone and store the features. Goes on where it stopped.
@@ -38,10 +40,17 @@ def extract(
         Say what time, disk and memory it will take, measured on a few videos; write nothing.
     ray
         Work on the Ray cluster at this address (without one: on a cluster within this process).
+    recipe
+        A TOML file whose table `extract` has the settings; options unlike the defaults win.
+    set
+        One setting of the recipe, such as `--set extract.size=112`; may be repeated.
     """
     from clipset.features.extract import extract
+    from clipset.recipe import overlay, read_recipe
     from clipset.videos.datasets import read_videos
 
+    if recipe or set:
+        config = overlay(read_recipe(recipe, set).extract, config, EXTRACT)
     catalog = read_videos(videos)
     if dry_run:
         _estimate(catalog, out, config, common)

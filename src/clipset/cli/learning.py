@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from clipset.cli.app import COMMON, Common, Flat, app, print_line, show_result
-from clipset.cli.tables import print_records
+from cyclopts import Parameter
+
+from clipset.cli.app import COMMON, Changes, Common, Flat, app, print_line, show_result
+from clipset.cli.tables import print_comparisons, print_curves, print_records
 from clipset.probes.config import ProbeConfig
 from clipset.training.config import PretrainConfig
 
@@ -19,11 +21,16 @@ def pretrain(
     *,
     out: Path,
     config: Annotated[PretrainConfig, Flat] = PRETRAIN,
+    recipe: Path | None = None,
+    set: Changes = (),
     common: Common = COMMON,
 ) -> None:
     """Train the set transformer on a store (masked clips, set contrast). Goes on where it stopped.
 
     Example: clipset pretrain store --out model --epochs 500
+
+    On several devices or machines, see docs/guides/train-on-many-devices.md:
+    torchrun --nproc-per-node 4 -m clipset.cli pretrain store --out model
 
     Parameters
     ----------
@@ -31,12 +38,24 @@ def pretrain(
         The store's folder.
     out
         The model's folder.
+    recipe
+        A TOML file whose table `pretrain` has the settings; options unlike the defaults win.
+    set
+        One setting of the recipe, such as `--set pretrain.epochs=100`; may be repeated.
     """
     from clipset.features.store import open_store
+    from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import read_card
+    from clipset.training.distributed import join_ranks
     from clipset.training.pretrain import pretrain
 
-    pretrain(open_store(store), out, config, seed=common.seed, device=common.device)
+    if recipe or set:
+        config = overlay(read_recipe(recipe, set).pretrain, config, PRETRAIN)
+    with join_ranks(common.device) as ranks:
+        opened = ranks.agree(lambda: open_store(store))
+        pretrain(opened, out, config, seed=common.seed, device=common.device)
+        if not ranks.first:
+            return
     card = read_card(out)
     result = {"model": out, "videos": card.videos, "ssl_split": card.split, "seed": card.seed}
     line = f"trained on {card.videos} videos (ssl_split = {card.split}) → {out}"
@@ -45,32 +64,59 @@ def pretrain(
 
 @app.command
 def represent(
-    store: Path, *, out: Path, model: Path | None = None, common: Common = COMMON
+    store: Path,
+    *,
+    out: Path,
+    model: Path | None = None,
+    parts: str | None = None,
+    window: float | None = None,
+    common: Common = COMMON,
 ) -> None:
     """Write one vector for every clip and video of a store.
 
     Example: clipset represent store --model model --out vectors
+
+    The result is read in one line:
+
+        videos = pandas.read_parquet("vectors/videos.parquet")
+
+        pooled = safetensors.numpy.load_file("vectors/vectors.safetensors")["pooled"]
+
+        LogisticRegression().fit(pooled, videos["label"])
 
     Parameters
     ----------
     store
         The store's folder.
     out
-        Where `vectors.safetensors` and `videos.csv` go.
+        Where `vectors.safetensors`, `videos.csv` and (with pyarrow) `videos.parquet` go.
     model
-        A trained model's folder; the backbone's features alone if not given.
+        A trained model's folder, or its name on the Hugging Face hub; the backbone's features alone
+        if not given.
+    parts
+        What stands side by side in a vector: some of clip (the feature), token (what the model
+        makes of the clip) and set (what it makes of all clips), such as `clip,token,set`; clip,set
+        if not given.
+    window
+        Seconds: longer videos get a row for each window of this length, next to one for the whole.
     """
     from clipset.devices import find_device
+    from clipset.errors import ModelError
     from clipset.features.store import open_store
-    from clipset.representation import represent, write_representations
-    from clipset.training.checkpoint import load_model
+    from clipset.representation import PARTS, read_parts, represent, write_representations
+    from clipset.training.checkpoint import find_model, load_model
 
-    encoder = load_model(model)[0].encoder if model else None
-    table = represent(open_store(store), encoder, device=find_device(common.device))
+    chosen = read_parts(parts) if parts else PARTS
+    if parts and model is None and chosen != ("clip",):
+        raise ModelError(f"the parts {parts} need a model; give one with --model")
+    encoder = load_model(find_model(model))[0].encoder if model else None
+    device = find_device(common.device)
+    table = represent(open_store(store), encoder, parts=chosen, window=window, device=device)
     write_representations(table, out)
-    result = {"representation": out, "shape": table.vectors.shape}
-    videos, clips, width = table.vectors.shape
-    line = f"{videos} videos × {clips} clips × {width} numbers → {out}"
+    result = {"representation": out, "shape": table.vectors.shape, "parts": table.parts}
+    rows, clips, width = table.vectors.shape
+    what = f"{rows} videos × {clips} clips" if window is None else f"{rows} videos and windows"
+    line = f"{what} × {width} numbers ({', '.join(table.parts)}) → {out}"
     show_result(result, common, lambda: print_line(line))
 
 
@@ -81,36 +127,73 @@ def probe(
     model: Path | None = None,
     out: Path | None = None,
     catalog: Path | None = None,
+    low_shot_curve: Annotated[bool, Parameter(negative="")] = False,
     config: Annotated[ProbeConfig, Flat] = PROBE,
+    recipe: Path | None = None,
+    set: Changes = (),
     common: Common = COMMON,
 ) -> None:
     """Judge features by the labels: k-NN, linear, MLP, transformer, fine-tune. Needs labels.
 
-    Learning rates and epochs are chosen on a part of the training videos, never on the test split.
+    Every choice is made on a part of the training videos (or the split `val`), never on the test
+    split. Targets instead of labels are predicted as numbers.
 
     Example: clipset probe store --model model --out results.json
+
+    Example: clipset probe run/store --model run/model --low-shot-curve --out run/low_shot.json
 
     Parameters
     ----------
     store
         The store's folder.
     model
-        A trained model's folder; only the backbone is judged if not given.
+        A trained model's folder or name; only the backbone is judged if not given.
     out
-        A file for the records.
+        A file for the records; comparisons and predictions go beside it.
     catalog
         Labels and splits from this catalog instead of the store's own.
+    low_shot_curve
+        Instead of the table: the score with 1, 2, 5, 10, 25, 50 and 100 % of the training labels.
+    recipe
+        A TOML file whose table `probe` has the settings; options unlike the defaults win.
+    set
+        One setting of the recipe, such as `--set probe.seeds=3`; may be repeated.
     """
-    from clipset.config import to_mapping, write_json
+    from clipset.config import to_mapping
     from clipset.features.store import open_store
     from clipset.probes.problem import pose_problem
-    from clipset.probes.suite import run_probes
-    from clipset.training.checkpoint import load_model
+    from clipset.probes.suite import run_suite
+    from clipset.recipe import overlay, read_recipe
+    from clipset.training.checkpoint import find_model, load_model
     from clipset.videos.datasets import read_videos
 
-    trained = load_model(model)[0] if model else None
-    problem = pose_problem(open_store(store), read_videos(catalog) if catalog else None)
-    records = to_mapping(run_probes(problem, trained, config, seed=common.seed))
+    if recipe or set:
+        config = overlay(read_recipe(recipe, set).probe, config, PROBE)
+    trained = load_model(find_model(model))[0] if model else None
+    labels = read_videos(catalog) if catalog else None
+    if low_shot_curve:
+        _probe_with_fewer_labels(open_store(store), labels, trained, out, config, common)
+        return
+    problem = pose_problem(open_store(store), labels, trained.config if trained else None)
+    suite = run_suite(problem, trained, config, seed=common.seed)
     if out:
-        write_json(out, records)
-    show_result({"records": records}, common, lambda: print_records(records))
+        suite.write(out)
+    records, comparisons = to_mapping(suite.results), to_mapping(suite.comparisons)
+
+    def show() -> None:
+        print_records(records)
+        print_comparisons(comparisons)
+
+    show_result({"records": records, "comparisons": comparisons}, common, show)
+
+
+def _probe_with_fewer_labels(
+    store: Any, labels: Any, model: Any, out: Path | None, config: ProbeConfig, common: Common
+) -> None:
+    from clipset.config import to_mapping, write_json
+    from clipset.probes.low_shot import run_low_shot
+
+    curves = to_mapping(run_low_shot(store, labels, model, config, seed=common.seed))
+    if out:
+        write_json(out, curves)
+    show_result({"curves": curves}, common, lambda: print_curves(curves))

@@ -9,8 +9,13 @@ from clipset.cli.app import print_line
 
 
 def print_summary(summary: Any) -> None:
-    if summary.records:
-        print_records(summary.records)
+    for part in dict.fromkeys(record.get("part", "") for record in summary.records):
+        if part:
+            print_line(f"{part}:")
+        print_records([record for record in summary.records if record.get("part", "") == part])
+    print_comparisons(summary.comparisons)
+    for ssl_split in sorted({record["ssl_split"] for record in summary.records}):
+        print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
     if summary.note:
         print_line(summary.note)
     if summary.failed:
@@ -25,17 +30,65 @@ def print_records(records: Sequence[dict[str, Any]]) -> None:
 
     from clipset.report.wording import row_name
 
-    table = Table("probe", "top-1", "95 % interval", "videos", "seeds", "chosen on")
+    share = records[0]["metric"] != "mse"
+    table = Table(
+        "probe", "top-1" if share else "squared error", "95 % interval", "videos", "seeds",
+        "grid", "chosen on",
+    )  # fmt: skip
     for record in records:
         low, high = record["interval"]
         table.add_row(
             row_name(record["features"], record["probe"]),
-            f"{record['value']:.1%}",
-            f"{low:.1%} – {high:.1%}",
+            _figure(record["value"], share),
+            f"{_figure(low, share)} – {_figure(high, share)}",
             str(record["n"]),
             str(len(record["seeds"])),
+            str(record.get("tried", "–")),
             record["selected_on"],
         )
+    Console().print(table)
+
+
+def print_comparisons(comparisons: Sequence[dict[str, Any]]) -> None:
+    """Whether rows really differ, by a paired bootstrap over the same test videos."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from clipset.report.wording import row_name
+
+    if not comparisons:
+        return
+    share = comparisons[0]["metric"] != "mse"
+    table = Table("row", "against", "difference", "95 % interval", "p")
+    for each in comparisons:
+        low, high = each["interval"]
+        table.add_row(
+            row_name(each["features"], each["probe"]),
+            row_name(each["against_features"], each["against_probe"]),
+            _figure(each["difference"], share, sign=True),
+            f"{_figure(low, share, sign=True)} – {_figure(high, share, sign=True)}",
+            "< 0.001" if each["p"] < 0.001 else f"{each['p']:.3f}",
+        )
+    Console().print(table)
+
+
+def _figure(value: float, share: bool, *, sign: bool = False) -> str:
+    plus = "+" if sign else ""
+    return f"{value:{plus}.1%}" if share else f"{value:{plus}.4g}"
+
+
+def print_curves(curves: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from clipset.report.wording import row_name
+
+    points = curves[0]["points"] if curves else []
+    table = Table("labels", *(f"{point['fraction']:.0%}" for point in points))
+    table.add_row("videos", *(str(point["videos"]) for point in points))
+    for curve in curves:
+        scores = (f"{point['value']:.1%}" for point in curve["points"])
+        table.add_row(row_name(curve["features"], curve["probe"]), *scores)
     Console().print(table)
 
 

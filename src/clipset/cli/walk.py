@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.cli.app import COMMON, Changes, Common, app, print_line, show_result
 from clipset.cli.tables import print_summary
 
 
@@ -17,7 +14,7 @@ def run(
     *,
     out: Path,
     recipe: Path | None = None,
-    set: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    set: Changes = (),
     common: Common = COMMON,
 ) -> None:
     """The main job: from videos to a report. Run again, it goes on where it stopped.
@@ -74,8 +71,7 @@ def report(run: Path, *, common: Common = COMMON) -> None:
     run
         The folder of a run.
     """
-    from clipset.report.gather import gather_content
-    from clipset.report.page import write_report
+    from clipset.walk import report_run
 
-    write_report(gather_content(run), run / "report.html")
-    show_result({"report": run / "report.html"}, common, lambda: print_line(run / "report.html"))
+    page = report_run(run)
+    show_result({"report": page}, common, lambda: print_line(page))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,21 +20,33 @@ DETAIL = 2.0  # frames are read with the shorter side at most this many times th
 
 
 def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V T 3 S S"]:
-    """The pixels of every clip of the plan; each frame is decoded and converted once.
+    """The pixels of every clip of the plan; each frame is decoded and converted once."""
+    return cut_plans(video, [(plan, size)])[0]
+
+
+def cut_plans(
+    video: VideoReader, plans: Sequence[tuple[ClipPlan, int]]
+) -> list[UInt8[Tensor, "_ _ 3 _ _"]]:
+    """The pixels of the clips of several plans, each in its own size, in one pass.
 
     Crops are taken as the frames come by, so memory holds the clips and one frame, however long the
     video is.
     """
-    uses = _uses_of_frames(plan)
-    clips = torch.empty((*plan.frames.shape, 3, size, size), dtype=torch.uint8)
-    for index, pixels in video.frames(sorted(uses), short_side=round(size * DETAIL)):
-        frame = torch.from_numpy(pixels).permute(2, 0, 1)  # (3, H, W)
-        for clip, places in uses[index].items():
-            clips[clip, places] = _crop(frame, plan.boxes[clip], size)
-    for clip, change in enumerate(plan.colours):
-        if change is not None:
-            clips[clip] = change_colours(clips[clip], change)
-    return clips
+    uses = [_uses_of_frames(plan) for plan, _ in plans]
+    shapes = [(*plan.frames.shape, 3, size, size) for plan, size in plans]
+    cut = [torch.empty(shape, dtype=torch.uint8) for shape in shapes]
+    for index, paint in video.paintings(sorted(set().union(*uses))):
+        for (plan, size), used, clips in zip(plans, uses, cut, strict=True):
+            if index not in used:
+                continue
+            frame = torch.from_numpy(paint(round(size * DETAIL))).permute(2, 0, 1)  # (3, H, W)
+            for clip, places in used[index].items():
+                clips[clip, places] = _crop(frame, plan.boxes[clip], size)
+    for (plan, _), clips in zip(plans, cut, strict=True):
+        for clip, change in enumerate(plan.colours):
+            if change is not None:
+                clips[clip] = change_colours(clips[clip], change)
+    return cut
 
 
 def _uses_of_frames(plan: ClipPlan) -> dict[int, dict[int, list[int]]]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -45,10 +45,14 @@ class Cutter:
 
     def cut(self, place: int, video: Video) -> Iterator[Outcome]:
         """The pieces of a video, usually one; nothing more comes of one that fails."""
-        return in_pieces(lambda piece: self.cut_piece(place, video, piece))
+        outcome = self.cut_piece(place, video)
+        yield outcome
+        while not outcome.last:
+            outcome = self.cut_piece(place, video, more=True)
+            yield outcome
 
-    def cut_piece(self, place: int, video: Video, piece: int = 0) -> Outcome:
-        """Send one order and read the answer; a worker that takes too long is killed."""
+    def cut_piece(self, place: int, video: Video, *, more: bool = False) -> Outcome:
+        """Order a video's first piece, or its next one; a worker that takes too long is killed."""
         try:
             child = self.child = self.child or self._start()
         except (EOFError, OSError) as error:
@@ -62,7 +66,7 @@ class Cutter:
         watch = threading.Timer(self.timeout, end_it)
         watch.start()
         try:
-            return self._answer(child, place, video, piece)
+            return self._answer(child, place, video, more)
         except (EOFError, OSError):
             code = child.wait()
             if late.is_set():
@@ -110,12 +114,12 @@ class Cutter:
         return child
 
     def _answer(
-        self, child: subprocess.Popen[bytes], place: int, video: Video, piece: int
+        self, child: subprocess.Popen[bytes], place: int, video: Video, more: bool
     ) -> Outcome:
         assert child.stdin is not None
         assert child.stdout is not None
         path = os.fsencode(video.path.absolute())
-        order = Order(id=video.id, path=path, end=video.end, piece=piece)
+        order = Order(id=video.id, path=path, end=video.end, more=more)
         child.stdin.write(msgspec.json.encode(order) + b"\n")
         child.stdin.flush()
         line = child.stdout.readline()
@@ -128,20 +132,6 @@ class Cutter:
         if child.stdout.readinto(content) != answer.bytes:  # type: ignore[attr-defined]
             raise EOFError
         return Outcome(place, from_buffer(content, answer.facts, self.request))
-
-
-def in_pieces(cut: Callable[[int], Outcome]) -> Iterator[Outcome]:
-    """Cut piece after piece; the file must stay as it was at the first one."""
-    outcome = cut(0)
-    first = outcome.cut.facts if outcome.cut else None
-    yield outcome
-    while not outcome.last:
-        assert outcome.cut is not None
-        assert first is not None
-        outcome = cut(outcome.cut.facts.piece + 1)
-        if outcome.cut is not None and outcome.cut.facts.fingerprint != first.fingerprint:
-            outcome = Outcome(outcome.place, None, "the file changed while it was read")
-        yield outcome
 
 
 def _name_of_exit(code: int) -> str:

@@ -19,16 +19,24 @@ from typing import Any
 
 import torch
 
-from clipset.backbones.engine import Engine, open_engine
-from clipset.backbones.own import absolute_name
-from clipset.backbones.registry import load_backbone
-from clipset.errors import ClipsetError, ConfigError, StoreError
+from clipset.backbones.engine import Engine
+from clipset.errors import ClipsetError, ConfigError
 from clipset.features.child import Cutter
 from clipset.features.config import ExtractConfig
-from clipset.features.extract import choose_engine, cut_request, plan, videos_to_do
+from clipset.features.extract import (
+    absolute_names,
+    choose_engines,
+    cut_request,
+    engine_names,
+    load_again,
+    open_engines,
+    plan,
+    signature,
+    videos_to_do,
+)
 from clipset.features.looking import Seen, join_pieces, look_at_pieces
 from clipset.features.store import FeatureStore, Manifest
-from clipset.features.writer import StoreWriter, difference
+from clipset.features.writer import StoreWriter
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
 
@@ -62,24 +70,23 @@ class Looker:
     def __init__(
         self,
         manifest: Manifest,
-        backbone: str,
+        backbones: Sequence[str],
         *,
-        engine: str,
+        engines: list[str],
         device: str,
         threads: int,
         timeout: float,
     ) -> None:
         self.manifest, self.device, self.timeout = manifest, device, timeout
-        self.backbone = backbone
-        self.wanted, self.threads = engine, threads
-        self.engine: Engine | None = None
+        self.backbones, self.wanted, self.threads = backbones, engines, threads
+        self.engines: list[Engine] | None = None
         self.lock = threading.Lock()
         self.local = threading.local()
 
-    def engine_name(self) -> str:
-        """What runs the backbone here."""
+    def engine_names(self) -> dict[str, str]:
+        """What runs each backbone here."""
         with self.lock:
-            return self._open().name
+            return engine_names(self._open())
 
     def look(self, place: int, video: Video) -> Seen:
         """Cut one video and show it to the backbone."""
@@ -92,18 +99,12 @@ class Looker:
         [seen] = join_pieces(pieces)
         return replace(seen, place=place)
 
-    def _open(self) -> Engine:
-        if self.engine is None:
+    def _open(self) -> list[Engine]:
+        if self.engines is None:
             torch.set_num_threads(self.threads)
-            asked = self.manifest.backbone
-            spec, network = load_backbone(
-                self.backbone, frames=asked.frames, stride=asked.stride, size=asked.size
-            )
-            if spec != asked:
-                found = replace(self.manifest, backbone=spec)
-                raise StoreError(f"a machine has it {difference(found, self.manifest)}")
-            self.engine = open_engine(spec, network, device=self.device, engine=self.wanted)
-        return self.engine
+            networks = load_again(self.manifest, self.backbones)
+            self.engines = open_engines(self.manifest, networks, self.wanted, device=self.device)
+        return self.engines
 
 
 @contextmanager
@@ -161,9 +162,10 @@ def _fill(
     ray: Any, writer: StoreWriter, catalog: Catalog, config: ExtractConfig, device: str
 ) -> None:
     videos = videos_to_do(writer, catalog)
-    actors, engine = _start_actors(ray, writer, config, device, len(videos))
-    writer.sign({"engine": engine})
-    title = f"extracting ({engine} on {len(actors)} Ray actors)"
+    actors, engines = _start_actors(ray, writer, config, device, len(videos))
+    writer.sign(signature(writer.manifest, config, engines))
+    names = " and ".join(dict.fromkeys(engines.values()))
+    title = f"extracting ({names} on {len(actors)} Ray actors)"
     with bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance:
         for seen in _look_everywhere(ray, actors, videos):
             writer.put(seen)
@@ -172,26 +174,26 @@ def _fill(
 
 def _start_actors(
     ray: Any, writer: StoreWriter, config: ExtractConfig, device: str, most: int
-) -> tuple[list[Any], str]:
-    """As many actors as the cluster holds, all with the engine that the first one chose."""
+) -> tuple[list[Any], dict[str, str]]:
+    """As many actors as the cluster holds, all with the engines that the first one chose."""
     count, share = _room(ray, device)
     actor = ray.remote(Looker).options(
         max_restarts=-1, max_task_retries=RETRIES, max_concurrency=AT_ONCE, **share
     )
 
-    def start(engine: str) -> Any:
+    def start(engines: list[str]) -> Any:
         return actor.remote(
             writer.manifest,
-            absolute_name(config.backbone),
-            engine=engine,
+            absolute_names(config),
+            engines=engines,
             device=device,
             threads=torch.get_num_threads(),
             timeout=config.timeout,
         )
 
-    first = start(choose_engine(writer, config))
-    engine: str = _result(ray, first.engine_name.remote())
-    return [first, *(start(engine) for _ in range(min(count, most) - 1))], engine
+    first = start(choose_engines(writer, config))
+    names: dict[str, str] = _result(ray, first.engine_names.remote())
+    return [first, *(start(list(names.values())) for _ in range(min(count, most) - 1))], names
 
 
 def _room(ray: Any, device: str) -> tuple[int, dict[str, int]]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from clipset.backbones.registry import DEFAULT
 from clipset.clips.config import Sampling, preset
+from clipset.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,13 +15,17 @@ class ExtractConfig:
     """How features are made."""
 
     backbone: str = DEFAULT
-    """the frozen network; `clipset backbones` lists them"""
+    """the frozen network; `clipset backbones` lists them; several see the same clips: a,b"""
     frames: int | None = None
     """frames of a clip (the backbone's own number if not given)"""
     stride: int | None = None
     """distance of a clip's frames, counted at 30 frames a second"""
     size: int | None = None
     """height and width of a clip in pixels"""
+    layers: str = ""
+    """which blocks' pooled outputs are kept, such as 3,7,11 (the first is 0; empty: the usual)"""
+    time_bins: int = 1
+    """into how many parts of its time a clip's feature is divided"""
     preset: Literal["recommended", "paper", "official"] = "recommended"
     """a named way of choosing clips; docs/paper.md describes each"""
     sampling: Sampling = field(default_factory=Sampling)
@@ -42,3 +47,21 @@ class ExtractConfig:
             if getattr(self.sampling, name) != getattr(usual, name):
                 chosen[name] = getattr(self.sampling, name)
         object.__setattr__(self, "sampling", replace(preset(self.preset), **chosen))
+        if not self.backbone_names or len(set(self.backbone_names)) < len(self.backbone_names):
+            raise ConfigError(f"backbone must be different names, a,b, got {self.backbone!r}")
+        if not all(number.isdecimal() for number in _items(self.layers)):
+            raise ConfigError(f"layers must be numbers such as 3,7,11, got {self.layers!r}")
+
+    @property
+    def backbone_names(self) -> tuple[str, ...]:
+        """The names in `backbone`."""
+        return _items(self.backbone)
+
+    @property
+    def layer_numbers(self) -> tuple[int, ...]:
+        """The numbers in `layers`."""
+        return tuple(int(number) for number in _items(self.layers))
+
+
+def _items(listed: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in listed.split(",") if item.strip())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +14,10 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clipset.clips.config import Sampling
-from clipset.clips.cut import cut_clips
+from clipset.clips.cut import cut_plans
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
-from clipset.videos.decode import open_video
+from clipset.errors import BackboneError
+from clipset.videos.decode import VideoInfo, VideoReader, open_video
 
 WHOLE_BYTES = 128 << 20  # up to this, all clips of a video are cut at once
 PIECE_BYTES = 48 << 20  # of a piece, if not
@@ -21,13 +25,28 @@ PIECE_BYTES = 48 << 20  # of a piece, if not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """How every video of a store is cut."""
+    """How every video of a store is cut.
+
+    `more` are other numbers of frames and sizes in which the same clips are cut as well.
+    """
 
     sampling: Sampling
     span: float
     frames: int
     size: int
     seed: int
+    more: tuple[tuple[int, int], ...] = ()
+    random: bool = True  # without, only the regular clips are cut
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """All numbers of frames and sizes."""
+        return ((self.frames, self.size), *self.more)
+
+    @property
+    def clip_bytes(self) -> int:
+        """The memory that the pixels of one clip take, in all shapes."""
+        return sum(frames * 3 * size**2 for frames, size in self.shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +60,7 @@ class CutFacts:
     height: int
     frames_expected: int | None
     frames_found: int
-    frames_missing: int
-    fingerprint: tuple[int, int, int] = (0, 0, 0)
+    frames_missing: int  # in this piece and those before it
     piece: int = 0
     pieces: int = 1
     clips: tuple[int, ...] | None = None  # those of this piece, if there are several
@@ -53,55 +71,108 @@ class CutFacts:
         return self.random_clips + self.regular_clips if self.clips is None else len(self.clips)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The clips of a video in one number of frames and one size."""
+
+    times: Float[np.ndarray, "V T"]
+    pixels: UInt8[Tensor, "V T 3 S S"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutVideo:
-    """The clips of one video, or a piece of them, random ones first, ready for a backbone."""
+    """The clips of one video, or a piece of them, random ones first, in one or several shapes."""
 
     facts: CutFacts
     boxes: Float[np.ndarray, "V 7"]
     times: Float[np.ndarray, "V T"]
     pixels: UInt8[Tensor, "V T 3 S S"]
+    more: tuple[Shown, ...] = ()
+
+    @property
+    def all_pixels(self) -> list[UInt8[Tensor, "V _ 3 _ _"]]:
+        """The pixels in all shapes."""
+        return [self.pixels, *(each.pixels for each in self.more)]
+
+    def shown(self, frames: int, size: int) -> Shown:
+        """The clips with so many frames of so many pixels."""
+        for shown in (Shown(self.times, self.pixels), *self.more):
+            if (shown.pixels.shape[1], shown.pixels.shape[-1]) == (frames, size):
+                return shown
+        raise BackboneError(f"the clips were not cut with {frames} frames of {size} pixels")
 
 
 def cut_video(
-    video_id: str, path: Path, request: CutRequest, *, end: float | None = None, piece: int = 0
-) -> CutVideo:
-    """Decode a video once (up to `end` seconds) and cut all its clips. Raises VideoError.
+    video_id: str, path: Path, request: CutRequest, *, end: float | None = None
+) -> Iterator[CutVideo]:
+    """Cut all clips of a video (up to `end` seconds), usually in one piece. Raises VideoError.
 
-    If they would take too much memory, the clips are cut in pieces, each of those that are next in
-    time; then this is one of them.
+    If they would take too much memory, they come in pieces, each of clips that are next in time.
     """
     with open_video(path, end=end) as video:
-        info = video.info
-        random = sample_random_clips(
-            info,
-            request.sampling,
-            span=request.span,
-            frames=request.frames,
-            generator=video_generator(request.seed, video_id),
-        )
-        regular = regular_clips(info, request.sampling, span=request.span, frames=request.frames)
-        whole = random + regular
-        pieces = clips_of_pieces(whole, request.frames * 3 * request.size**2)
-        plan = whole if len(pieces) == 1 else whole.only(pieces[piece])
-        pixels = cut_clips(video, plan, request.size)
-        facts = CutFacts(
-            random_clips=len(random),
-            regular_clips=len(regular),
-            duration=info.duration,
-            width=info.width,
-            height=info.height,
-            frames_expected=info.expected_frames,
-            frames_found=video.frames_in_file,
-            frames_missing=video.frames_missing,
-            fingerprint=video.fingerprint,
-            piece=piece,
-            pieces=len(pieces),
-            clips=None if len(pieces) == 1 else pieces[piece],
-        )
-        boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
-        times = info.frame_times[plan.frames].astype(np.float32)  # (V, T)
-    return CutVideo(facts=facts, boxes=boxes, times=times, pixels=pixels)
+        plans, regular = _plans(video.info, request, video_id)
+        pieces = clips_of_pieces(plans[0], request.clip_bytes)
+        for piece, clips in enumerate(pieces):
+            if piece:
+                video.refuse_change()
+            parts = plans if len(pieces) == 1 else [plan.only(clips) for plan in plans]
+            yield _cut_piece(
+                video,
+                parts,
+                request,
+                random_clips=len(plans[0]) - regular,
+                regular_clips=regular,
+                piece=piece,
+                pieces=len(pieces),
+                clips=None if len(pieces) == 1 else clips,
+            )
+
+
+def _plans(info: VideoInfo, request: CutRequest, video_id: str) -> tuple[list[ClipPlan], int]:
+    """The clips in every shape, and how many of them, the last ones, are regular."""
+    chosen = [_choose_clips(info, request, video_id, frames) for frames, _ in request.shapes]
+    random, regular = chosen[0]
+    plans = [
+        replace(each, colours=random.colours) + more if request.random else more
+        for each, more in chosen
+    ]
+    return plans, len(regular)
+
+
+def _cut_piece(
+    video: VideoReader, plans: Sequence[ClipPlan], request: CutRequest, **place: Any
+) -> CutVideo:
+    """The pixels of some clips; `place` says which of the video's clips they are."""
+    info = video.info
+    sizes = [size for _, size in request.shapes]
+    pixels = cut_plans(video, list(zip(plans, sizes, strict=True)))
+    facts = CutFacts(
+        duration=info.duration,
+        width=info.width,
+        height=info.height,
+        frames_expected=info.expected_frames,
+        frames_found=video.frames_in_file,
+        frames_missing=video.frames_missing,
+        **place,
+    )
+    boxes = np.array([box.as_row() for box in plans[0].boxes], dtype=np.float32)  # (V, 7)
+    times = [info.frame_times[plan.frames].astype(np.float32) for plan in plans]
+    more = tuple(Shown(*each) for each in zip(times[1:], pixels[1:], strict=True))
+    return CutVideo(facts=facts, boxes=boxes, times=times[0], pixels=pixels[0], more=more)
+
+
+def _choose_clips(
+    info: VideoInfo, request: CutRequest, video_id: str, frames: int
+) -> tuple[ClipPlan, ClipPlan]:
+    """Random and regular clips; the boxes are the same for any number of frames."""
+    random = sample_random_clips(
+        info,
+        request.sampling,
+        span=request.span,
+        frames=frames,
+        generator=video_generator(request.seed, video_id),
+    )
+    return random, regular_clips(info, request.sampling, span=request.span, frames=frames)
 
 
 def clips_of_pieces(plan: ClipPlan, clip_bytes: int) -> list[tuple[int, ...]]:
@@ -115,21 +186,28 @@ def clips_of_pieces(plan: ClipPlan, clip_bytes: int) -> list[tuple[int, ...]]:
 
 def to_buffers(cut: CutVideo) -> list[memoryview]:
     """The arrays of a cut video as raw bytes, for a pipe."""
-    arrays = (cut.boxes, cut.times, cut.pixels.numpy())
+    more = [array for each in cut.more for array in (each.times, each.pixels.numpy())]
+    arrays = (cut.boxes, cut.times, cut.pixels.numpy(), *more)
     return [memoryview(np.ascontiguousarray(array).data).cast("B") for array in arrays]
 
 
 def from_buffer(content: bytearray, facts: CutFacts, request: CutRequest) -> CutVideo:
     """A cut video from the bytes of `to_buffers`."""
     clips = facts.clips_here
-    split = clips * 7 * 4
-    times_end = split + clips * request.frames * 4
-    shape = (clips, request.frames, 3, request.size, request.size)
-    boxes = np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7)
-    times = np.frombuffer(content, np.float32, clips * request.frames, split).reshape(clips, -1)
+    shown = []
+    place = clips * 7 * 4
+    for frames, size in request.shapes:
+        times = np.frombuffer(content, np.float32, clips * frames, place).reshape(clips, frames)
+        place += times.nbytes
+        shape = (clips, frames, 3, size, size)
+        bytes_of_it = math.prod(shape)
+        flat = torch.frombuffer(content, dtype=torch.uint8, count=bytes_of_it, offset=place)
+        place += bytes_of_it
+        shown.append(Shown(times.copy(), flat.reshape(shape)))
     return CutVideo(
         facts=facts,
-        boxes=boxes.copy(),  # these are kept, and must not keep the pixels
-        times=times.copy(),
-        pixels=torch.frombuffer(content, dtype=torch.uint8, offset=times_end).reshape(shape),
+        boxes=np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7).copy(),
+        times=shown[0].times,  # boxes and times are kept, and must not keep the pixels
+        pixels=shown[0].pixels,
+        more=tuple(shown[1:]),
     )

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
-from clipset.backbones.engine import Engine, open_engine
+from clipset.backbones.engine import Engine
 from clipset.errors import StoreError
 from clipset.features.arrays import HEADER_BYTES
 from clipset.features.child import Cutter, Outcome
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutVideo
-from clipset.features.extract import count_workers, cut_request, plan
+from clipset.features.extract import count_workers, cut_request, open_engines, plan
 from clipset.features.ledger import KINDS
 from clipset.features.store import Manifest
 from clipset.videos.catalog import Catalog, Video
@@ -50,19 +51,20 @@ def estimate(
 ) -> Estimate:
     """Cut a few videos and show some of their clips to the backbone; nothing is written."""
     config = config or ExtractConfig()
-    manifest, network = plan(config, seed)
-    engine = open_engine(manifest.backbone, network, device=device, engine=config.engine)
+    manifest, networks = plan(config, seed)
+    wanted = [config.engine] * len(networks)
+    engines = open_engines(manifest, networks, wanted, device=device)
     with closing(Cutter(cut_request(manifest), timeout=config.timeout)) as cutter:
         cuts, cut_seconds = _cut_sample(cutter, _spread(catalog.videos))
     counts = [cut.facts.random_clips + cut.facts.regular_clips for cut in cuts]
     clips = float(np.mean(counts)) * len(catalog)
-    look_seconds = _time_engine(engine, cuts) * clips
+    look_seconds = sum(_time_engine(engine, cuts) for engine in engines) * clips
     return Estimate(
         videos=len(catalog),
         clips=round(clips),
         disk_bytes=rows_on_disk(manifest, round(clips)),
         memory_bytes=_memory(cuts, count_workers(config)),
-        seconds=_together(engine, look_seconds, cut_seconds * len(catalog), config),
+        seconds=_together(engines[0], look_seconds, cut_seconds * len(catalog), config),
         sampled=len(cuts),
     )
 
@@ -101,7 +103,8 @@ def _cut_sample(cutter: Cutter, videos: Sequence[Video]) -> tuple[list[CutVideo]
 
 def _time_engine(engine: Engine, cuts: Sequence[CutVideo]) -> float:
     """The seconds that one clip takes."""
-    clips = [cut.pixels[:CLIPS] for cut in cuts]
+    spec = engine.spec
+    clips = [cut.shown(spec.frames, spec.size).pixels[:CLIPS] for cut in cuts]
     engine.features(clips[0])
     began = time.perf_counter()
     for some in clips:
@@ -128,7 +131,7 @@ def _memory(cuts: Sequence[CutVideo], workers: int) -> int | None:
     unit = 1 if sys.platform == "darwin" else 1024
     here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-    pixels = max(cut.pixels.numel() for cut in cuts)
+    pixels = max(sum(map(Tensor.numel, cut.all_pixels)) for cut in cuts)
     return here + workers * (child + pixels)
 
 

@@ -8,19 +8,22 @@ it stopped and ends with the same bytes as one that ran through.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
 from clipset.backbones.engine import Engine, open_engine
-from clipset.backbones.registry import load_backbone
+from clipset.backbones.own import absolute_name
+from clipset.backbones.registry import BackboneSpec, find_backbone, load_as, load_backbone
 from clipset.errors import StoreError
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
 from clipset.features.looking import look
 from clipset.features.pool import cut_videos
-from clipset.features.store import FeatureStore, Manifest
-from clipset.features.writer import StoreWriter
+from clipset.features.store import FeatureStore, Manifest, made_by_key
+from clipset.features.writer import StoreWriter, difference
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
 
@@ -35,51 +38,124 @@ def extract(
 ) -> FeatureStore:
     """Store the clip features of every video of the catalog; goes on where it stopped before."""
     config = config or ExtractConfig()
-    manifest, network = plan(config, seed)
+    manifest, networks = plan(config, seed)
     with StoreWriter(folder, manifest, catalog, retry_failed=config.retry_failed) as writer:
         if writer.todo:
-            engine = open_engine(
-                manifest.backbone, network, device=device, engine=choose_engine(writer, config)
-            )
-            writer.sign({"engine": engine.name})
-            _fill(writer, catalog, engine, config)
+            chosen = choose_engines(writer, config)
+            engines = open_engines(manifest, networks, chosen, device=device)
+            writer.sign(signature(manifest, config, engine_names(engines)))
+            fill_store(writer, catalog, engines, config)
     return FeatureStore(folder)
 
 
-def plan(config: ExtractConfig, seed: int) -> tuple[Manifest, nn.Module]:
-    """What a store will be, and the network that makes it."""
-    spec, network = load_backbone(
-        config.backbone, frames=config.frames, stride=config.stride, size=config.size
+def plan(config: ExtractConfig, seed: int) -> tuple[Manifest, list[nn.Module]]:
+    """What a store will be, and the networks that make it."""
+    first, *others = config.backbone_names
+    spec, network = _load(first, config, config.stride)
+    loaded = [_load(name, config, _stride_within(spec, name, config)) for name in others]
+    manifest = Manifest(
+        backbone=spec,
+        sampling=config.sampling,
+        seed=seed,
+        dtype=config.dtype,
+        others=tuple(spec for spec, _ in loaded),
     )
-    manifest = Manifest(backbone=spec, sampling=config.sampling, seed=seed, dtype=config.dtype)
-    return manifest, network
+    return manifest, [network, *(network for _, network in loaded)]
+
+
+def _load(name: str, config: ExtractConfig, stride: int | None) -> tuple[BackboneSpec, nn.Module]:
+    return load_backbone(
+        name,
+        frames=config.frames,
+        stride=stride,
+        size=config.size,
+        layers=config.layer_numbers,
+        time_bins=config.time_bins,
+    )
+
+
+def _stride_within(first: BackboneSpec, name: str, config: ExtractConfig) -> int:
+    """A further backbone sees the first one's clips: its stride is what is nearest to that."""
+    frames = config.frames or find_backbone(name).spec.frames
+    return max(1, round(first.span * 30 / frames))
+
+
+def absolute_names(config: ExtractConfig) -> list[str]:
+    """The backbones that were asked for, by names that mean them in any folder."""
+    return [absolute_name(name) for name in config.backbone_names]
+
+
+def load_again(manifest: Manifest, names: Sequence[str] = ()) -> list[nn.Module]:
+    """The networks of a store; an error if one of them is another one by now.
+
+    They are looked for under `names`, or else where they were when the store was begun.
+    """
+    names = names or [manifest.given_name(place) for place in range(len(manifest.backbones))]
+    loaded = [load_as(spec, name) for spec, name in zip(manifest.backbones, names, strict=True)]
+    specs = [spec for spec, _ in loaded]
+    found = replace(manifest, backbone=specs[0], others=tuple(specs[1:]))
+    if found != manifest:
+        raise StoreError(f"the store was made {difference(manifest, found)} as it is here")
+    return [network for _, network in loaded]
+
+
+def open_engines(
+    manifest: Manifest, networks: Sequence[nn.Module], engines: Sequence[str], *, device: str
+) -> list[Engine]:
+    """An engine for each backbone of a store."""
+    return [
+        open_engine(spec, network, device=device, engine=engine)
+        for spec, network, engine in zip(manifest.backbones, networks, engines, strict=True)
+    ]
+
+
+def engine_names(engines: Sequence[Engine]) -> dict[str, str]:
+    """What a manifest says about engines."""
+    return {made_by_key("engine", e.spec, place): e.name for place, e in enumerate(engines)}
+
+
+def signature(manifest: Manifest, config: ExtractConfig, engines: dict[str, str]) -> dict[str, str]:
+    """What a manifest says about who makes its rows: engines, and where own backbones are."""
+    given = zip(manifest.backbones, absolute_names(config), strict=True)
+    return engines | {
+        made_by_key("backbone", spec, place): name
+        for place, (spec, name) in enumerate(given)
+        if name != spec.name
+    }
 
 
 def cut_request(manifest: Manifest) -> CutRequest:
-    """How the videos of a store are cut."""
+    """How the videos of a store are cut; backbones that are fed alike share the pixels."""
     spec = manifest.backbone
+    shapes = dict.fromkeys((each.frames, each.size) for each in manifest.backbones)
     return CutRequest(
         sampling=manifest.sampling,
         span=spec.span,
         frames=spec.frames,
         size=spec.size,
         seed=manifest.seed,
+        more=tuple(shapes)[1:],
     )
 
 
-def choose_engine(writer: StoreWriter, config: ExtractConfig) -> str:
-    """The engine that began a store also ends it: engines agree closely, but not bit for bit."""
-    begun_with = writer.manifest.made_by.get("engine")
-    if begun_with is None or config.engine == begun_with:
-        return config.engine
-    if config.engine != "auto":
-        raise StoreError(f"{writer.folder} was begun with {begun_with}, not {config.engine}")
-    return begun_with
+def choose_engines(writer: StoreWriter, config: ExtractConfig) -> list[str]:
+    """The engines that began a store also end it: they agree closely, but not bit for bit."""
+    chosen = []
+    for place, spec in enumerate(writer.manifest.backbones):
+        begun_with = writer.manifest.made_by.get(made_by_key("engine", spec, place))
+        if begun_with is not None and config.engine not in ("auto", begun_with):
+            raise StoreError(f"{writer.folder} was begun with {begun_with}, not {config.engine}")
+        chosen.append(begun_with or config.engine)
+    return chosen
 
 
-def _fill(writer: StoreWriter, catalog: Catalog, engine: Engine, config: ExtractConfig) -> None:
+def fill_store(
+    writer: StoreWriter, catalog: Catalog, engines: Sequence[Engine], config: ExtractConfig
+) -> None:
+    """Show the videos that a store still lacks to its backbones."""
     videos = videos_to_do(writer, catalog)
-    title = f"extracting ({engine.name} on {engine.device})"
+    names = " and ".join(dict.fromkeys(engine.name for engine in engines))
+    title = f"extracting ({names} on {engines[0].device})"
     with (
         bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance,
         cut_videos(
@@ -89,7 +165,7 @@ def _fill(writer: StoreWriter, catalog: Catalog, engine: Engine, config: Extract
             timeout=config.timeout,
         ) as outcomes,
     ):
-        for seen in look(engine, outcomes, [video.id for video in videos]):
+        for seen in look(engines, outcomes, [video.id for video in videos]):
             writer.put(seen)
             advance(note=f"{writer.failures} failed" if writer.failures else "")
 

@@ -267,7 +267,12 @@ def _read_h5(path: Path) -> Arrays:
     except ImportError:
         raise StoreError("reading .h5 needs h5py; install it: pip install h5py") from None
     with h5py.File(path, "r") as content:
-        return {name: np.asarray(content[name]) for name in content if content[name].shape}
+        found = {name: content[name] for name in content}
+        return {
+            name: np.asarray(dataset)
+            for name, dataset in found.items()
+            if isinstance(dataset, h5py.Dataset) and dataset.shape and dataset.dtype.kind in "fiu"
+        }
 
 
 READERS: dict[str, Callable[[Path], Arrays]] = {

@@ -5,27 +5,44 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
 from clipset.backbones.engine import LARGEST_CHUNK, Engine
 from clipset.errors import BackboneError
 from clipset.features.child import Outcome
-from clipset.features.cutting import CutFacts
+from clipset.features.cutting import CutFacts, CutVideo
 from clipset.features.ledger import Entry
 from clipset.features.pieces import join_rows
 
 
 @dataclass(frozen=True, slots=True)
+class OtherRows:
+    """What a further backbone saw in the same clips."""
+
+    features: Float[np.ndarray, "V D"]
+    times: Float[np.ndarray, "V T"]
+
+
+@dataclass(frozen=True, slots=True)
 class ClipRows:
-    """What is kept of one video, random clips first; fields are named like the store's files."""
+    """What is kept of one video, random clips first."""
 
     features: Float[np.ndarray, "V D"]
     boxes: Float[np.ndarray, "V 7"]
     times: Float[np.ndarray, "V T"]
+    others: tuple[OtherRows, ...] = ()
+
+    def columns(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """The rows by the names of the store's files, which are in the order of `Manifest`."""
+        others = [array for each in self.others for array in (each.features, each.times)]
+        arrays = (self.features, self.boxes, self.times, *others)
+        return dict(zip(names, arrays, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +75,18 @@ class Seen:
         )
 
 
-def look(engine: Engine, outcomes: Iterable[Outcome], ids: Sequence[str]) -> Iterator[Seen]:
-    """Show the clips to the backbone; a video that comes in pieces is seen as a whole."""
-    return join_pieces(look_at_pieces(engine, outcomes, ids))
+def look(
+    engines: Engine | Sequence[Engine], outcomes: Iterable[Outcome], ids: Sequence[str]
+) -> Iterator[Seen]:
+    """Show the clips to the backbones; a video that comes in pieces is seen as a whole."""
+    return join_pieces(look_at_pieces(engines, outcomes, ids))
 
 
 def look_at_pieces(
-    engine: Engine, outcomes: Iterable[Outcome], ids: Sequence[str]
+    engines: Engine | Sequence[Engine], outcomes: Iterable[Outcome], ids: Sequence[str]
 ) -> Iterator[Seen]:
-    """Show the clips to the backbone; a card gets those of several videos at once."""
+    """Show the clips to one or several backbones; a card gets those of several videos at once."""
+    engines = [engines] if isinstance(engines, Engine) else engines
     waiting: list[Outcome] = []
     clips = 0
     for outcome in outcomes:
@@ -75,10 +95,10 @@ def look_at_pieces(
             continue
         waiting.append(outcome)
         clips += len(outcome.cut.pixels)
-        if engine.device == "cpu" or clips >= LARGEST_CHUNK:
-            yield from _look_at(engine, waiting, ids)
+        if engines[0].device == "cpu" or clips >= LARGEST_CHUNK:
+            yield from _look_at(engines, waiting, ids)
             waiting, clips = [], 0
-    yield from _look_at(engine, waiting, ids)
+    yield from _look_at(engines, waiting, ids)
 
 
 def join_pieces(pieces: Iterable[Seen]) -> Iterator[Seen]:
@@ -104,7 +124,7 @@ def _join(parts: Sequence[Seen]) -> Seen:
     clips = [clip for each in facts for clip in each.clips or ()]
     whole = replace(
         facts[0],
-        frames_missing=sum(each.frames_missing for each in facts),
+        frames_missing=max(each.frames_missing for each in facts),
         piece=0,
         pieces=1,
         clips=None,
@@ -114,16 +134,28 @@ def _join(parts: Sequence[Seen]) -> Seen:
     return Seen(parts[0].place, facts=whole, rows=rows, seconds=seconds)
 
 
-def _look_at(engine: Engine, outcomes: Sequence[Outcome], ids: Sequence[str]) -> Iterator[Seen]:
+def _look_at(
+    engines: Sequence[Engine], outcomes: Sequence[Outcome], ids: Sequence[str]
+) -> Iterator[Seen]:
     cuts = [(outcome.place, outcome.cut) for outcome in outcomes if outcome.cut is not None]
     if not cuts:
         return
     began = time.perf_counter()
-    features = _features(engine, [(ids[place], cut.pixels) for place, cut in cuts])
+    seen = [_rows(engine, [(ids[place], cut) for place, cut in cuts]) for engine in engines]
     seconds = (time.perf_counter() - began) / len(cuts)
-    for (place, cut), rows in zip(cuts, features, strict=True):
-        kept = ClipRows(rows.numpy(), cut.boxes, cut.times)
+    for number, (place, cut) in enumerate(cuts):
+        first, *others = [rows[number] for rows in seen]
+        kept = ClipRows(first.features, cut.boxes, first.times, tuple(others))
         yield Seen(place, facts=cut.facts, rows=kept, seconds=seconds)
+
+
+def _rows(engine: Engine, cuts: Sequence[tuple[str, CutVideo]]) -> list[OtherRows]:
+    """What one backbone sees in each of some videos."""
+    spec = engine.spec
+    shown = [cut.shown(spec.frames, spec.size) for _, cut in cuts]
+    ids = [id for id, _ in cuts]
+    features = _features(engine, [(id, s.pixels) for id, s in zip(ids, shown, strict=True)])
+    return [OtherRows(f.numpy(), s.times) for f, s in zip(features, shown, strict=True)]
 
 
 def _features(

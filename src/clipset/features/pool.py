@@ -6,10 +6,9 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 
 from clipset.errors import ClipsetError
-from clipset.features.child import Cutter, Outcome, in_pieces
+from clipset.features.child import Cutter, Outcome
 from clipset.features.cutting import CutRequest, cut_video
 from clipset.videos.catalog import Video
 
@@ -23,7 +22,7 @@ def cut_videos(
         yield (
             outcome
             for place, video in enumerate(videos)
-            for outcome in in_pieces(partial(_cut_here, place, video, request))
+            for outcome in cut_here(place, video, request)
         )
         return
     pool = _Pool(videos, request, min(workers, max(len(videos), 1)), timeout)
@@ -31,11 +30,14 @@ def cut_videos(
         yield pool.outcomes()
 
 
-def _cut_here(place: int, video: Video, request: CutRequest, piece: int) -> Outcome:
+def cut_here(place: int, video: Video, request: CutRequest) -> Iterator[Outcome]:
+    """The pieces of a video, usually one, cut in this process."""
     try:
-        return Outcome(place, cut_video(video.id, video.path, request, end=video.end, piece=piece))
+        for cut in cut_video(video.id, video.path, request, end=video.end):
+            yield Outcome(place, cut)
+            del cut  # do not hold a piece while the next one is cut
     except ClipsetError as error:
-        return Outcome(place, None, str(error))
+        yield Outcome(place, None, str(error))
 
 
 class _Pool:

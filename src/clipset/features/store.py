@@ -1,4 +1,4 @@
-"""FeatureStore: what a backbone saw of each video, on disk, read through memory maps.
+"""FeatureStore: what backbones saw of each video, on disk, read through memory maps.
 
 store/
 ├── manifest.json        what the rows are: backbone, sampling, seed, number type, versions
@@ -7,13 +7,16 @@ store/
 ├── random/              the clips to learn from
 │   ├── features.npy     (rows, D)
 │   ├── boxes.npy        (rows, 7): start, end in seconds; top, left, bottom, right; flipped
-│   └── times.npy        (rows, T): when each frame of the clip is shown, in seconds
-└── regular/             the clips to judge by, the same three files
+│   ├── times.npy        (rows, T): when each frame of the clip is shown, in seconds
+│   ├── features.b.npy   what a further backbone, b, saw in the same clips
+│   └── times.b.npy      when each of its frames is shown
+└── regular/             the clips to judge by, the same files
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +30,7 @@ from numpy.typing import NDArray
 from clipset.backbones.registry import BackboneSpec
 from clipset.clips.box import ROW
 from clipset.clips.config import Sampling
-from clipset.config import build, read_json
+from clipset.config import ADDED, build, read_json
 from clipset.errors import StoreError
 from clipset.features.arrays import has_header, open_found_rows, open_rows
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
@@ -38,7 +41,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a store's rows are; two stores with equal manifests can be compared row by row."""
+    """What a store's rows are; two stores with equal manifests can be compared row by row.
+
+    `others` are further backbones that saw the same clips. Each has its own frames and size, but a
+    clip lasts as long as the first backbone says.
+    """
 
     backbone: BackboneSpec
     sampling: Sampling
@@ -46,14 +53,56 @@ class Manifest:
     dtype: Literal["float16", "float32"]
     format: int = FORMAT
     made_by: dict[str, str] = field(default_factory=dict)
+    others: tuple[BackboneSpec, ...] = field(default=(), metadata=ADDED)
+
+    def __post_init__(self) -> None:
+        names = [file_name(spec.name).lower() for spec in self.backbones]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                clash = self.backbones[place].name
+                raise StoreError(f"a store holds a backbone once; {clash} is there twice")
+
+    @property
+    def backbones(self) -> tuple[BackboneSpec, ...]:
+        """All backbones, the first one first."""
+        return (self.backbone, *self.others)
+
+    def place_of(self, name: str | None) -> int:
+        """Which of the backbones a name means; None is the first."""
+        names = [spec.name for spec in self.backbones]
+        if name is None or name == names[0]:
+            return 0
+        if name not in names:
+            known = f"it has {', '.join(names)}" if len(names) > 1 else f"it has only {names[0]}"
+            raise StoreError(f"the store has no features of {name!r}; {known}")
+        return names.index(name)
+
+    def given_name(self, place: int) -> str:
+        """By which name a backbone was asked for; for a file of your own, where that was."""
+        spec = self.backbones[place]
+        return self.made_by.get(made_by_key("backbone", spec, place), spec.name)
 
     def columns(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """The files of a kind of clips: name, shape of a row, number type."""
-        return {
+        columns: dict[str, tuple[tuple[int, ...], str]] = {
             "features": ((self.backbone.dim,), self.dtype),
             "boxes": ((len(ROW),), "float32"),
             "times": ((self.backbone.frames,), "float32"),
         }
+        for spec in self.others:
+            columns[f"features.{file_name(spec.name)}"] = ((spec.dim,), self.dtype)
+            columns[f"times.{file_name(spec.name)}"] = ((spec.frames,), "float32")
+        return columns
+
+
+def made_by_key(what: str, spec: BackboneSpec, place: int) -> str:
+    """Under which name `made_by` says something about one of the backbones."""
+    return what if place == 0 else f"{what} of {spec.name}"
+
+
+def file_name(backbone: str) -> str:
+    """A backbone's name as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "_", backbone)[-80:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +116,11 @@ class ClipTable:
     count: Int[np.ndarray, " N"]
 
     @property
+    def fewest(self) -> int:
+        """The least number of clips that a video has."""
+        return int(self.count.min()) if len(self.count) else 0
+
+    @property
     def per_video(self) -> int:
         """V, where every video has the same number of clips."""
         counts = np.unique(self.count)
@@ -77,8 +131,12 @@ class ClipTable:
         return int(counts[0])
 
     def of(self, videos: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B V"]:
-        """The row numbers of some videos' clips."""
-        rows: Int[np.ndarray, "B V"] = self.first[videos][:, None] + np.arange(self.per_video)
+        """The row numbers of some videos' clips; -1 where a video has fewer than another."""
+        count = self.count[videos][:, None]
+        places = np.arange(count.max(initial=0))[None]
+        rows: Int[np.ndarray, "B V"] = np.where(
+            places < count, self.first[videos][:, None] + places, -1
+        )
         return rows
 
 
@@ -88,9 +146,11 @@ class FeatureStore:
     Videos that were stored once but are no longer in the catalog stay on disk and are passed over.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, catalog: Catalog | None = None) -> None:
         self.folder = folder
         self.manifest = read_manifest(folder)
+        if catalog is not None:  # other labels and splits than those that it was made with
+            self.catalog = catalog
         ledger = Ledger(folder / "ledger.sqlite")
         everything = ledger.entries()
         ledger.close()
@@ -122,14 +182,17 @@ class FeatureStore:
     @cached_property
     def random(self) -> ClipTable:
         """The clips to learn from."""
-        return self._table("random")
+        return self.table("random")
 
     @cached_property
     def regular(self) -> ClipTable:
         """The clips to judge by."""
-        return self._table("regular")
+        return self.table("regular")
 
-    def _table(self, kind: Kind) -> ClipTable:
+    def table(self, kind: Kind, backbone: str | None = None) -> ClipTable:
+        """The clips of one kind as one of the backbones saw them; the first, if none is named."""
+        place = self.manifest.place_of(backbone)
+        end = f".{file_name(self.manifest.backbones[place].name)}" if place else ""
         first = np.array(
             [getattr(entry, f"{kind}_first") for entry in self.entries], dtype=np.int64
         )
@@ -137,11 +200,12 @@ class FeatureStore:
             [getattr(entry, f"{kind}_count") for entry in self.entries], dtype=np.int64
         )
         rows = int((first + count).max(initial=0))
-        maps = {
-            name: open_rows(self.folder / kind / f"{name}.npy", rows, shape, dtype)
-            for name, (shape, dtype) in self.manifest.columns().items()
-        }
-        return ClipTable(first=first, count=count, **maps)
+        columns = self.manifest.columns()
+        features, boxes, times = (
+            open_rows(self.folder / kind / f"{name}.npy", rows, *columns[name])
+            for name in (f"features{end}", "boxes", f"times{end}")
+        )
+        return ClipTable(features=features, boxes=boxes, times=times, first=first, count=count)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -157,9 +221,9 @@ def read_manifest(folder: Path) -> Manifest:
     return build(Manifest, content, str(path))
 
 
-def open_store(folder: Path) -> FeatureStore:
-    """A finished store with at least one video."""
-    store = FeatureStore(folder)
+def open_store(folder: Path, catalog: Catalog | None = None) -> FeatureStore:
+    """A finished store with at least one video; `catalog` may say other labels and splits."""
+    store = FeatureStore(folder, catalog)
     if store.pending:
         known = len(store) + len(store.failed) + len(store.pending)
         raise StoreError(

@@ -8,14 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from clipset.backbones.engine import open_engine
-from clipset.backbones.registry import load_backbone
 from clipset.errors import StoreError
 from clipset.features.arrays import open_found_rows
 from clipset.features.config import ExtractConfig
-from clipset.features.extract import count_workers, cut_request
+from clipset.features.extract import (
+    choose_engines,
+    count_workers,
+    cut_request,
+    load_again,
+    open_engines,
+)
 from clipset.features.ledger import KINDS, Entry
-from clipset.features.looking import ClipRows, Seen, look
+from clipset.features.looking import ClipRows, OtherRows, Seen, look
 from clipset.features.pool import cut_videos
 from clipset.features.store import FeatureStore, Manifest, checksum_of, verify_store
 from clipset.features.writer import StoreWriter, difference
@@ -65,16 +69,8 @@ def _redo(
     repair: Repair,
 ) -> None:
     manifest = writer.manifest
-    wanted = manifest.backbone
-    spec, network = load_backbone(
-        wanted.name, frames=wanted.frames, stride=wanted.stride, size=wanted.size
-    )
-    if spec != wanted:
-        found = replace(manifest, backbone=spec)
-        raise StoreError(f"{writer.folder} was made {difference(manifest, found)}")
-    engine = open_engine(
-        spec, network, device=device, engine=manifest.made_by.get("engine", "auto")
-    )
+    networks = load_again(manifest)
+    engines = open_engines(manifest, networks, choose_engines(writer, config), device=device)
     with (
         bar("repairing", len(videos), "videos") as advance,
         cut_videos(
@@ -84,7 +80,7 @@ def _redo(
             timeout=config.timeout,
         ) as outcomes,
     ):
-        for seen in look(engine, outcomes, [video.id for video in videos]):
+        for seen in look(engines, outcomes, [video.id for video in videos]):
             _mend(writer, entries[seen.place], seen, repair)
             advance()
 
@@ -179,13 +175,18 @@ def _refuse_conflicts(writer: StoreWriter, chosen: dict[str, tuple[FeatureStore,
 
 
 def _credits(manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Who made the rows; where stores differ, all of them. Engines are kept apart."""
+    """Who made the rows; where stores differ, all of them. Engines are kept apart.
+
+    Of the places where a backbone of your own was, the first is enough: it is the same one.
+    """
     names = dict.fromkeys(name for manifest in manifests for name in manifest.made_by)
     credits = {}
     for name in names:
         values = dict.fromkeys(m.made_by[name] for m in manifests if name in m.made_by)
-        several = name == "engine" and len(values) > 1  # then no single one can go on with it
-        credits["engines" if several else name] = " and ".join(values)
+        if name.startswith("backbone"):
+            values = dict.fromkeys(list(values)[:1])
+        several = name.startswith("engine") and len(values) > 1  # none of them can go on with it
+        credits[name.replace("engine", "engines", 1) if several else name] = " and ".join(values)
     return credits
 
 
@@ -203,4 +204,6 @@ def _read_rows(store: FeatureStore, entry: Entry) -> ClipRows:
             f"{entry.id} is damaged in {store.folder}; run `clipset repair {store.folder}` first"
         )
     rows = {name: np.concatenate([parts[kind, name] for kind in KINDS]) for name in columns}
-    return ClipRows(**rows)
+    features, boxes, times, *others = rows.values()
+    further = [OtherRows(*pair) for pair in zip(others[::2], others[1::2], strict=True)]
+    return ClipRows(features, boxes, times, tuple(further))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from clipset.errors import ClipsetError
-from clipset.features.cutting import CutFacts, CutRequest, cut_video, to_buffers
+from clipset.features.cutting import CutFacts, CutRequest, CutVideo, cut_video, to_buffers
 
 
 class Job(msgspec.Struct):
@@ -27,12 +28,12 @@ class Job(msgspec.Struct):
 
 
 class Order(msgspec.Struct):
-    """One video to cut."""
+    """One video to cut, or the next piece of the one before."""
 
     id: str
     path: bytes  # names of files need not be text
     end: float | None = None
-    piece: int = 0
+    more: bool = False
 
 
 class Answer(msgspec.Struct):
@@ -48,12 +49,15 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     job = msgspec.json.decode(orders.readline(), type=Job)
     _limit_memory(job.memory_bytes)
     _send(answers, Answer())  # ready: the time of a video does not begin before
+    pieces: Iterator[CutVideo] = iter(())
     for line in orders:
         order = msgspec.json.decode(line, type=Order)
         _limit_time(job.timeout)
         try:
-            path = Path(os.fsdecode(order.path))
-            cut = cut_video(order.id, path, job.request, end=order.end, piece=order.piece)
+            if not order.more:
+                path = Path(os.fsdecode(order.path))
+                pieces = iter(cut_video(order.id, path, job.request, end=order.end))
+            cut = next(pieces)
         except ClipsetError as error:
             _send(answers, Answer(reason=str(error)))
         except Exception as error:

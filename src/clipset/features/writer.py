@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clipset.config import write_json
+from clipset.config import settled, write_json
 from clipset.errors import StoreError
 from clipset.features.arrays import GrowingArray
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
@@ -79,7 +79,7 @@ class StoreWriter:
         """Write in the manifest what made the features."""
         self.manifest = replace(self.manifest, made_by=made_by)
         with writing_to(self.folder):
-            write_json(self.folder / "manifest.json", self.manifest)
+            write_json(self.folder / "manifest.json", settled(self.manifest))
 
     def put(self, seen: Seen) -> None:
         """Take in the video at `seen.place` of `todo`; it is committed once all before it are."""
@@ -154,11 +154,13 @@ class StoreWriter:
 def parts_of(entry: Entry, rows: ClipRows, manifest: Manifest) -> list[Part]:
     """A video's rows as they are stored: for each file its kind, name, first row and content."""
     parts: list[Part] = []
+    columns = manifest.columns()
+    arrays = rows.columns(columns)
     low = 0
     for kind, first, count in entry.rows():
-        for name, (_, dtype) in manifest.columns().items():
-            part = getattr(rows, name)[low : low + count]
-            if name == "features":
+        for name, (_, dtype) in columns.items():
+            part = arrays[name][low : low + count]
+            if name.startswith("features"):
                 _refuse_overflow(part, np.dtype(dtype), entry.id)
             parts.append((kind, name, first, part.astype(dtype)))
         low += count
@@ -196,14 +198,22 @@ def _agree_on_manifest(folder: Path, manifest: Manifest) -> Manifest:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise StoreError(f"{folder} holds something that is no feature store; use another folder")
-    write_json(folder / "manifest.json", manifest)
+    write_json(folder / "manifest.json", settled(manifest))
     return manifest
 
 
 def difference(found: Manifest, wanted: Manifest) -> str:
     """The first thing in which two manifests differ, as the end of `was made …`."""
-    for name in ("backbone", "sampling", "seed", "dtype"):
-        old, new = getattr(found, name), getattr(wanted, name)
+    names = [[spec.name for spec in manifest.backbones] for manifest in (found, wanted)]
+    if names[0] != names[1]:
+        return f"with backbone {', '.join(names[0])}, not {', '.join(names[1])}"
+    pairs = [
+        ("backbone" if place == 0 else old.name, old, new)
+        for place, (old, new) in enumerate(zip(found.backbones, wanted.backbones, strict=True))
+    ]
+    for name in ("sampling", "seed", "dtype"):
+        pairs.append((name, getattr(found, name), getattr(wanted, name)))
+    for name, old, new in pairs:
         if old != new:
             inner = getattr(old, "__dataclass_fields__", {})
             for field_name in inner:

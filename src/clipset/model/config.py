@@ -1,15 +1,19 @@
-"""The shape of the model."""
+"""The shape of the model and what it learns from."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from clipset.errors import ModelError
+
+BoxKind = Literal["paper", "official"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The shape of the model; the paper's base setting, with lean heads."""
+    """The shape of the model and what it learns from; docs/paper.md describes the presets."""
 
     width: int = 256
     """hidden width of the transformer"""
@@ -21,22 +25,119 @@ class ModelConfig:
     """how many times wider the layers' MLPs are"""
     dropout: float = 0.1
     """dropout in attention and MLPs"""
-    head_width: int = 512
-    """hidden width of the three-layer projection heads"""
+    head_width: int = 256
+    """hidden width of the projection heads of predictions and sets"""
+    head_layers: int = 3
+    """layers of the projection heads of predictions and sets"""
+    target_width: int | None = None
+    """hidden width of the projection head of clip features (as head_width if not given)"""
+    target_layers: int | None = None
+    """layers of the projection head of clip features (as head_layers if not given)"""
     projected: int = 128
     """width of the space in which clips and sets are compared"""
     temperature: float = 0.2
     """temperature of the contrast"""
+    boxes: BoxKind = "paper"
+    """what says where a clip is: paper (relative to the video) or official (to its clips)"""
     box_numbers: int = 6
-    """numbers that say where a clip is (start and end in x, y and t)"""
+    """numbers of a box: 6, or 8 with start and length in seconds; official boxes have 7"""
+    box_embedding: Literal["mlp", "fourier"] = "mlp"
+    """how boxes become vectors: the numbers alone, or with their sines and cosines"""
+    dims: tuple[int, ...] = ()
+    """widths of the features of several backbones whose clips form one set (none: one backbone)"""
+    losses: Literal["both", "masked", "set"] = "both"
+    """what is learned from: masked clips, pairs of sets, or both"""
+    masked_loss: Literal["contrast", "reconstruction"] = "contrast"
+    """hidden clips are recognised among others, or their features are rebuilt (cosine)"""
+    set_loss: Literal["contrast", "clustering", "regression"] = "contrast"
+    """two sets of a video find each other, share clusters (DINO), or predict each other (BYOL)"""
+    symmetric: bool = True
+    """features also find their predictions, not only predictions their features"""
+    candidates: Literal["all", "masked"] = "all"
+    """features among which a prediction finds its own: those of all clips, or of hidden ones"""
+    rivals: Literal["masked", "all"] = "masked"
+    """predictions among which a feature finds its own: those of hidden clips, or of all"""
+    average: bool = False
+    """means over clips, directions and losses, as published, instead of the paper's sums"""
+    visible_loss: bool = False
+    """ask for the clips that were not hidden, too"""
+    exclude_overlapping: Literal["no", "space-time", "time"] = "no"
+    """leave other clips of a video that overlap the asked one out of its candidates"""
+    prototypes: int = 512
+    """clustering: number of clusters"""
+    cluster_temperature: float = 0.1
+    """clustering: temperature of the assignment that learns"""
+    teacher_temperature: float = 0.04
+    """clustering: temperature of the teacher's assignment; lower is sharper"""
+    teacher_momentum: float = 0.99
+    """clustering, regression: what the teacher keeps of itself in a step (0: it is the student)"""
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "head_channels", "expansion", "head_width", "projected"):
-            if getattr(self, name) < 1:
-                raise ModelError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.width % self.head_channels:
-            raise ModelError(f"width {self.width} must be a multiple of {self.head_channels}")
-        if not 0 <= self.dropout < 1:
-            raise ModelError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
-        if self.temperature <= 0:
-            raise ModelError(f"temperature must be more than 0, got {self.temperature}")
+        if self.boxes == "official" and self.box_numbers == 6:
+            object.__setattr__(self, "box_numbers", 7)
+        _check_counts(self)
+        _check_numbers(self)
+
+
+def _check_counts(config: ModelConfig) -> None:
+    for name in COUNTS:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ModelError(f"{name} must be at least 1, got {value}")
+    if config.width % config.head_channels:
+        raise ModelError(f"width {config.width} must be a multiple of {config.head_channels}")
+    if any(dim < 1 for dim in config.dims):
+        raise ModelError(f"dims must be widths of features, got {config.dims}")
+    allowed = (7,) if config.boxes == "official" else (6, 8)
+    if config.box_numbers not in allowed:
+        raise ModelError(
+            f"{config.boxes} boxes have {' or '.join(map(str, allowed))} numbers, "
+            f"got box_numbers {config.box_numbers}"
+        )
+
+
+def _check_numbers(config: ModelConfig) -> None:
+    if not 0 <= config.dropout < 1:
+        raise ModelError(f"dropout must be at least 0 and less than 1, got {config.dropout}")
+    for name in ("temperature", "cluster_temperature", "teacher_temperature"):
+        if getattr(config, name) <= 0:
+            raise ModelError(f"{name} must be more than 0, got {getattr(config, name)}")
+    if not 0 <= config.teacher_momentum < 1:
+        raise ModelError(
+            f"teacher_momentum must be at least 0 and less than 1, got {config.teacher_momentum}"
+        )
+
+
+COUNTS: Final = (
+    "width", "layers", "head_channels", "expansion", "head_width", "head_layers", "target_width",
+    "target_layers", "projected", "prototypes",
+)  # fmt: skip
+
+PAPER: Final[Mapping[str, Any]] = {"head_width": 2048, "rivals": "all"}
+"""What the paper says; where it is silent, what the published code does."""
+
+OFFICIAL: Final[Mapping[str, Any]] = {
+    "head_width": 4096,
+    "head_layers": 2,
+    "target_width": 2048,
+    "target_layers": 3,
+    "boxes": "official",
+    "box_numbers": 7,
+    "symmetric": False,
+    "average": True,
+}
+"""What the published code computes."""
+
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "recommended": {},
+    "paper": PAPER,
+    "official": OFFICIAL,
+}
+"""How each named model differs from the defaults, which are the recommended one."""
+
+
+def model_preset(name: str) -> ModelConfig:
+    """One of the three named models: recommended, paper or official."""
+    if name not in PRESETS:
+        raise ModelError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
+    return ModelConfig(**PRESETS[name])

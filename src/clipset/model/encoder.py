@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from clipset.errors import ModelError
+from clipset.model.boxes import BoxEmbedding, FourierEmbedding
+from clipset.model.dropout import Dropout, drop
+from clipset.model.sources import BySource, apply_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +40,24 @@ class SetEncoder(nn.Module):
         heads: int,
         expansion: int,
         dropout: float,
+        boxes: Literal["paper", "official"] = "paper",
+        box_embedding: Literal["mlp", "fourier"] = "mlp",
+        dims: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         if width % heads:
             raise ModelError(f"the width {width} cannot be shared by {heads} attention heads")
-        self.register_buffer("feature_mean", torch.zeros(dim))
-        self.register_buffer("feature_std", torch.ones(dim))
-        self.project = nn.Linear(dim, width)
-        self.embed_box = BoxEmbedding(box_numbers, width)
+        self.boxes: Literal["paper", "official"] = boxes
+        self.box_numbers = box_numbers
+        shape = (len(dims), dim) if len(dims) > 1 else (dim,)
+        self.register_buffer("feature_mean", torch.zeros(shape))
+        self.register_buffer("feature_std", torch.ones(shape))
+        self.project: nn.Linear | BySource = nn.Linear(dim, width)
+        if len(dims) > 1:
+            self.project = BySource(dims, width, (nn.Linear(each, width) for each in dims))
+            self.source_tokens = nn.Parameter(torch.zeros(len(dims), width))
+        embedding = BoxEmbedding if box_embedding == "mlp" else FourierEmbedding
+        self.embed_box = embedding(box_numbers, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.set_token = nn.Parameter(torch.zeros(width))
         self.blocks = nn.ModuleList(Block(width, heads, expansion, dropout) for _ in range(layers))
@@ -52,58 +66,95 @@ class SetEncoder(nn.Module):
         self.embed_box.spread_out()
         nn.init.trunc_normal_(self.mask_token, std=0.02)
         nn.init.trunc_normal_(self.set_token, std=0.02)
+        if len(dims) > 1:
+            nn.init.normal_(self.source_tokens, std=1.0)
 
-    def standardise_by(self, mean: Float[Tensor, " D"], std: Float[Tensor, " D"]) -> None:
-        """Fix how features are centred and scaled before anything else is done to them."""
+    def standardise_by(self, mean: Float[Tensor, "*S D"], std: Float[Tensor, "*S D"]) -> None:
+        """Fix how features are centred and scaled before anything else is done to them.
+
+        With several backbones, one row for each: 0 and 1 in the channels that it does not have.
+        """
         self.get_buffer("feature_mean").copy_(mean)
         self.get_buffer("feature_std").copy_(std)
 
-    def standardise(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    def standardise(
+        self, features: Float[Tensor, "*B D"], sources: Int[Tensor, "*B"] | None = None
+    ) -> Float[Tensor, "*B D"]:
         """The features as the network sees them."""
-        return (features - self.get_buffer("feature_mean")) / self.get_buffer("feature_std")
+        mean, std = self.get_buffer("feature_mean"), self.get_buffer("feature_std")
+        if isinstance(self.project, BySource):
+            row = torch.zeros((), dtype=torch.int64) if sources is None else sources
+            mean, std = mean[row], std[row]
+        return (features - mean) / std
 
     def forward(
         self,
         features: Float[Tensor, "B V D"],
         boxes: Float[Tensor, "B V X"],
         masked: Bool[Tensor, "B V"] | None = None,
+        present: Bool[Tensor, "B V"] | None = None,
+        sources: Int[Tensor, "B V"] | None = None,
     ) -> SetEncoding:
-        """Encode sets of clips; the features of masked clips are replaced and never looked at."""
-        clips = self.project(self.standardise(features))  # (B, V, H)
-        if masked is not None:
-            clips = torch.where(masked[..., None], self.mask_token, clips)
-        clips = clips + self.embed_box(boxes)
-        whole = self.set_token.expand(len(clips), 1, -1)
-        tokens = torch.cat([whole, clips], dim=1)  # (B, 1 + V, H)
+        """Encode sets of clips; the features of masked clips are replaced and never looked at.
+
+        Clips that are not present are filler, which no token sees. Sources number the backbones
+        that the features come from.
+        """
+        seen = self.standardise(features, sources)
+        tokens = self.embed(seen, boxes, masked, present, sources)  # (B, 1 + V, H)
         for block in self.blocks:
-            tokens = block(tokens)
+            tokens = block(tokens, present)
         tokens = self.norm(tokens)
         return SetEncoding(clip_tokens=tokens[:, 1:], set_token=tokens[:, 0])
 
+    def encode_some(
+        self,
+        seen: Float[Tensor, "B V D"],
+        boxes: Float[Tensor, "B V X"],
+        masked: Bool[Tensor, "B V"],
+        wanted: Bool[Tensor, "B V"],
+        present: Bool[Tensor, "B V"] | None = None,
+        sources: Int[Tensor, "B V"] | None = None,
+    ) -> tuple[Float[Tensor, "M H"], Float[Tensor, "B H"]]:
+        """The tokens of wanted clips, in their order, and the set tokens, of standardised features.
 
-class BoxEmbedding(nn.Module):
-    """The MLP of equation 5: where a clip is, as a vector."""
-
-    def __init__(self, box_numbers: int, width: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(box_numbers, 2 * width)
-        self.last = nn.Linear(2 * width, width)
-
-    def forward(self, boxes: Float[Tensor, "*B X"]) -> Float[Tensor, "*B H"]:
-        return self.last(F.relu(self.first(boxes)))  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def spread_out(self) -> None:
-        """Start out able to tell places apart, about as loud as the clips that they are added to.
-
-        Each hidden unit bends somewhere inside the unit cube, where boxes live. Small weights would
-        make all places look alike, and what happens when could hardly be learned from few videos.
+        The same numbers as `forward` gives, but the last layer leaves out what nobody asks for.
         """
-        nn.init.normal_(self.first.weight, std=2.0)
-        bends = torch.rand_like(self.first.weight)  # (2H, X): a point of the cube for each unit
-        self.first.bias.copy_(-(self.first.weight * bends).sum(dim=1))
-        places = torch.rand(1024, self.first.in_features)
-        self.last.weight.div_(self(places).std(dim=0).mean())
+        tokens = self.embed(seen, boxes, masked, present, sources)  # (B, 1 + V, H)
+        *first, last = self.blocks
+        for block in first:
+            tokens = block(tokens, present)
+        count, length = wanted.shape[0], wanted.shape[1] + 1
+        whole = torch.arange(count, device=seen.device) * length  # (B,)
+        rows = F.pad(wanted, (1, 0)).flatten().nonzero().squeeze(1)  # (M,)
+        found = self.norm(last(tokens, present, torch.cat([whole, rows])))  # (B + M, H)
+        return found[count:], found[:count]
+
+    def embed(
+        self,
+        seen: Float[Tensor, "B V D"],
+        boxes: Float[Tensor, "B V X"],
+        masked: Bool[Tensor, "B V"] | None,
+        present: Bool[Tensor, "B V"] | None,
+        sources: Int[Tensor, "B V"] | None,
+    ) -> Float[Tensor, "B L H"]:
+        """What the first layer is given: the set token, then a token for each clip."""
+        if boxes.shape[-1] != self.box_numbers:
+            raise ModelError(
+                f"this model takes boxes of {self.box_numbers} numbers ({self.boxes}), "
+                f"got {boxes.shape[-1]}; read the clips with its boxes and box_numbers"
+            )
+        clips = apply_source(self.project, seen, sources)  # (B, V, H)
+        if masked is not None:
+            clips = torch.where(masked[..., None], self.mask_token, clips)
+        clips = clips + self.embed_box(boxes)
+        if isinstance(self.project, BySource):
+            none = torch.zeros(clips.shape[:2], dtype=torch.int64, device=clips.device)
+            clips = clips + self.source_tokens[none if sources is None else sources]
+        if present is not None:
+            clips = torch.where(present[..., None], clips, torch.zeros((), device=clips.device))
+        whole = self.set_token.expand(len(clips), 1, -1)
+        return torch.cat([whole, clips], dim=1)
 
 
 class Block(nn.Module):
@@ -119,24 +170,51 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(width, expansion * width),
             nn.GELU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(expansion * width, width),
-            nn.Dropout(dropout),
+            Dropout(dropout),
         )
 
-    def forward(self, tokens: Float[Tensor, "B L H"]) -> Float[Tensor, "B L H"]:
-        tokens = tokens + self.attend(self.norm1(tokens))
+    def forward(
+        self,
+        tokens: Float[Tensor, "B L H"],
+        present: Bool[Tensor, "B V"] | None = None,
+        rows: Int[Tensor, " M"] | None = None,
+    ) -> Float[Tensor, "B L H"] | Float[Tensor, "M H"]:
+        """All tokens, or some rows of them counted through the batch."""
+        seen = self.attend(self.norm1(tokens), present)
+        if rows is not None:
+            tokens, seen = tokens.flatten(0, 1)[rows], seen.flatten(0, 1)[rows]
+        tokens = tokens + drop(self.out(seen), self.dropout, self.training)
         return tokens + self.mlp(self.norm2(tokens))  # type: ignore[no-any-return]
 
-    def attend(self, tokens: Float[Tensor, "B L H"]) -> Float[Tensor, "B L H"]:
-        """Every token looks at every token of its set."""
+    def attend(
+        self, tokens: Float[Tensor, "B L H"], present: Bool[Tensor, "B V"] | None
+    ) -> Float[Tensor, "B L H"]:
+        """Every token looks at every token of its set that is not filler."""
         batch, length, width = tokens.shape
         qkv = self.qkv(tokens).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, L, H / heads)
-        chance = self.dropout if self.training else 0.0
-        seen = F.scaled_dot_product_attention(query, key, value, dropout_p=chance)
-        mixed = self.out(seen.transpose(1, 2).reshape(batch, length, width))
-        return F.dropout(mixed, self.dropout, self.training)
+        mask = None if present is None else F.pad(present, (1, 0), value=True)[:, None, None]
+        if self.training and self.dropout:
+            seen = attend_dropping(query, key, value, mask, self.dropout)
+        else:
+            seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return seen.transpose(1, 2).reshape(batch, length, width)
+
+
+def attend_dropping(
+    query: Float[Tensor, "B G L E"],
+    key: Float[Tensor, "B G L E"],
+    value: Float[Tensor, "B G L E"],
+    mask: Bool[Tensor, "B 1 1 L"] | None,
+    chance: float,
+) -> Float[Tensor, "B G L E"]:
+    """Attention that drops some of its weights."""
+    weights = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)  # (B, G, L, L)
+    if mask is not None:
+        weights = weights.masked_fill(~mask, float("-inf"))
+    return drop(weights.softmax(dim=-1), chance, True) @ value
 
 
 def _initialise(module: nn.Module) -> None:

@@ -1,17 +1,22 @@
 """The losses of the paper: InfoNCE, masked clip modelling, set contrast (equations 2 to 8).
 
 All of them take projected vectors. The equations are written for one video; over a minibatch we
-take the mean over its videos, and every contrast is with all its clips (or sets).
+take the mean over its videos, and every contrast is with all its clips (or sets). A minibatch may
+be shared by several ranks: each rank's loss is such that the mean over the ranks of losses, of
+accuracies and of gradients is that of the whole minibatch on one rank.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from clipset.model.contrast import one_way_info_nce
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +30,82 @@ class ScaleLosses:
     set_accuracy: Float[Tensor, ""]
 
 
-def one_way_info_nce(
-    asked: Float[Tensor, "M P"],
-    candidates: Float[Tensor, "N P"],
+@runtime_checkable
+class Gather(Protocol):
+    """Rows of all ranks, one rank after the other, along the first dimension.
+
+    Ranks may have different numbers of rows. In the backward pass each rank's rows receive the
+    sum over the ranks of the gradients that they got there; whole numbers have none.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    def __call__(self, rows: Tensor, /) -> Tensor: ...
+
+
+class OneRank:
+    """The gathering of a single rank: nothing to do."""
+
+    rank, ranks = 0, 1
+
+    def __call__(self, rows: Tensor, /) -> Tensor:
+        return rows
+
+
+def count_before(rows: Tensor, gather: Gather) -> tuple[int, int]:
+    """How many rows the ranks before this one have, and all ranks together."""
+    counts = gather(torch.tensor([len(rows)], device=rows.device)).tolist()
+    return sum(counts[: gather.rank]), sum(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A loss and how often the right answer was the nearest one."""
+
+    loss: Float[Tensor, ""]
+    found: Float[Tensor, ""]
+
+
+def contrast_clips(
+    predicted: Float[Tensor, "K P"],
+    target: Float[Tensor, "N P"],
+    asked: Int[Tensor, " M"],
     answer: Int[Tensor, " M"],
     temperature: float,
-) -> tuple[Float[Tensor, " M"], Float[Tensor, ""]]:
-    """Equation 2 for each asked vector: find its answer among the candidates; how many were.
+    *,
+    videos: int,
+    symmetric: bool,
+    average: bool,
+    excluded: Int[Tensor, "2 E"] | None = None,
+    gather: Gather | None = None,
+) -> Scores:
+    """Equation 6: the predictions `asked` find their `answer` among the targets of all ranks.
 
-    Both sides have unit length already.
+    Symmetric: those targets find these predictions among all predictions, too. Summed over the
+    clips and divided by the videos, or the mean over clips and directions. `excluded` are pairs
+    of a place in `asked` and a target that do not count.
     """
-    logits = asked @ candidates.T / temperature  # (M, N)
-    losses = F.cross_entropy(logits, answer, reduction="none")
-    found = (logits.detach().argmax(dim=1) == answer).float().mean()
-    return losses, found
+    gather = gather or OneRank()
+    guesses, truths = F.normalize(predicted, dim=-1), F.normalize(target, dim=-1)
+    first, _ = count_before(truths, gather)
+    _, clips = count_before(asked, gather)
+    pairs = None if excluded is None else excluded + torch.tensor([[0], [first]]).to(asked)
+    total, found = one_way_info_nce(
+        guesses[asked], gather(truths), answer + first, temperature, excluded=pairs
+    )
+    if symmetric:
+        first_guess, _ = count_before(guesses, gather)
+        back, _ = one_way_info_nce(
+            truths[answer], gather(guesses), asked + first_guess, temperature
+        )
+        total = (total + back) / 2 if average else total + back
+    whole = clips if average else videos
+    scale = gather.ranks / max(whole, 1)
+    return Scores(total * scale, found * (gather.ranks / max(clips, 1)))
 
 
 def masked_clip_loss(
@@ -47,27 +114,86 @@ def masked_clip_loss(
     masked: Bool[Tensor, "B V"],
     temperature: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Equation 6: recognise each hidden clip among all clips of the minibatch, in both directions.
+    """Equation 6 as the paper has it: each hidden clip among all clips of the minibatch, both ways.
 
     Summed over the masked clips of a video, mean over the videos. Returns the loss and the share of
     hidden clips that were recognised.
     """
-    guesses = F.normalize(predicted, dim=-1).flatten(0, 1)  # (N, P) with N = B V
-    truths = F.normalize(target, dim=-1).flatten(0, 1)  # (N, P)
     hidden = masked.flatten().nonzero().squeeze(1)  # (M,)
-    if len(hidden) == 0:
-        return predicted.sum() * 0.0, torch.zeros(())
-    forward, found = one_way_info_nce(guesses[hidden], truths, hidden, temperature)
-    backward, _ = one_way_info_nce(truths[hidden], guesses, hidden, temperature)
-    return (forward + backward).sum() / len(masked), found
+    scores = contrast_clips(
+        predicted.flatten(0, 1),
+        target.flatten(0, 1),
+        hidden,
+        hidden,
+        temperature,
+        videos=len(masked),
+        symmetric=True,
+        average=False,
+    )
+    return scores.loss, scores.found
+
+
+def rebuild_clips(
+    predicted: Float[Tensor, "M D"],
+    features: Float[Tensor, "M D"],
+    *,
+    videos: int,
+    average: bool,
+    gather: Gather | None = None,
+) -> Scores:
+    """One less the cosine between predictions and features; found: nearest among those asked."""
+    gather = gather or OneRank()
+    guesses, truths = F.normalize(predicted, dim=-1), F.normalize(features, dim=-1)
+    first, clips = count_before(truths, gather)
+    total = (1 - (guesses * truths).sum(dim=-1)).sum()
+    with torch.no_grad():
+        answer = torch.arange(len(truths), device=truths.device) + first
+        _, found = one_way_info_nce(guesses, gather(truths), answer, 1.0)
+    scale = gather.ranks / max(clips if average else videos, 1)
+    return Scores(total * scale, found * (gather.ranks / max(clips, 1)))
 
 
 def set_contrastive_loss(
-    first: Float[Tensor, "B P"], second: Float[Tensor, "B P"], temperature: float
+    first: Float[Tensor, "B P"],
+    second: Float[Tensor, "B P"],
+    temperature: float,
+    *,
+    average: bool = False,
+    gather: Gather | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Equation 7: two sets of one video find each other among the sets of all videos."""
+    gather = gather or OneRank()
     one, two = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
-    answer = torch.arange(len(one), device=one.device)
-    forward, found = one_way_info_nce(one, two, answer, temperature)
-    backward, found_back = one_way_info_nce(two, one, answer, temperature)
-    return (forward + backward).mean(), (found + found_back) / 2
+    before, videos = count_before(one, gather)
+    answer = torch.arange(len(one), device=one.device) + before
+    forward, found = one_way_info_nce(one, gather(two), answer, temperature)
+    backward, found_back = one_way_info_nce(two, gather(one), answer, temperature)
+    scale = gather.ranks / videos
+    total = (forward + backward) * (scale / 2 if average else scale)
+    return total, (found + found_back) * (scale / 2)
+
+
+def overlapping_pairs(
+    low: Float[Tensor, "2 B V A"],
+    high: Float[Tensor, "2 B V A"],
+    asked: Bool[Tensor, "2 B V"],
+    candidate: Bool[Tensor, "2 B V"],
+) -> Int[Tensor, "2 E"]:
+    """Pairs of an asked clip and another candidate of its video that overlap on all A axes.
+
+    Clips count in the order of the tensors: the first of a pair among those asked, the second
+    among the candidates.
+    """
+    videos, per_set = asked.shape[1:]
+    lows, highs = (x.transpose(0, 1).flatten(1, 2) for x in (low, high))  # (B, 2V, A)
+    meet = ((lows[:, :, None] < highs[:, None]) & (lows[:, None] < highs[:, :, None])).all(dim=-1)
+    same = torch.eye(2 * per_set, dtype=torch.bool, device=meet.device)
+    asks, stands = (x.transpose(0, 1).flatten(1, 2) for x in (asked, candidate))  # (B, 2V)
+    meet = meet & ~same & asks[:, :, None] & stands[:, None]
+    video, one, two = meet.nonzero().T
+
+    def places(chosen: Bool[Tensor, "2 B V"], clip: Int[Tensor, " E"]) -> Int[Tensor, " E"]:
+        number = chosen.flatten().cumsum(0) - 1
+        return number[(clip // per_set * videos + video) * per_set + clip % per_set]
+
+    return torch.stack([places(asked, one), places(candidate, two)])

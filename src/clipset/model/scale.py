@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+
 import torch
-from jaxtyping import Bool, Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from clipset.model.config import ModelConfig
+from clipset.model.contrast import one_way_info_nce
 from clipset.model.encoder import SetEncoder, SetEncoding
-from clipset.model.losses import ScaleLosses, masked_clip_loss, set_contrastive_loss
+from clipset.model.losses import (
+    Gather,
+    OneRank,
+    ScaleLosses,
+    Scores,
+    contrast_clips,
+    count_before,
+    overlapping_pairs,
+    rebuild_clips,
+    set_contrastive_loss,
+)
+from clipset.model.sources import BySource, apply_source
+from clipset.model.teacher import Centred, Clusters, Teacher
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Two sets of each video; first sets before second ones where both share a dimension."""
+
+    features: Float[Tensor, "2 B V D"]  # standardised
+    boxes: Float[Tensor, "2 B V X"]
+    masked: Bool[Tensor, "2 B V"]
+    present: Bool[Tensor, "2 B V"] | None
+    sources: Int[Tensor, "2 B V"] | None
+    gather: Gather
+    videos: int  # of all ranks
+
+    @property
+    def stands(self) -> Bool[Tensor, "2 B V"]:
+        """Where there is a clip and no filler."""
+        return torch.ones_like(self.masked) if self.present is None else self.present
 
 
 class ScaleModel(nn.Module):
@@ -18,45 +53,217 @@ class ScaleModel(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = make_encoder(dim, config)
-        self.predict_clip = projection_head(config.width, config)
-        self.project_clip = projection_head(dim, config)
-        self.project_set = projection_head(config.width, config)
+        rebuilt = config.masked_loss == "reconstruction"
+        if config.losses != "set":
+            out = dim if rebuilt else config.projected
+            self.predict_clip = projection_head(config.width, config, out)
+        if config.losses != "set" and not rebuilt:
+            self.project_clip = target_head(dim, config)
+        if config.losses != "masked":
+            self.project_set = projection_head(config.width, config, config.projected)
+        if config.losses != "masked" and config.set_loss != "contrast":
+            self.teacher = Teacher(self.encoder, self.project_set)
+        if config.losses != "masked" and config.set_loss == "clustering":
+            self.clusters = Clusters(config.projected, config.prototypes)
+        if config.losses != "masked" and config.set_loss == "regression":
+            self.predict_set = projection_head(config.projected, config, config.projected)
+            self.centred = Centred(config.projected)
 
     def encode(
-        self, features: Float[Tensor, "B V D"], boxes: Float[Tensor, "B V X"]
+        self,
+        features: Float[Tensor, "B V D"],
+        boxes: Float[Tensor, "B V X"],
+        present: Bool[Tensor, "B V"] | None = None,
+        sources: Int[Tensor, "B V"] | None = None,
     ) -> SetEncoding:
         """Represent sets of clips."""
-        return self.encoder(features, boxes)  # type: ignore[no-any-return]
+        return self.encoder(features, boxes, None, present, sources)  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        features: Float[Tensor, "2 B V D"],
+        boxes: Float[Tensor, "2 B V X"],
+        masked: Bool[Tensor, "2 B V"],
+        present: Bool[Tensor, "2 B V"] | None = None,
+        sources: Int[Tensor, "2 B V"] | None = None,
+        gather: Gather | None = None,
+    ) -> ScaleLosses:
+        """The same as `losses`, for wrappers that know `forward` only."""
+        return self.losses(features, boxes, masked, present, sources, gather)
 
     def losses(
         self,
         features: Float[Tensor, "2 B V D"],
         boxes: Float[Tensor, "2 B V X"],
         masked: Bool[Tensor, "2 B V"],
+        present: Bool[Tensor, "2 B V"] | None = None,
+        sources: Int[Tensor, "2 B V"] | None = None,
+        gather: Gather | None = None,
     ) -> ScaleLosses:
-        """The losses of a minibatch: two disjoint sets of each video, some clips of each hidden."""
-        encoding = self.encoder(features.flatten(0, 1), boxes.flatten(0, 1), masked.flatten(0, 1))
-        predicted = by_video(self.predict_clip(encoding.clip_tokens))  # (B, 2V, P)
-        target = by_video(self.project_clip(self.encoder.standardise(features.flatten(0, 1))))
-        temperature = self.config.temperature
-        clip_loss, clip_found = masked_clip_loss(
-            predicted, target, by_video(masked.flatten(0, 1)), temperature
-        )
-        one, two = self.project_set(encoding.set_token).chunk(2)  # (B, P) each
-        set_loss, set_found = set_contrastive_loss(one, two, temperature)
+        """The losses of a minibatch: two disjoint sets of each video, some clips of each hidden.
+
+        With `gather`, the minibatch of all ranks; the mean over the ranks is the whole. A teacher,
+        if there is one, takes its step here, towards what the last step made of the student.
+        """
+        gather = gather or OneRank()
+        seen = self.encoder.standardise(features, sources)
+        _, videos = count_before(masked[0], gather)
+        batch = _Batch(seen, boxes, masked, present, sources, gather, videos)
+        wanted = self._wanted(batch)
+        tokens, set_token = self._encode(self.encoder, batch, masked, wanted)
+        nothing = Scores(seen.new_zeros(()), seen.new_zeros(()))
+        clips = sets = nothing
+        if self.config.losses != "set":
+            clips = self._masked_clips(batch, tokens, wanted)
+        if self.config.losses != "masked":
+            sets = self._sets(batch, set_token.unflatten(0, (2, -1)))
+        both = self.config.average and self.config.losses == "both"
         return ScaleLosses(
-            total=clip_loss + set_loss,
-            masked_clip=clip_loss,
-            set_contrast=set_loss,
-            masked_clip_accuracy=clip_found,
-            set_accuracy=set_found,
+            total=(clips.loss + sets.loss) / (2 if both else 1),
+            masked_clip=clips.loss,
+            set_contrast=sets.loss,
+            masked_clip_accuracy=clips.found,
+            set_accuracy=sets.found,
         )
 
+    def _encode(
+        self,
+        encoder: SetEncoder,
+        batch: _Batch,
+        masked: Bool[Tensor, "2 B V"],
+        wanted: Bool[Tensor, "2 B V"],
+    ) -> tuple[Float[Tensor, "K H"], Float[Tensor, "S H"]]:
+        """The tokens of the wanted clips, and those of all sets."""
+        return encoder.encode_some(
+            batch.features.flatten(0, 1),
+            batch.boxes.flatten(0, 1),
+            masked.flatten(0, 1),
+            wanted.flatten(0, 1),
+            None if batch.present is None else batch.present.flatten(0, 1),
+            None if batch.sources is None else batch.sources.flatten(0, 1),
+        )
 
-def by_video(sets: Tensor) -> Tensor:
-    """(2B, V, …), first sets before second ones, to (B, 2V, …): one video's clips together."""
-    first, second = sets.chunk(2)
-    return torch.cat([first, second], dim=1)
+    def _asked(self, batch: _Batch) -> Bool[Tensor, "2 B V"]:
+        """The clips that are to be predicted."""
+        return batch.stands if self.config.visible_loss else batch.masked & batch.stands
+
+    def _wanted(self, batch: _Batch) -> Bool[Tensor, "2 B V"]:
+        """The clips whose predictions somebody looks at."""
+        if self.config.losses == "set":
+            return torch.zeros_like(batch.masked)
+        contrast = self.config.masked_loss == "contrast"
+        all_stand = contrast and self.config.symmetric and self.config.rivals == "all"
+        return batch.stands if all_stand else self._asked(batch)
+
+    def _masked_clips(
+        self, batch: _Batch, tokens: Float[Tensor, "K H"], wanted: Bool[Tensor, "2 B V"]
+    ) -> Scores:
+        asked, config = self._asked(batch), self.config
+        predicted = self.predict_clip(tokens)  # (K, P), or (K, D)
+        if config.masked_loss == "reconstruction":
+            return rebuild_clips(
+                *self._rebuilt(batch, predicted, asked),
+                videos=batch.videos,
+                average=config.average,
+                gather=batch.gather,
+            )
+        stands = asked if config.candidates == "masked" else batch.stands
+        excluded = None
+        if config.exclude_overlapping != "no":
+            low, high = self._extents(batch.boxes)
+            excluded = overlapping_pairs(low, high, asked, stands)
+        return contrast_clips(
+            predicted,
+            self._targets(batch, stands),
+            _places(asked, wanted),
+            _places(asked, stands),
+            config.temperature,
+            videos=batch.videos,
+            symmetric=config.symmetric,
+            average=config.average,
+            excluded=excluded,
+            gather=batch.gather,
+        )
+
+    def _targets(self, batch: _Batch, stands: Bool[Tensor, "2 B V"]) -> Float[Tensor, "N P"]:
+        """The projected features of the clips among which others are found."""
+        sources = None if batch.sources is None else batch.sources[stands]
+        whole = batch.present is None and self.config.candidates == "all"
+        features = batch.features.flatten(0, 2) if whole else batch.features[stands]
+        return apply_source(self.project_clip, features, sources)
+
+    def _rebuilt(
+        self, batch: _Batch, predicted: Float[Tensor, "M D"], asked: Bool[Tensor, "2 B V"]
+    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M D"]]:
+        """Predictions and features of the asked clips, in the channels that their backbone has."""
+        features = batch.features[asked]
+        if isinstance(self.encoder.project, BySource) and batch.sources is not None:
+            dims = torch.tensor(self.encoder.project.dims, device=features.device)
+            channel = torch.arange(features.shape[-1], device=features.device)
+            predicted = predicted * (channel < dims[batch.sources[asked]][:, None])
+        return predicted, features
+
+    def _extents(
+        self, boxes: Float[Tensor, "2 B V X"]
+    ) -> tuple[Float[Tensor, "2 B V A"], Float[Tensor, "2 B V A"]]:
+        """Where clips begin and end on the axes on which they must not overlap."""
+        official = self.config.boxes == "official"
+        first, last = ([1, 2, 5], [3, 4, 6]) if official else ([0, 1, 2], [3, 4, 5])
+        if self.config.exclude_overlapping == "time":
+            first, last = first[-1:], last[-1:]
+        return boxes[..., first], boxes[..., last]
+
+    def _sets(self, batch: _Batch, set_token: Float[Tensor, "2 B H"]) -> Scores:
+        config, gather = self.config, batch.gather
+        projected = self.project_set(set_token)  # (2, B, P)
+        if config.set_loss == "contrast":
+            one, two = projected
+            return Scores(
+                *set_contrastive_loss(
+                    one, two, config.temperature, average=config.average, gather=gather
+                )
+            )
+        taught = self._taught(batch)
+        if config.set_loss == "clustering":
+            loss = self.clusters.loss(
+                projected,
+                taught,
+                student_temperature=config.cluster_temperature,
+                teacher_temperature=config.teacher_temperature,
+                learning=self.training,
+                gather=gather,
+            )
+        else:
+            loss = self.centred.loss(
+                self.predict_set(projected), taught, learning=self.training, gather=gather
+            )
+        found = _pairs_found(projected.detach(), gather)
+        return Scores(loss / 2 if config.average else loss, found)
+
+    @torch.no_grad()
+    def _taught(self, batch: _Batch) -> Float[Tensor, "2 B P"]:
+        """What the teacher makes of the same sets, with nothing hidden."""
+        teacher = self.teacher
+        if self.training:
+            teacher.follow(self.encoder, self.project_set, self.config.teacher_momentum)
+        nothing = torch.zeros_like(batch.masked)
+        _, set_token = self._encode(teacher.encoder, batch, nothing, nothing)
+        return teacher.project_set(set_token).unflatten(0, (2, -1))  # type: ignore[no-any-return]
+
+
+def _places(some: Bool[Tensor, "2 B V"], among: Bool[Tensor, "2 B V"]) -> Int[Tensor, " M"]:
+    """Where the clips of a part stand in a larger part."""
+    return (among.flatten().cumsum(0) - 1)[some.flatten()]
+
+
+@torch.no_grad()
+def _pairs_found(projected: Float[Tensor, "2 B P"], gather: Gather) -> Float[Tensor, ""]:
+    """How often the other set of a video is the nearest of all."""
+    one, two = F.normalize(projected, dim=-1)
+    before, videos = count_before(one, gather)
+    answer = torch.arange(len(one), device=one.device) + before
+    _, found = one_way_info_nce(one, gather(two), answer, 1.0)
+    return found * (gather.ranks / videos)
 
 
 def make_encoder(dim: int, config: ModelConfig) -> SetEncoder:
@@ -69,15 +276,31 @@ def make_encoder(dim: int, config: ModelConfig) -> SetEncoder:
         heads=config.width // config.head_channels,
         expansion=config.expansion,
         dropout=config.dropout,
+        boxes=config.boxes,
+        box_embedding=config.box_embedding,
+        dims=config.dims,
     )
 
 
-def projection_head(dim: int, config: ModelConfig) -> nn.Sequential:
-    """A three-layer MLP without batch normalisation."""
-    return nn.Sequential(
-        nn.Linear(dim, config.head_width, bias=False),
-        nn.GELU(),
-        nn.Linear(config.head_width, config.head_width, bias=False),
-        nn.GELU(),
-        nn.Linear(config.head_width, config.projected, bias=False),
-    )
+def target_head(dim: int, config: ModelConfig) -> nn.Module:
+    """The projection head of clip features; one for each backbone if there are several."""
+    width = config.target_width or config.head_width
+    layers = config.target_layers or config.head_layers
+    if len(config.dims) > 1:
+        heads = (mlp(each, width, layers, config.projected) for each in config.dims)
+        return BySource(config.dims, config.projected, heads)
+    return mlp(dim, width, layers, config.projected)
+
+
+def projection_head(dim: int, config: ModelConfig, out: int) -> nn.Sequential:
+    """The projection head of predictions or sets."""
+    return mlp(dim, config.head_width, config.head_layers, out)
+
+
+def mlp(dim: int, hidden: int, layers: int, out: int) -> nn.Sequential:
+    """Linear layers without biases and normalisation, GELU between them."""
+    widths = [dim, *[hidden] * (layers - 1), out]
+    parts: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        parts += [nn.Linear(before, after, bias=False), nn.GELU()]
+    return nn.Sequential(*parts[:-1])

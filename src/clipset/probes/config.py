@@ -3,8 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from clipset.errors import ProbeError
+
+Optimiser = Literal["adamw", "sgd"]
+RowName = Literal[
+    "knn",
+    "scale_knn",
+    "linear",
+    "scale_linear",
+    "mlp",
+    "transformer",
+    "finetune",
+    "ordered",
+    "logistic",
+    "scale_logistic",
+    "attentive",
+    "scale_attentive",
+]
+PAPER_ROWS: tuple[RowName, ...] = (
+    "knn",
+    "scale_knn",
+    "linear",
+    "scale_linear",
+    "mlp",
+    "transformer",
+    "finetune",
+)  # in the order of the paper's tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,33 +39,99 @@ class FitConfig:
 
     epochs: int = 40
     """times that a probe sees every training video"""
+    head_steps: int = 1000
+    """batches after which the training of a head ends, whatever the epochs; at least one epoch"""
+    tuned_steps: int = 600
+    """the same where a transformer is trained"""
     batch: int = 64
     """videos in a batch"""
     clips: int = 8
     """random clips of a video that a probe sees at once"""
-    weight_decay: float = 1e-2
-    """decay of the matrices"""
+    regular_too: bool = False
+    """whether probes also learn from the regular clips of the training videos"""
+    set_draws: int = 4
+    """how often a video's clips are divided into sets for heads on frozen set tokens"""
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     """learning rates to choose from where a transformer is trained"""
-    head_rates: tuple[float, ...] = (1e-3, 1e-2, 5e-2)
+    weight_decay: float = 1e-2
+    """decay of the matrices where a transformer is trained"""
+    encoder_shares: tuple[float, ...] = (0.1, 1.0)
+    """shares of the learning rate to choose from for the pre-trained part of a fine-tuned probe"""
+    layer_decay: float = 1.0
+    """share of a layer's learning rate that the layer before it gets in fine-tuning"""
+    head_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     """learning rates to choose from where only a head on frozen features is trained"""
+    decays: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
+    """weight decays to choose from for a head"""
+    optimisers: tuple[Optimiser, ...] = ("adamw",)
+    """optimisers to choose from for a head"""
+    norms: tuple[bool, ...] = (True,)
+    """whether batch norm (without affine) stands before a head: the values to choose from"""
+    dropouts: tuple[float, ...] = (0.0,)
+    """dropouts before a head to choose from"""
+    halvings: int = 2
+    """how often the weaker half of the grid is dropped on the way (never for linear heads)"""
+    penalties: tuple[float, ...] = (1e-2, 1e-1, 1.0, 10.0, 100.0)
+    """penalties to choose from where a linear classifier is solved exactly (ordered, logistic)"""
     validation: float = 0.25
     """share of the training videos that choices are made on"""
+    refit: bool = True
+    """whether the final probe learns from all training videos, those of the choice included"""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "head_steps", "tuned_steps", "batch", "clips", "set_draws"):
+            if getattr(self, name) < 1:
+                raise ProbeError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("rates", "encoder_shares", "head_rates", "optimisers", "norms", "penalties"):
+            if not getattr(self, name):
+                raise ProbeError(f"{name} must name at least one value to choose from")
+        if not self.decays or not self.dropouts or min(self.decays) < 0:
+            raise ProbeError(f"decays must be at least 0 and dropouts given, got {self.decays}")
+        if not all(0 <= chance < 1 for chance in self.dropouts):
+            raise ProbeError(f"dropouts must be at least 0 and less than 1, got {self.dropouts}")
+        if min(*self.rates, *self.head_rates, *self.penalties, *self.encoder_shares) <= 0:
+            raise ProbeError("rates, shares and penalties must be more than 0")
+        if not 0 < self.validation < 1:
+            raise ProbeError(f"validation must lie between 0 and 1, got {self.validation}")
+        if self.halvings < 0 or not 0 < self.layer_decay <= 1:
+            raise ProbeError("halvings must be at least 0 and layer_decay in (0, 1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeConfig:
     """Which probes are run and how."""
 
+    rows: tuple[RowName, ...] = (*PAPER_ROWS, "ordered")
+    """which rows the table has"""
     seeds: int = 3
     """how often each trained probe is repeated"""
     k: int = 20
     """neighbours that vote"""
+    centre: bool = False
+    """whether k-NN subtracts the mean of the training videos from both splits"""
     mlp_hidden: int = 512
     """width of the MLP probe's two hidden layers"""
+    queries: int = 4
+    """learned queries of the attentive probe"""
+    low_shot: float | None = None
+    """share of each class's training labels that probes may use; each seed draws its own"""
+    shots: int | None = None
+    """the same as a number of videos of each class"""
+    first_shots: bool = False
+    """take the first videos of each class, as the published code does, instead of random ones"""
     fit: FitConfig = field(default_factory=FitConfig)
     """how trained probes are trained"""
 
     def __post_init__(self) -> None:
         if self.seeds < 1 or self.k < 1:
             raise ProbeError(f"seeds and k must be at least 1, got {self.seeds} and {self.k}")
+        if self.mlp_hidden < 4 or self.queries < 1:
+            raise ProbeError("mlp_hidden must be at least 4 and queries at least 1")
+        if self.low_shot is not None and self.shots is not None:
+            raise ProbeError("give low_shot (a share) or shots (a number), not both")
+        if self.low_shot is not None and not 0 < self.low_shot <= 1:
+            raise ProbeError(f"low_shot must lie above 0 and up to 1, got {self.low_shot}")
+        if self.shots is not None and self.shots < 1:
+            raise ProbeError(f"shots must be at least 1, got {self.shots}")
+        if not self.rows or len(set(self.rows)) < len(self.rows):
+            raise ProbeError("rows must name each probe once, and at least one")

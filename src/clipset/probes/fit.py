@@ -1,4 +1,4 @@
-"""Training one probe, and choosing how by a validation part of the training videos."""
+"""Training one probe, and choosing how by videos that are set aside for that."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
-from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
-from torch import Tensor, nn, optim
+from jaxtyping import Float
+from torch import Generator, Tensor, nn, optim
 
 from clipset.probes.config import FitConfig
+from clipset.probes.networks import SetProbe
 from clipset.probes.problem import Labelled
-from clipset.sets.clips import VideoClips
+from clipset.probes.selection import (
+    Parts,
+    Score,
+    best_of,
+    count_epochs,
+    divide,
+    rungs,
+    score,
+    survivors,
+    validation_split,
+)
+from clipset.probes.stacks import sum_of_losses, to_predictions
+from clipset.sets.clips import VideoClips, by_count
 from clipset.sets.draw import draw_batches, draw_subset
 from clipset.training.schedule import decay_groups, learning_rate
 
+__all__ = ["Choice", "Network", "choose", "fit", "predict", "validation_split"]
 Network = Callable[[], nn.Module]  # makes a fresh network; chance comes from torch's seed
 
 
@@ -27,6 +39,61 @@ class Choice:
     rate: float
     epochs: int
     selected_on: str
+    share: float = 1.0
+    tried: int = 1
+
+
+class NetworkRun:
+    """One network in training, epoch by epoch."""
+
+    def __init__(
+        self, make: Network, train: Labelled, config: FitConfig, *, rate: float, share: float = 1.0,
+        epochs: int, seed: int,
+    ) -> None:  # fmt: skip
+        self.train, self.config, self.rate, self.seed = train, config, rate, seed
+        torch.manual_seed(seed)
+        self.network = make().train()
+        groups = rate_groups(self.network, config, share)
+        self.optimiser = optim.AdamW(groups, lr=rate, fused=True)
+        self.generator = Generator().manual_seed(seed)
+        self.steps = epochs * -(-len(train) // config.batch)
+        self.step = 0
+
+    def run_epoch(self) -> None:
+        """Show every video once."""
+        torch.manual_seed(self.seed * 1_000_003 + self.step)  # dropout, whoever else trains between
+        self.network.train()
+        for videos in draw_batches(len(self.train), self.config.batch, self.generator):
+            rate = learning_rate(self.step, self.steps, peak=self.rate, warmup=0.05)
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate * group["share"]
+            clips = draw_subset(self.train.random.of(videos), self.config.clips, self.generator)
+            loss = sum_of_losses(self.network(clips)[None], self.train.wanted[videos])
+            self.optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimiser.step()
+            self.step += 1
+        self.network.eval()
+
+
+def rate_groups(network: nn.Module, config: FitConfig, share: float) -> list[dict[str, object]]:
+    """Parameters with their share of the rate: all of it for the head, less for the encoder."""
+    if not isinstance(network, SetProbe) or network.frozen:
+        return [group | {"share": 1.0} for group in decay_groups(network, config.weight_decay)]
+    encoder = network.encoder
+    depth = len(encoder.blocks)
+    parts: list[tuple[nn.Module, float]] = [(network.classify, 1.0), (encoder.norm, share)]
+    for level, block in enumerate(encoder.blocks):
+        parts.append((block, share * config.layer_decay ** (depth - 1 - level)))
+    start = share * config.layer_decay**depth
+    groups = [
+        group | {"share": part_share}
+        for part, part_share in (*parts, (encoder.project, start), (encoder.embed_box, start))
+        for group in decay_groups(part, config.weight_decay)
+    ]
+    grouped = {id(p) for group in groups for p in group["params"]}  # type: ignore[attr-defined]
+    rest = [p for p in network.parameters() if p.requires_grad and id(p) not in grouped]
+    return [*groups, {"params": rest, "weight_decay": 0.0, "share": start}]
 
 
 def fit(
@@ -37,100 +104,83 @@ def fit(
     rate: float,
     epochs: int,
     seed: int,
-    after_epoch: Callable[[nn.Module], None] | None = None,
+    share: float = 1.0,
+    schedule: int | None = None,
 ) -> nn.Module:
-    """Train a fresh network for `epochs` of the `config.epochs` that its schedule is made for."""
-    torch.manual_seed(seed)
-    network = make().train()
-    optimiser = optim.AdamW(decay_groups(network, config.weight_decay), lr=rate, fused=True)
-    generator = torch.Generator().manual_seed(seed)
-    steps = config.epochs * -(-len(train) // config.batch)
-    step = 0
+    """Train a fresh network for `epochs` of the `schedule` epochs that its rate is planned for."""
+    planned = config.epochs if schedule is None else schedule
+    run = NetworkRun(make, train, config, rate=rate, share=share, epochs=planned, seed=seed)
     for _ in range(epochs):
-        for videos in draw_batches(len(train), config.batch, generator):
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate(step, steps, peak=rate, warmup=0.05)
-            clips = draw_subset(train.random.of(videos), config.clips, generator)
-            logits = network(clips)  # (B, V, C)
-            wanted = train.classes[videos][:, None].expand(logits.shape[:2])
-            loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            optimiser.step()
-            step += 1
-        if after_epoch is not None:
-            after_epoch(network)
-    return network.eval()
+        run.run_epoch()
+    return run.network.eval()
 
 
 @torch.inference_mode()
-def predict(network: nn.Module, clips: VideoClips) -> Float[Tensor, "M C"]:
-    """The mean over a video's clips of their softmax."""
+def predict(
+    network: nn.Module, clips: VideoClips, *, numbers: bool = False
+) -> Float[Tensor, "M C"]:
+    """The mean over a video's clips of their softmax (or of their numbers)."""
     training = network.training
     network.eval()
-    chunks = range(0, len(clips), 256)
-    parts = [VideoClips(clips.features[i : i + 256], clips.boxes[i : i + 256]) for i in chunks]
-    found = torch.cat([network(part).softmax(dim=-1).mean(dim=1) for part in parts])
+    places, found = [], []
+    for videos, group in by_count(clips):
+        places.append(videos)
+        for low in range(0, len(group), 256):
+            found.append(to_predictions(network(group.of(slice(low, low + 256))), numbers))
     network.train(training)
-    return found
+    return torch.cat(found)[torch.cat(places).argsort()]
 
 
 def choose(
-    make: Network, train: Labelled, config: FitConfig, *, rates: tuple[float, ...], seed: int
+    make: Network,
+    train: Labelled,
+    config: FitConfig,
+    *,
+    rates: tuple[float, ...],
+    seed: int,
+    shares: tuple[float, ...] = (1.0,),
+    parts: Parts | None = None,
+    check: Labelled | None = None,
 ) -> Choice:
-    """The learning rate and number of epochs that do best on a part of the training videos."""
-    parts = validation_split(train, config.validation, seed)
-    if parts is None:
-        return Choice(
-            rate=rates[len(rates) // 2],
-            epochs=config.epochs,
-            selected_on="nothing: too few training videos to set some aside",
-        )
-    learn, check = train.only(parts[0]), train.only(parts[1])
-    best = (-1.0, float("-inf"), rates[0], config.epochs)
-    for rate in rates:
-        curve: list[tuple[float, float]] = []
+    """Rate, encoder's share of it and number of epochs that do best on videos set aside for that.
 
-        def note(network: nn.Module, curve: list[tuple[float, float]] = curve) -> None:
-            found = predict(network, check.regular)
-            right = (found.argmax(dim=1) == check.classes).float().mean().item()
-            certain = found[torch.arange(len(check)), check.classes].clamp_min(1e-9).log().mean()
-            curve.append((right, certain.item()))
-
-        fit(make, learn, config, rate=rate, epochs=config.epochs, seed=seed, after_epoch=note)
-        right, certain, epoch = max((*score, number + 1) for number, score in enumerate(curve))
-        best = max(best, (right, certain, rate, epoch))
-    kind = "whole groups" if _has_groups(train) else "stratified"
+    These are `check` if given, else a part of the training videos.
+    """
+    parts = parts or divide(train, config, seed, check)
+    epochs = count_epochs(len(train), config, config.tuned_steps)
+    points = [(rate, share) for share in shares for rate in rates]
+    if not parts.can_choose:
+        rate, share = points[len(points) // 2]
+        return Choice(rate=rate, epochs=epochs, selected_on=parts.selected_on, share=share)
+    learn = train if parts.check is None else train.only(parts.learn)
+    if check is None:
+        check = learn if parts.check is None else train.only(parts.check)
+    curves = _race(make, learn, check, config, points=points, epochs=epochs, seed=seed)
+    number, best = best_of(curves)
+    rate, share = points[number]
     return Choice(
-        rate=best[2],
-        epochs=int(best[3]),
-        selected_on=f"{len(check)} of {len(train)} training videos ({kind})",
+        rate=rate, epochs=best, selected_on=parts.selected_on, share=share, tried=len(points)
     )
 
 
-def validation_split(
-    train: Labelled, share: float, seed: int
-) -> tuple[Int[Tensor, " A"], Int[Tensor, " B"]] | None:
-    """Training videos to learn from and to choose by; None if there are too few.
-
-    By whole groups where the catalog has groups, else stratified by class. A class with a single
-    video is only learned from.
-    """
-    if _has_groups(train):
-        splitter = GroupShuffleSplit(1, test_size=share, random_state=seed)
-        learn, check = next(splitter.split(train.classes, train.classes, list(train.groups)))
-        return torch.as_tensor(learn), torch.as_tensor(check)
-    counts = torch.bincount(train.classes)
-    many = (counts[train.classes] > 1).nonzero().squeeze(1)
-    alone = (counts[train.classes] == 1).nonzero().squeeze(1)
-    classes = int((counts > 1).sum())
-    size = max(round(share * len(many)), classes)
-    if classes < 2 or len(many) - size < classes:
-        return None
-    splitter = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
-    learn, check = next(splitter.split(many, train.classes[many]))
-    return torch.cat([many[torch.as_tensor(learn)], alone]), many[torch.as_tensor(check)]
-
-
-def _has_groups(train: Labelled) -> bool:
-    return None not in train.groups and len(set(train.groups)) > 1
+def _race(
+    make: Network, learn: Labelled, check: Labelled, config: FitConfig, *,
+    points: list[tuple[float, float]], epochs: int, seed: int,
+) -> dict[int, list[Score]]:  # fmt: skip
+    """The validation curves of all candidates; the weaker half is dropped now and then."""
+    runs = {
+        number: NetworkRun(make, learn, config, rate=rate, share=share, epochs=epochs, seed=seed)
+        for number, (rate, share) in enumerate(points)
+    }
+    curves: dict[int, list[Score]] = {number: [] for number in runs}
+    stops = rungs(epochs, config.halvings)
+    numbers = check.targets is not None
+    for epoch in range(1, epochs + 1):
+        for number, run in runs.items():
+            run.run_epoch()
+            found = predict(run.network, check.regular, numbers=numbers)
+            curves[number].append(score(found, check.wanted))
+        if epoch in stops:
+            alive = survivors(curves, runs)
+            runs = {number: run for number, run in runs.items() if number in alive}
+    return curves

@@ -18,8 +18,28 @@ def knn_probabilities(
     temperature: float = 0.07,
 ) -> Float[Tensor, "M C"]:
     """Let the k nearest training videos vote, each by exp(cosine / temperature)."""
-    similar = F.normalize(queries, dim=1) @ F.normalize(train, dim=1).T  # (M, N)
-    nearness, nearest = similar.topk(min(k, len(train)), dim=1)  # (M, k)
-    weights = torch.softmax(nearness / temperature, dim=1)
+    nearest, weights = neighbours(train, queries, k=k, temperature=temperature)
     votes = torch.zeros(len(queries), class_count, dtype=weights.dtype)
     return votes.scatter_add_(1, classes[nearest], weights)
+
+
+def knn_numbers(
+    train: Float[Tensor, "N R"],
+    targets: Float[Tensor, " N"],
+    queries: Float[Tensor, "M R"],
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> Float[Tensor, "M 1"]:
+    """The mean of the k nearest training videos' numbers, with the same weights."""
+    nearest, weights = neighbours(train, queries, k=k, temperature=temperature)
+    return (targets[nearest] * weights).sum(dim=1, keepdim=True)
+
+
+def neighbours(
+    train: Float[Tensor, "N R"], queries: Float[Tensor, "M R"], *, k: int, temperature: float
+) -> tuple[Int[Tensor, "M K"], Float[Tensor, "M K"]]:
+    """The k nearest training videos of each query by the cosine, and their shares of the vote."""
+    similar = F.normalize(queries, dim=1) @ F.normalize(train, dim=1).T  # (M, N)
+    nearness, nearest = similar.topk(min(k, len(train)), dim=1)  # (M, k)
+    return nearest, torch.softmax(nearness / temperature, dim=1)

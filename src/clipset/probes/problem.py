@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,22 +12,37 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clipset.errors import ProbeError
+from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
+from clipset.model.config import ModelConfig
+from clipset.progress import say
 from clipset.sets.clips import VideoClips, read_clips
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.splits import keep_of_each
+
+Read = Callable[[Kind, Int[np.ndarray, " N"]], VideoClips]  # the clips of some videos
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Videos with their classes: random clips to learn from, regular clips to be judged by."""
+    """Videos with what is known of them: random clips to learn from, regular clips to be judged by.
+
+    `classes` numbers the labels; where numbers are to be predicted these are in `targets`.
+    """
 
     random: VideoClips
     regular: VideoClips
     classes: Int[Tensor, " N"]
     groups: tuple[str | None, ...]
+    targets: Float[Tensor, " N"] | None = None
 
     def __len__(self) -> int:
         return len(self.classes)
+
+    @property
+    def wanted(self) -> Int[Tensor, " N"] | Float[Tensor, " N"]:
+        """What a probe has to say: the classes, or the numbers."""
+        return self.classes if self.targets is None else self.targets
 
     def only(self, videos: Int[Tensor, " M"]) -> Labelled:
         """Some of the videos."""
@@ -34,15 +51,30 @@ class Labelled:
             self.regular.of(videos),
             self.classes[videos],
             tuple(self.groups[int(video)] for video in videos),
+            None if self.targets is None else self.targets[videos],
         )
+
+    def with_all_clips(self) -> Labelled:
+        """The same videos with the regular clips behind the random ones, to learn from both."""
+        both = VideoClips(
+            torch.cat([self.random.features, self.regular.features], dim=1),
+            torch.cat([self.random.boxes, self.regular.boxes], dim=1),
+        )
+        return replace(self, random=both)
 
 
 class HeldOut:
-    """The test videos: their clips for everyone, their classes only for the final score."""
+    """The test videos: their clips for everyone, what they show only for the final score."""
 
-    def __init__(self, ids: tuple[str, ...], clips: VideoClips, classes: Int[Tensor, " M"]) -> None:
+    def __init__(
+        self,
+        ids: tuple[str, ...],
+        clips: VideoClips,
+        classes: Int[Tensor, " M"],
+        targets: Float[Tensor, " M"] | None = None,
+    ) -> None:
         self.ids, self.clips = ids, clips
-        self._classes = classes
+        self._classes, self._targets = classes, targets
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -51,59 +83,140 @@ class HeldOut:
         """True and predicted class of each video. Called once for each finished probe."""
         return torch.stack([self._classes, probabilities.argmax(dim=1)], dim=1).numpy()
 
+    def judge_numbers(self, predicted: Float[Tensor, "M 1"]) -> Float[np.ndarray, "M 2"]:
+        """True and predicted number of each video. Called once for each finished probe."""
+        if self._targets is None:
+            raise ProbeError("the test videos have classes, not numbers")
+        return torch.stack([self._targets, predicted[:, 0]], dim=1).double().numpy()
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A classification problem on a store: the names of the classes, the train and test videos."""
+    """What is to be told from a store: the names of the classes, the train and test videos.
+
+    Without classes, numbers are predicted. `validation` is there if the catalog names a split for
+    choices.
+    """
 
     classes: tuple[str, ...]
     train: Labelled
     test: HeldOut
     split: str = "test"  # what the test videos' split is called
+    validation: Labelled | None = None
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a probe gives for each clip."""
+        return len(self.classes) or 1
 
 
-def pose_problem(store: FeatureStore, catalog: Catalog | None = None) -> Problem:
-    """The problem that a catalog's labels and splits pose; judged on `test`, else on `val`."""
+def pose_problem(
+    store: FeatureStore, catalog: Catalog | None = None, model: ModelConfig | None = None
+) -> Problem:
+    """The problem that a catalog's labels (or targets) and splits pose.
+
+    Judged on `test`, else on `val`; where there are both, choices are made on `val`. Boxes
+    are those of the model that will see the clips.
+    """
+    if not len(store):
+        why = store.failed[0].reason if store.failed else "it is empty"
+        raise ProbeError(f"no video of the store could be read; the first: {why}")
     known = {video.id: video for video in catalog or store.catalog}
     videos = {place: known[id] for place, id in enumerate(store.ids) if id in known}
-    labelled = {place: video for place, video in videos.items() if video.label is not None}
-    train = {place: video for place, video in labelled.items() if video.split == "train"}
-    judged = "test" if any(video.split == "test" for video in labelled.values()) else "val"
-    test = {place: video for place, video in labelled.items() if video.split == judged}
-    _refuse_hopeless(labelled, train, test)
-    classes = tuple(sorted({video.label or "" for video in train.values()}))
-    strangers = sorted({v.label or "" for v in test.values()} - set(classes))
-    if strangers:
-        raise ProbeError(
-            f"no training video shows {strangers[0]!r}, which the test split has; "
-            f"give it one or take it out of the catalog"
-        )
-    numbers = {name: number for number, name in enumerate(classes)}
-    places = np.array(list(test))
+    numbers = all(video.label is None for video in videos.values())
+    useful = {
+        place: video
+        for place, video in videos.items()
+        if (video.target if numbers else video.label) is not None
+    }
+    judged = "test" if any(video.split == "test" for video in useful.values()) else "val"
+    parts = {name: _in_split(useful, name) for name in ("train", judged, "val")}
+    _refuse_hopeless(useful, parts["train"], parts[judged], numbers)
+    if len(useful) < len(videos):
+        what = "target" if numbers else "label"
+        say(f"{len(videos) - len(useful)} of {len(videos)} videos have no {what}: passed over")
+    classes = () if numbers else tuple(sorted({v.label or "" for v in parts["train"].values()}))
+    _refuse_strangers(parts[judged], classes)
+    places = {name: number for number, name in enumerate(classes)}
+    model = model or ModelConfig()
+    read = partial(read_clips, store, boxes=model.boxes, box_numbers=model.box_numbers)
     return Problem(
         classes=classes,
-        train=Labelled(
-            random=read_clips(store, "random", np.array(list(train))),
-            regular=read_clips(store, "regular", np.array(list(train))),
-            classes=torch.tensor([numbers[v.label or ""] for v in train.values()]),
-            groups=tuple(video.group for video in train.values()),
-        ),
+        train=_labelled(read, parts["train"], places),
         test=HeldOut(
-            ids=tuple(video.id for video in test.values()),
-            clips=read_clips(store, "regular", places),
-            classes=torch.tensor([numbers[v.label or ""] for v in test.values()]),
+            ids=tuple(video.id for video in parts[judged].values()),
+            clips=read("regular", np.array(list(parts[judged]))),
+            classes=_classes(parts[judged], places),
+            targets=_targets(parts[judged], places),
         ),
         split=judged,
+        validation=_validation(read, parts["val"], places) if judged == "test" else None,
     )
 
 
+def keep_few(
+    problem: Problem, *, share: float | None, count: int | None, seed: int | None
+) -> Problem:
+    """The same problem with fewer training labels of each class; the first ones without a seed."""
+    if share is None and count is None:
+        return problem
+    generator = None if seed is None else np.random.default_rng(seed)
+    labels = problem.train.classes.tolist()
+    kept = keep_of_each(labels, share=share, count=count, generator=generator)
+    return replace(problem, train=problem.train.only(torch.tensor(kept)))
+
+
+def _in_split(videos: dict[int, Video], name: str) -> dict[int, Video]:
+    return {place: video for place, video in videos.items() if video.split == name}
+
+
+def _labelled(read: Read, videos: dict[int, Video], places: dict[str, int]) -> Labelled:
+    rows = np.array(list(videos))
+    return Labelled(
+        random=read("random", rows),
+        regular=read("regular", rows),
+        classes=_classes(videos, places),
+        groups=tuple(video.group for video in videos.values()),
+        targets=_targets(videos, places),
+    )
+
+
+def _validation(read: Read, videos: dict[int, Video], places: dict[str, int]) -> Labelled | None:
+    """The videos of the split for choices, without classes that nobody can have learned."""
+    if places:
+        videos = {place: video for place, video in videos.items() if video.label in places}
+    return _labelled(read, videos, places) if videos else None
+
+
+def _classes(videos: dict[int, Video], places: dict[str, int]) -> Int[Tensor, " N"]:
+    return torch.tensor([places.get(video.label or "", 0) for video in videos.values()])
+
+
+def _targets(videos: dict[int, Video], places: dict[str, int]) -> Float[Tensor, " N"] | None:
+    if places:
+        return None
+    return torch.tensor([video.target or 0.0 for video in videos.values()])
+
+
 def _refuse_hopeless(
-    labelled: dict[int, Video], train: dict[int, Video], test: dict[int, Video]
+    useful: dict[int, Video], train: dict[int, Video], test: dict[int, Video], numbers: bool
 ) -> None:
-    if not labelled:
+    if not useful:
         raise ProbeError("no video that could be read has a label; probes need labels")
     for split, videos in (("train", train), ("test", test)):
         if not videos:
             raise ProbeError(f"no labelled video that could be read is in the split {split!r}")
-    if len({video.label for video in labelled.values()}) < 2:
+    if not numbers and len({video.label for video in useful.values()}) < 2:
         raise ProbeError("all videos have the same label; there is nothing to tell apart")
+    if numbers and len({video.target for video in train.values()}) < 2:
+        raise ProbeError("all training videos have the same target; there is nothing to predict")
+
+
+def _refuse_strangers(test: dict[int, Video], classes: tuple[str, ...]) -> None:
+    strangers = sorted({video.label or "" for video in test.values()} - set(classes))
+    if classes and strangers:
+        more = f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
+        raise ProbeError(
+            f"no training video shows {strangers[0]!r}{more}, which the test split has; "
+            f"give it one or take it out of the catalog"
+        )

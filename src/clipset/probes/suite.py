@@ -1,63 +1,72 @@
-"""All probes of the paper on one store and one model, as records for results.json."""
+"""All probes on one store and one model, as records for results.json."""
 
 from __future__ import annotations
 
-import copy
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from clipset.config import to_mapping, write_json
 from clipset.errors import ProbeError
 from clipset.model.config import ModelConfig
-from clipset.model.encoder import SetEncoder
-from clipset.model.scale import ScaleModel, make_encoder
-from clipset.probes.config import ProbeConfig
-from clipset.probes.fit import Network, choose, fit, predict
-from clipset.probes.knn import knn_probabilities
-from clipset.probes.metrics import confusion, interval, per_class
-from clipset.probes.networks import ClipProbe, SetProbe
-from clipset.probes.problem import Problem
+from clipset.model.scale import ScaleModel
+from clipset.probes.config import ProbeConfig, RowName
+from clipset.probes.job import Job, Outcome
+from clipset.probes.judging import Truth, judge_classes, judge_numbers
+from clipset.probes.metrics import interval
+from clipset.probes.problem import Labelled, Problem, keep_few
+from clipset.probes.results import (
+    Comparison,
+    Features,
+    Predictions,
+    ProbeName,
+    ProbeResult,
+    Row,
+    compare,
+    write_predictions,
+)
+from clipset.probes.rows import run_row
 from clipset.progress import bar
-from clipset.representation import encode_clips
-from clipset.sets.clips import feature_statistics
 
-Features = Literal["backbone", "scale"]
-ProbeName = Literal["knn", "linear", "mlp", "transformer", "finetune"]
-ROWS: tuple[tuple[Features, ProbeName], ...] = (
-    ("backbone", "knn"),
-    ("scale", "knn"),
-    ("backbone", "linear"),
-    ("scale", "linear"),
-    ("backbone", "mlp"),
-    ("backbone", "transformer"),
-    ("scale", "finetune"),
-)  # in the order of the paper's tables
+__all__ = ["ROWS", "Features", "ProbeName", "ProbeResult", "run_probes", "run_suite"]
+ROW_OF: dict[RowName, Row] = {
+    "knn": ("backbone", "knn"),
+    "scale_knn": ("scale", "knn"),
+    "linear": ("backbone", "linear"),
+    "scale_linear": ("scale", "linear"),
+    "mlp": ("backbone", "mlp"),
+    "transformer": ("backbone", "transformer"),
+    "finetune": ("scale", "finetune"),
+    "ordered": ("backbone", "ordered"),
+    "logistic": ("backbone", "logistic"),
+    "scale_logistic": ("scale", "logistic"),
+    "attentive": ("backbone", "attentive"),
+    "scale_attentive": ("scale", "attentive"),
+}
+ROWS: tuple[Row, ...] = tuple(ROW_OF[name] for name in ProbeConfig().rows)
+ALL_ROWS: tuple[Row, ...] = tuple(ROW_OF.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
-    """One row of the table, with what is needed to trust it."""
+class SuiteResult:
+    """The table, whether its rows really differ, and what every row predicted."""
 
-    features: Features
-    probe: ProbeName
-    metric: str
-    value: float
-    interval: tuple[float, float]
-    n: int
-    seeds: tuple[int, ...]
-    selected_on: str
-    split: str
-    chance: float
-    rate: float | None
-    epochs: int | None
-    seconds: float
-    per_class: dict[str, float | None]
-    confusion: dict[str, Any]
+    results: list[ProbeResult]
+    comparisons: list[Comparison]
+    predictions: Predictions
+
+    def write(self, results: Path, facts: Mapping[str, object] | None = None) -> None:
+        """Write the records to a file, `comparisons.json` and `predictions.safetensors` beside.
+
+        `facts` are put into every record.
+        """
+        write_predictions(self.predictions, results.with_name("predictions.safetensors"))
+        write_json(results.with_name("comparisons.json"), to_mapping(self.comparisons))
+        write_json(results, [{**(facts or {}), **record} for record in to_mapping(self.results)])
 
 
 def run_probes(
@@ -66,142 +75,149 @@ def run_probes(
     config: ProbeConfig | None = None,
     *,
     seed: int = 0,
-    rows: tuple[tuple[Features, ProbeName], ...] = ROWS,
+    rows: tuple[Row, ...] | None = None,
 ) -> list[ProbeResult]:
     """Run the rows of the table; without a model, only those on the backbone's features."""
-    config = config or ProbeConfig()
-    rows = tuple(row for row in rows if row[0] == "backbone" or model is not None)
-    results = []
-    with bar("probing", len(rows), "probes") as advance:
-        for features, probe in rows:
-            began = time.perf_counter()
-            encoder = None if model is None else model.encoder
-            config_of_model = ModelConfig() if model is None else model.config
-            if probe == "knn":
-                outcome = _knn(problem, encoder if features == "scale" else None, config)
-            else:
-                make = _network(probe, features, problem, encoder, config_of_model, config)
-                tuned = probe in ("transformer", "finetune")
-                rates = config.fit.rates if tuned else config.fit.head_rates
-                outcome = _trained(problem, make, config, rates, seed)
-            results.append(
-                _result(features, probe, problem, outcome, seed, time.perf_counter() - began)
-            )
-            advance(note=f"{features} {probe} {results[-1].value:.1%}")
-    return results
+    return run_suite(problem, model, config, seed=seed, rows=rows).results
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    """Probabilities of the test videos, once for each seed."""
-
-    probabilities: list[Float[Tensor, "M C"]]
-    seeds: tuple[int, ...]
-    selected_on: str
-    rate: float | None = None
-    epochs: int | None = None
-
-
-def _knn(problem: Problem, encoder: SetEncoder | None, config: ProbeConfig) -> _Outcome:
-    train, test = problem.train.regular, problem.test.clips
-    if encoder is None:  # like for like: the encoder standardises, too
-        mean, std = feature_statistics(problem.train.random.features)
-        bank, queries = (train.features - mean) / std, (test.features - mean) / std
-    else:
-        bank, queries = encode_clips(encoder, train), encode_clips(encoder, test)
-    found = knn_probabilities(
-        bank.mean(dim=1),
-        problem.train.classes,
-        queries.mean(dim=1),
-        class_count=len(problem.classes),
-        k=config.k,
-    )
-    return _Outcome(probabilities=[found], seeds=(0,), selected_on="nothing: k is fixed")
-
-
-def _network(
-    probe: ProbeName,
-    features: Features,
+def run_suite(
     problem: Problem,
-    encoder: SetEncoder | None,
-    model: ModelConfig,
-    config: ProbeConfig,
-) -> Network:
-    """A function that makes a fresh network for a row of the table."""
-    dim = problem.train.random.features.shape[-1]
-    classes = len(problem.classes)
-    if (features, probe) == ("backbone", "linear"):
-        return lambda: ClipProbe(dim, classes)
-    if (features, probe) == ("backbone", "mlp"):
-        hidden = config.mlp_hidden
-        return lambda: ClipProbe(dim, classes, hidden=hidden, out=hidden // 4, dropout=0.1)
-    if (features, probe) == ("backbone", "transformer"):
-        return _from_scratch(problem, dim, classes, model)
-    if features == "scale" and probe in ("linear", "finetune") and encoder is not None:
-        frozen = probe == "linear"
-        return lambda: SetProbe(copy.deepcopy(encoder), classes, frozen=frozen)
-    raise ProbeError(f"there is no probe {probe!r} on {features!r} features")
-
-
-def _from_scratch(problem: Problem, dim: int, classes: int, model: ModelConfig) -> Network:
-    """The same architecture as the pre-trained one, from a random start."""
-    statistics = feature_statistics(problem.train.random.features)
-
-    def make() -> SetProbe:
-        encoder = make_encoder(dim, model)
-        encoder.standardise_by(*statistics)
-        return SetProbe(encoder, classes, frozen=False)
-
-    return make
-
-
-def _trained(
-    problem: Problem, make: Network, config: ProbeConfig, rates: tuple[float, ...], seed: int
-) -> _Outcome:
-    """Choose on validation videos, train again on all training videos with each seed, predict."""
-    chosen = choose(make, problem.train, config.fit, rates=rates, seed=seed)
+    model: ScaleModel | None,
+    config: ProbeConfig | None = None,
+    *,
+    seed: int = 0,
+    rows: tuple[Row, ...] | None = None,
+) -> SuiteResult:
+    """Run the rows of the table and compare them."""
+    config = config or ProbeConfig()
+    rows = tuple(ROW_OF[name] for name in config.rows) if rows is None else rows
+    rows = tuple(row for row in rows if row[0] == "backbone" or model is not None)
+    if not rows:
+        raise ProbeError("all rows asked for need a trained model; give one, or ask for others")
+    _refuse_other_backbone(problem, model)
+    if config.fit.regular_too:
+        problem = replace(problem, train=problem.train.with_all_clips())
     seeds = tuple(range(seed, seed + config.seeds))
-    probabilities = []
-    for number in seeds:
-        network = fit(
-            make, problem.train, config.fit, rate=chosen.rate, epochs=chosen.epochs, seed=number
-        )
-        probabilities.append(predict(network, problem.test.clips))
-    return _Outcome(
-        probabilities=probabilities,
-        seeds=seeds,
-        selected_on=chosen.selected_on,
-        rate=chosen.rate,
-        epochs=chosen.epochs,
+    results: list[ProbeResult] = []
+    outputs: dict[Row, Outcome] = {}
+    truth: Truth = np.zeros(0)
+    with bar("probing", len(rows), "probes") as advance:
+        for row in rows:
+            began = time.perf_counter()
+            outcome = _run(problem, model, config, row, seeds)
+            result, truth = _result(row, problem, outcome, began)
+            results.append(result)
+            outputs[row] = outcome
+            advance(note=f"{row[0]} {row[1]} {result.value:.3f}")
+    predictions = Predictions(
+        ids=problem.test.ids,
+        classes=problem.classes,
+        truth=truth,
+        seeds={row: outcome.seeds for row, outcome in outputs.items()},
+        outputs={row: torch.stack(each.predictions).numpy() for row, each in outputs.items()},
     )
+    return SuiteResult(
+        results=results, comparisons=compare(predictions, seed=seed), predictions=predictions
+    )
+
+
+def _refuse_other_backbone(problem: Problem, model: ScaleModel | None) -> None:
+    channels = problem.train.random.features.shape[-1]
+    if model is not None and model.encoder.project.in_features != channels:
+        raise ProbeError(
+            f"the store's features have {channels} channels, the model takes "
+            f"{model.encoder.project.in_features}; it was trained with another backbone"
+        )
+
+
+def _run(
+    problem: Problem,
+    model: ScaleModel | None,
+    config: ProbeConfig,
+    row: Row,
+    seeds: tuple[int, ...],
+) -> Outcome:
+    """One row; with few labels, once for each seed's own choice of them."""
+    if config.low_shot is None and config.shots is None:
+        return _run_once(problem, model, config, row, seeds)
+    if not problem.classes:
+        raise ProbeError("low_shot and shots need classes; this catalog has targets")
+    found = []
+    for seed in seeds:
+        few = keep_few(
+            problem, share=config.low_shot, count=config.shots,
+            seed=None if config.first_shots else seed,
+        )  # fmt: skip
+        found.append(_run_once(few, model, config, row, (seed,)))
+    labels = f"{len(few.train)} of {len(problem.train)} training labels"
+    return replace(
+        found[0],
+        predictions=[each.predictions[0] for each in found],
+        seeds=seeds,
+        settings=found[0].settings | {"labels": labels},
+    )
+
+
+def _run_once(
+    problem: Problem,
+    model: ScaleModel | None,
+    config: ProbeConfig,
+    row: Row,
+    seeds: tuple[int, ...],
+) -> Outcome:
+    middle, spread = 0.0, 1.0
+    if problem.train.targets is not None:
+        middle = float(problem.train.targets.mean())
+        spread = max(float(problem.train.targets.std(correction=0)), 1e-12)
+        validation = problem.validation
+        problem = replace(
+            problem,
+            train=_standardised(problem.train, middle, spread),
+            validation=validation and _standardised(validation, middle, spread),
+        )
+    job = Job(
+        problem=problem,
+        encoder=None if model is None else model.encoder,
+        model=ModelConfig() if model is None else model.config,
+        config=config,
+        seeds=seeds,
+    )
+    outcome = run_row(job, row)
+    if problem.train.targets is None:
+        return outcome
+    return replace(outcome, predictions=[each * spread + middle for each in outcome.predictions])
+
+
+def _standardised(videos: Labelled, middle: float, spread: float) -> Labelled:
+    if videos.targets is None:
+        return videos
+    return replace(videos, targets=(videos.targets - middle) / spread)
 
 
 def _result(
-    features: Features,
-    probe: ProbeName,
-    problem: Problem,
-    outcome: _Outcome,
-    seed: int,
-    seconds: float,
-) -> ProbeResult:
-    judged = np.stack([problem.test.judge(each) for each in outcome.probabilities])  # (S, M, 2)
-    right = judged[..., 0] == judged[..., 1]  # (S, M)
-    counts = np.sum([confusion(each, len(problem.classes)) for each in judged], axis=0)
-    largest = torch.bincount(problem.train.classes).argmax().item()
-    return ProbeResult(
-        features=features,
-        probe=probe,
-        metric="top1",
-        value=float(right.mean()),
-        interval=interval(right, np.random.default_rng(seed)),
-        n=right.shape[1],
+    row: Row, problem: Problem, outcome: Outcome, began: float
+) -> tuple[ProbeResult, Truth]:
+    """The record of a row, and what the test videos really show."""
+    judged = (judge_classes if problem.classes else judge_numbers)(problem, outcome.predictions)
+    result = ProbeResult(
+        features=row[0],
+        probe=row[1],
+        metric=judged.metric,
+        value=float(judged.values.mean()),
+        interval=interval(judged.values, np.random.default_rng(outcome.seeds[0])),
+        n=judged.values.shape[1],
         seeds=outcome.seeds,
         selected_on=outcome.selected_on,
         split=problem.split,
-        chance=float((judged[0, :, 0] == largest).mean()),
+        chance=judged.chance,
         rate=outcome.rate,
         epochs=outcome.epochs,
-        seconds=seconds,
-        per_class=dict(zip(problem.classes, per_class(counts), strict=True)),
-        confusion={"classes": list(problem.classes), "counts": counts.tolist()},
+        seconds=time.perf_counter() - began,
+        per_class=judged.per_class,
+        confusion=judged.confusion,
+        metrics=judged.metrics,
+        settings=outcome.settings,
+        tried=outcome.tried,
     )
+    return result, judged.truth

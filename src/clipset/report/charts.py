@@ -15,6 +15,7 @@ from clipset.report.wording import (
     figure,
     percent,
     percent_sign,
+    score_text,
 )
 
 MOST_VERTICES = 600  # more would not be seen in a small chart
@@ -86,8 +87,10 @@ def place_probes(panel: Panel) -> tuple[ProbeRow, ...]:
     """The rows of a panel; a new group starts where the kind of probe changes."""
     rows = []
     before = None
+    reach = _reach(panel)
     for record in panel.records:
-        rows.append(_place_probe(record, starts_group=before not in (None, record.probe)))
+        new = before not in (None, record.probe)
+        rows.append(_place_probe(record, reach, starts_group=new))
         before = record.probe
     return tuple(rows)
 
@@ -98,7 +101,29 @@ def place_chance(panel: Panel) -> Tick | None:
     chance = chances.pop() if len(chances) == 1 else None
     if chance is None:
         return None
-    return Tick(place=_clamp(100 * chance), text=f"chance {percent_sign(chance)}")
+    what = "the mean" if panel.is_error else "chance"
+    text = f"{what} {score_text(panel.metric, chance)}"
+    return Tick(place=_clamp(100 * chance / _reach(panel)), text=text)
+
+
+def place_axis(panel: Panel) -> tuple[Tick, ...]:
+    """What is written above a panel's chart."""
+    if not panel.is_error:
+        return tuple(Tick(place=place, text=str(place)) for place in (0, 25, 50, 75, 100))
+    reach = _reach(panel)
+    return tuple(
+        Tick(place=_clamp(100 * tick / reach), text=figure(tick))
+        for tick in round_ticks(0, reach, 5)
+        if tick <= reach * (1 + 1e-9)
+    )
+
+
+def _reach(panel: Panel) -> float:
+    """The score at the right end of a panel's chart."""
+    if not panel.is_error:
+        return 1.0
+    ends = [end for r in panel.records for end in (r.value, *(r.interval or ()), r.chance or 0)]
+    return round_ticks(0, max(ends) or 1, 5)[-1]
 
 
 def place_classes(ours: ProbeRecord, theirs: ProbeRecord | None) -> tuple[ClassRow, ...]:
@@ -112,6 +137,12 @@ def place_classes(ours: ProbeRecord, theirs: ProbeRecord | None) -> tuple[ClassR
         return value is None, -((value or 0) - (rival or 0)), label
 
     return tuple(_place_class(*row) for row in sorted(rows, key=rank))
+
+
+def worst_classes(rows: Sequence[ClassRow], shown: int) -> tuple[ClassRow, ...]:
+    """The classes at the other end of the same order, the largest loss first."""
+    compared = [row for row in rows if row.ours is not None and row.theirs is not None]
+    return tuple(reversed(compared[-shown:]))
 
 
 def place_curve(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveChart:
@@ -168,17 +199,18 @@ def round_ticks(low: Number, high: Number, about: int) -> list[float]:
     return [round(step * k, 12) for k in range(start, end + 1)]
 
 
-def _place_probe(record: ProbeRecord, *, starts_group: bool) -> ProbeRow:
+def _place_probe(record: ProbeRecord, reach: float, *, starts_group: bool) -> ProbeRow:
     low, high = record.interval or (None, None)
+    write = figure if record.is_error else percent
     return ProbeRow(
         record=record,
         mark=IntervalMark(
-            value=_clamp(100 * record.value),
-            low=None if low is None else _clamp(100 * low),
-            high=None if high is None else _clamp(100 * high),
+            value=_clamp(100 * record.value / reach),
+            low=None if low is None else _clamp(100 * low / reach),
+            high=None if high is None else _clamp(100 * high / reach),
         ),
-        score=percent(record.value, digits=1),
-        interval="" if low is None or high is None else f"{percent(low)}–{percent(high)}",
+        score=figure(record.value) if record.is_error else percent(record.value, digits=1),
+        interval="" if low is None or high is None else f"{write(low)}–{write(high)}",
         starts_group=starts_group,
     )
 

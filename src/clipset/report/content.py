@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clipset.errors import ReportError
+from clipset.report.trust import Calibration
 from clipset.report.wording import Number
 
 JPEG_START = b"\xff\xd8\xff"
@@ -111,7 +112,8 @@ class Counts:
 class ReportContent:
     """The whole page. Any part may be empty: the page then says why and what to do.
 
-    `records` are the probe records of results.json; `curves` maps a metric to (epoch, value) pairs.
+    `records` are the probe records of results.json, `comparisons` those of comparisons.json,
+    `low_shot` those of low_shot.json; `curves` maps a metric to (epoch, value) pairs.
     """
 
     title: str
@@ -120,6 +122,9 @@ class ReportContent:
     facts: Sequence[FactGroup] = ()
     steps: Sequence[Step] = ()
     records: Sequence[Mapping[str, Any]] = ()
+    comparisons: Sequence[Mapping[str, Any]] = ()
+    calibration: Sequence[Calibration] = ()
+    low_shot: Sequence[Mapping[str, Any]] = ()
     curves: Mapping[str, Sequence[tuple[Number, Number]]] = field(default_factory=dict)
     map_points: Sequence[MapPoint] = ()
     neighbours: Sequence[Neighbours] = ()

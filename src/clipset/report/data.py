@@ -5,10 +5,15 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
+
+import numpy as np
+from jaxtyping import Float
 
 from clipset.report.content import MapPoint
 from clipset.report.records import Confusion, Panel, ProbeRecord
+from clipset.report.similarity import ClassOrder, most_mixed, order_classes
 from clipset.report.wording import Number, percent_sign
 
 NO_LABEL = "no label"
@@ -52,11 +57,22 @@ def confusion_data(panels: Sequence[Panel]) -> list[dict[str, Any]]:
     records = [record for panel in panels for record in panel.records if record.confusion]
     first = max(records, key=lambda r: (r.is_scale, r.value), default=None)
     ordered = [r for r in records if r is first] + [r for r in records if r is not first]
+    orders = _orders([record.confusion for record in ordered if record.confusion])
     return [
-        {"name": _matrix_name(record, panels), **_sparse(record.confusion)}
+        {"name": _matrix_name(record, panels)}
+        | _sparse(record.confusion, orders[record.confusion.classes])
         for record in ordered
         if record.confusion
     ]
+
+
+def _orders(matrices: Sequence[Confusion]) -> dict[tuple[str, ...], ClassOrder]:
+    """One order for all matrices of the same classes, so that they can be compared."""
+    sums: dict[tuple[str, ...], Float[np.ndarray, "C C"]] = {}
+    for matrix in matrices:
+        counts = np.array(matrix.counts, dtype=np.float64)
+        sums[matrix.classes] = sums.get(matrix.classes, 0.0) + counts
+    return {classes: order_classes(counts) for classes, counts in sums.items()}
 
 
 def _matrix_name(record: ProbeRecord, panels: Sequence[Panel]) -> str:
@@ -64,13 +80,15 @@ def _matrix_name(record: ProbeRecord, panels: Sequence[Panel]) -> str:
     return f"{record.name}{where} ({percent_sign(record.value)})"
 
 
-def _sparse(confusion: Confusion) -> dict[str, Any]:
+def _sparse(confusion: Confusion, order: ClassOrder) -> dict[str, Any]:
     cells: list[Number] = []
     for row, counts in enumerate(confusion.counts):
         for column, count in enumerate(counts):
             if count:
                 cells.extend((row, column, count))
-    return {"classes": confusion.classes, "cells": cells}
+    mixed = most_mixed(np.array(confusion.counts, dtype=np.float64), order)
+    groups = [asdict(group) for group in mixed]
+    return {"classes": confusion.classes, "cells": cells, "similar": order.order, "groups": groups}
 
 
 def _fit_square(places: Sequence[tuple[Number, Number]]) -> list[tuple[float, float]]:

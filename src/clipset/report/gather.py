@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clipset.clips.sampling import frames_at
-from clipset.config import read_json
 from clipset.errors import VideoError
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import bar
@@ -29,9 +28,11 @@ from clipset.report.content import (
     Step,
     Strip,
 )
+from clipset.report.trust import read_calibration, read_list
 from clipset.report.wording import Number
 from clipset.representation import Representations, nearest, read_representations
 from clipset.runs import read_run
+from clipset.videos.catalog import read_catalog
 from clipset.videos.decode import open_video
 
 MAP_POINTS = 3000  # videos on the map at most, spread evenly over the catalog
@@ -45,9 +46,8 @@ HEIGHT = 72  # pixels of a thumbnail's height
 def gather_content(folder: Path) -> ReportContent:
     """Read everything a run left behind; parts that are not there stay empty."""
     run = read_run(folder)
-    store = open_store(folder / "store")
+    store = _open_store_of(folder)
     table = read_representations(folder / "representation")
-    records = read_json(folder / "results.json") if (folder / "results.json").is_file() else []
     pictures = _Pictures(store)
     catalog = store.catalog
     return ReportContent(
@@ -64,12 +64,23 @@ def gather_content(folder: Path) -> ReportContent:
             Step(name=s["name"], seconds=s["seconds"], note="done before" if s["skipped"] else "")
             for s in run.get("steps", [])
         ],
-        records=records,
+        records=read_list(folder / "results.json"),
+        comparisons=read_list(folder / "comparisons.json"),
+        calibration=read_calibration(folder / "predictions.safetensors"),
+        low_shot=read_list(folder / "low_shot.json"),
         curves=_curves(folder / "model" / "metrics.jsonl"),
         map_points=_map(table, pictures),
         neighbours=_neighbours(table, pictures),
         failed=[FailedVideo(video_id=e.id, reason=e.reason or "") for e in store.failed],
     )
+
+
+def _open_store_of(folder: Path) -> FeatureStore:
+    """The run's own store; a part of a run shares that of the whole."""
+    above = folder.absolute().parent / "store"
+    if not (folder / "store").exists() and above.is_dir():
+        return open_store(above, read_catalog(folder / "catalog.csv"))
+    return open_store(folder / "store")
 
 
 def _subtitle(run: dict[str, Any], store: FeatureStore) -> str:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clipset.report.records import Panel, ProbeRecord
-from clipset.report.wording import metric_name, percent, percent_sign, plural, sentence_case
+from clipset.report.wording import (
+    figure,
+    metric_name,
+    percent,
+    percent_sign,
+    plural,
+    score_text,
+    sentence_case,
+)
 
 Verdict = Literal["above", "below", "unclear", "alone"]
 PHRASES = {
@@ -36,7 +44,7 @@ def write_headline(panel: Panel) -> Headline:
     score = _reading(speaker, metric=metric_name(speaker.metric))
     sentence = f"{sentence_case(speaker.spoken)} reaches {score}"
     if baseline:
-        sentence += f", {PHRASES[verdict]} {baseline.spoken} with {_reading(baseline)}"
+        sentence += f", {_phrase(speaker, verdict)} {baseline.spoken} with {_reading(baseline)}"
     return Headline(
         sentence=sentence + ".",
         details=tuple(filter(None, _details(panel, speaker, baseline, verdict))),
@@ -45,13 +53,16 @@ def write_headline(panel: Panel) -> Headline:
 
 
 def compare(record: ProbeRecord, other: ProbeRecord) -> Verdict:
-    """Where a record stands; unclear when the intervals touch or one is missing."""
+    """Where a record stands; unclear when the intervals touch or one is missing.
+
+    Above means better: of an error, less.
+    """
     if record.interval is None or other.interval is None:
         return "unclear"
     if record.interval[0] > other.interval[1]:
-        return "above"
+        return "below" if record.is_error else "above"
     if record.interval[1] < other.interval[0]:
-        return "below"
+        return "above" if record.is_error else "below"
     return "unclear"
 
 
@@ -92,9 +103,11 @@ def _overlap_sentence(speaker: ProbeRecord, baseline: ProbeRecord | None, verdic
 
 def _rival_sentence(panel: Panel, speaker: ProbeRecord, baseline: ProbeRecord | None) -> str:
     rival = panel.strongest_backbone
-    if baseline is None or rival is None or rival.value <= baseline.value:
+    if baseline is None or rival is None or rival.value == baseline.value:
         return ""
-    phrase = PHRASES[compare(speaker, rival)]
+    if (rival.value < baseline.value) != panel.is_error:
+        return ""
+    phrase = _phrase(speaker, compare(speaker, rival))
     return (
         f"The strongest probe without clipset is {rival.spoken} with {_reading(rival)}: "
         f"{speaker.spoken} is {phrase} it."
@@ -104,16 +117,30 @@ def _rival_sentence(panel: Panel, speaker: ProbeRecord, baseline: ProbeRecord | 
 def _chance_sentence(speaker: ProbeRecord) -> str:
     if speaker.chance is None:
         return ""
-    low = speaker.interval[0] if speaker.interval else speaker.value
+    low, high = speaker.interval or (speaker.value, speaker.value)
+    if speaker.is_error:
+        guess = f"Always saying the mean would reach {figure(speaker.chance)}"
+        return f"{guess}." if high < speaker.chance else f"{guess}, which is not clearly more."
     guess = f"Guessing would reach {percent_sign(speaker.chance)}"
     return f"{guess}." if low > speaker.chance else f"{guess}, which is not clearly less."
 
 
+def _phrase(speaker: ProbeRecord, verdict: Verdict) -> str:
+    """The verdict in words; an error is called better or worse, not above or below."""
+    phrase = PHRASES[verdict]
+    if speaker.is_error:
+        phrase = phrase.replace("above", "better than").replace("below", "worse than")
+    return phrase
+
+
 def _reading(record: ProbeRecord, *, metric: str = "") -> str:
     """A score and its interval; the first one in a sentence names the metric and the interval."""
-    score = f"{percent_sign(record.value)} {metric}".strip()
+    value, write = score_text(record.metric, record.value), figure if record.is_error else percent
+    score = (
+        f"a {metric} of {value}" if record.is_error and metric else f"{value} {metric}"
+    ).strip()
     if record.interval is None:
         return score
     low, high = record.interval
     name = "95\u202f% interval " if metric else ""
-    return f"{score} ({name}{percent(low)}–{percent(high)})"
+    return f"{score} ({name}{write(low)}–{write(high)})"

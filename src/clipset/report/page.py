@@ -15,11 +15,14 @@ from markupsafe import Markup, escape
 
 from clipset.config import write_atomic
 from clipset.errors import ReportError
-from clipset.report import charts, data, wording
+from clipset.report import charts, data, plots, wording
 from clipset.report.content import Counts, ReportContent
 from clipset.report.headline import describe, write_headline
 from clipset.report.records import Panel, group_records, read_record
+from clipset.report.trust import read_differences, read_low_shot
 
+MANY_CLASSES = 40  # with more, only the largest gains and losses are shown unfolded
+SHOWN_CLASSES = 15
 SCRIPTS = ("core.js", "curves.js", "counts.js", "confusion.js", "map.js", "start.js")
 
 
@@ -63,6 +66,9 @@ def _describe_page(content: ReportContent) -> dict[str, Any]:
         "headline": write_headline(panels[0]) if panels else None,
         "panels": [_describe_panel(panel) for panel in panels],
         "per_class": _describe_classes(panels[0]) if panels else None,
+        "differences": plots.place_differences(read_differences(content.comparisons)),
+        "reliability": plots.place_reliability(content.calibration),
+        "low_shot": plots.place_low_shot(read_low_shot(content.low_shot)),
         "matrices": data.confusion_data(panels),
         "map_labels": data.map_labels(content.map_points),
         "map_splits": data.map_splits(content.map_points),
@@ -81,6 +87,8 @@ def _describe_page(content: ReportContent) -> dict[str, Any]:
 def _describe_panel(panel: Panel) -> dict[str, Any]:
     return {
         "metric": wording.metric_name(panel.metric),
+        "unit": "" if panel.is_error else ",\u202f%",
+        "axis": charts.place_axis(panel),
         "caption": describe(panel),
         "rows": charts.place_probes(panel),
         "chance": charts.place_chance(panel),
@@ -95,7 +103,14 @@ def _describe_classes(panel: Panel) -> dict[str, Any] | None:
     theirs = panel.baseline if panel.baseline is not ours else None
     rows = charts.place_classes(ours, theirs)
     compared = any(row.theirs is not None for row in rows)
-    return {"ours": ours, "theirs": theirs if compared else None, "rows": rows}
+    many = compared and len(rows) > MANY_CLASSES
+    return {
+        "ours": ours,
+        "theirs": theirs if compared else None,
+        "rows": rows,
+        "gains": rows[:SHOWN_CLASSES] if many else (),
+        "losses": charts.worst_classes(rows, SHOWN_CLASSES) if many else (),
+    }
 
 
 def _tiles(counts: Counts) -> list[tuple[str, str]]:

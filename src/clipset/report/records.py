@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from clipset.errors import ReportError
-from clipset.report.wording import row_name, row_order, spoken_name
+from clipset.report.wording import ERRORS, row_name, row_order, spoken_name
 
 SLACK = 1e-6  # what rounding may add to a fraction
 
@@ -55,12 +56,17 @@ class ProbeRecord:
 
     def __post_init__(self) -> None:
         low, high = self.interval or (self.value, self.value)
-        allowed = -SLACK <= low <= high <= 1 + SLACK and -SLACK <= self.value <= 1 + SLACK
-        if not allowed:
+        most = math.inf if self.is_error else 1 + SLACK
+        if not (-SLACK <= low <= high <= most and -SLACK <= self.value <= most):
             raise ValueError(
                 f"the {self.probe} probe on {self.features} features scored {self.value} with the "
                 f"interval [{low}, {high}]; scores and intervals lie in [0, 1]"
             )
+
+    @property
+    def is_error(self) -> bool:
+        """Whether less is better, on a scale of its own."""
+        return self.metric in ERRORS
 
     @property
     def name(self) -> str:
@@ -120,7 +126,13 @@ class Panel:
     def strongest_backbone(self) -> ProbeRecord | None:
         """The best probe that never saw clipset's features."""
         rivals = [record for record in self.records if not record.is_scale]
-        return max(rivals, key=lambda record: record.value, default=None)
+        sign = -1 if self.is_error else 1
+        return max(rivals, key=lambda record: sign * record.value, default=None)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether less is better, on a scale of its own."""
+        return self.metric in ERRORS
 
 
 def read_record(mapping: Mapping[str, Any]) -> ProbeRecord:

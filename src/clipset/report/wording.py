@@ -14,6 +14,11 @@ ROW_NAMES = {  # in the order of the paper's tables
     ("backbone", "mlp"): "MLP",
     ("backbone", "transformer"): "Transformer",
     ("scale", "finetune"): "SCALE fine-tuned",
+    ("backbone", "ordered"): "Clips in order",
+    ("backbone", "logistic"): "Logistic",
+    ("scale", "logistic"): "SCALE logistic",
+    ("backbone", "attentive"): "Attentive",
+    ("scale", "attentive"): "SCALE attentive",
 }
 SPOKEN_NAMES = {
     ("backbone", "knn"): "k-NN on the backbone",
@@ -23,8 +28,15 @@ SPOKEN_NAMES = {
     ("backbone", "mlp"): "the MLP on the backbone",
     ("backbone", "transformer"): "the transformer trained from scratch on the backbone",
     ("scale", "finetune"): "fine-tuned clipset",
+    ("backbone", "ordered"): "the linear classifier on the backbone's clips in order",
 }
-METRIC_NAMES = {"accuracy": "accuracy", "top1": "top-1 accuracy", "top5": "top-5 accuracy"}
+METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "top1": "top-1 accuracy",
+    "top5": "top-5 accuracy",
+    "mse": "mean squared error",
+}
+ERRORS = ("mse",)  # metrics of which less is better, on a scale of their own
 CURVE_NAMES = {
     "loss": "Loss (sum of both)",
     "masked_clip": "Masked clip loss",
@@ -57,6 +69,11 @@ def spoken_name(features: str, probe: str) -> str:
 def metric_name(metric: str) -> str:
     """The name of a metric inside a sentence."""
     return METRIC_NAMES.get(metric, plain(metric))
+
+
+def score_text(metric: str, value: Number) -> str:
+    """A score inside a sentence."""
+    return figure(value) if metric in ERRORS else percent_sign(value)
 
 
 def curve_name(metric: str) -> str:

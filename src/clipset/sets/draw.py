@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,14 +11,22 @@ from torch import Generator, Tensor
 
 from clipset.sets.clips import VideoClips
 
+MaskRule = Literal["count", "coin"]
+
 
 @dataclass(frozen=True, slots=True)
 class SetPair:
-    """Two sets of each video of a batch that have no clip in common, and what is hidden of them."""
+    """Two sets of each video of a batch that have no clip in common, and what is hidden of them.
+
+    Where clips differ in number, `present` tells them from filler; where they come from several
+    backbones, `sources` numbers those.
+    """
 
     features: Float[Tensor, "2 B V D"]
     boxes: Float[Tensor, "2 B V X"]
     masked: Bool[Tensor, "2 B V"]
+    present: Bool[Tensor, "2 B V"] | None = None
+    sources: Int[Tensor, "2 B V"] | None = None
 
 
 def draw_batches(videos: int, batch: int, generator: Generator) -> list[Int[Tensor, " B"]]:
@@ -26,33 +35,76 @@ def draw_batches(videos: int, batch: int, generator: Generator) -> list[Int[Tens
     return list(order.tensor_split(-(-videos // batch)))
 
 
+def draw_set_size(fewest: int | None, most: int, generator: Generator) -> int:
+    """How many clips the sets of a batch have: always `most`, or drawn from `fewest` on."""
+    if fewest is None or fewest >= most:
+        return most
+    return int(torch.randint(fewest, most + 1, (), generator=generator))
+
+
 def draw_set_pair(
-    clips: VideoClips, per_set: int, mask_ratio: float, generator: Generator
+    clips: VideoClips,
+    per_set: int,
+    mask_ratio: float,
+    generator: Generator,
+    *,
+    rule: MaskRule = "count",
 ) -> SetPair:
-    """Split each video's clips at random into two sets of `per_set`, and hide some of each."""
-    count, available = clips.features.shape[:2]
-    order = torch.rand(count, available, generator=generator).argsort(dim=1)[:, : 2 * per_set]
+    """Split each video's clips at random into two sets of `per_set`, and hide some of each.
+
+    A video with fewer clips than two sets need shares them out evenly; the rest is filler.
+    """
+    count, present = len(clips), clips.present
+    order = _draw_order(clips, generator)[:, : 2 * per_set]
     chosen = order.view(count, 2, per_set).transpose(0, 1)  # (2, B, V)
+    if present is not None:  # filler comes last: where there is some, a clip to each set in turn
+        in_turn = order.view(count, per_set, 2).permute(2, 0, 1)
+        chosen = torch.where((clips.counts < 2 * per_set)[None, :, None], in_turn, chosen)
     videos = torch.arange(count)[None, :, None]
+    there = None if present is None else present[videos, chosen]
     return SetPair(
         features=clips.features[videos, chosen],
         boxes=clips.boxes[videos, chosen],
-        masked=draw_mask(count, per_set, mask_ratio, generator),
+        masked=draw_mask(count, per_set, mask_ratio, generator, rule=rule, present=there),
+        present=there,
+        sources=None if clips.sources is None else clips.sources[videos, chosen],
     )
 
 
 def draw_subset(clips: VideoClips, size: int, generator: Generator) -> VideoClips:
-    """One random set of `size` clips of each video."""
-    count, available = clips.features.shape[:2]
-    chosen = torch.rand(count, available, generator=generator).argsort(dim=1)[:, :size]
-    videos = torch.arange(count)[:, None]
-    return VideoClips(clips.features[videos, chosen], clips.boxes[videos, chosen])
+    """One random set of `size` clips of each video, or of as many as the shortest one has."""
+    order = _draw_order(clips, generator)
+    return clips.pick(order[:, : min(size, int(clips.counts.min()))])
+
+
+def _draw_order(clips: VideoClips, generator: Generator) -> Int[Tensor, "B V"]:
+    """Each video's clips in random order, those that are not there behind all that are."""
+    ranks = torch.rand(clips.features.shape[:2], generator=generator)
+    if clips.present is not None:
+        ranks = ranks.masked_fill(~clips.present, 2.0)
+    return ranks.argsort(dim=1)
 
 
 def draw_mask(
-    videos: int, per_set: int, ratio: float, generator: Generator
+    videos: int,
+    per_set: int,
+    ratio: float,
+    generator: Generator,
+    *,
+    rule: MaskRule = "count",
+    present: Bool[Tensor, "2 B V"] | None = None,
 ) -> Bool[Tensor, "2 B V"]:
-    """Hide the same number of clips in every set: `ratio` of them, at least one, never all."""
-    hidden = min(max(round(ratio * per_set), 1), per_set - 1)
-    rank = torch.rand(2, videos, per_set, generator=generator).argsort(dim=-1).argsort(dim=-1)
-    return rank < hidden
+    """Which clips are hidden; filler never is.
+
+    `count`: the same share of every set, rounded, at least one, never all. `coin`: each clip with
+    the same chance, so that a set may have none or all hidden.
+    """
+    chance = torch.rand(2, videos, per_set, generator=generator)
+    if rule == "coin":
+        return chance < ratio if present is None else (chance < ratio) & present
+    if present is None:
+        hidden = min(max(round(ratio * per_set), 1), per_set - 1)
+        return chance.argsort(dim=-1).argsort(dim=-1) < hidden
+    rank = chance.masked_fill(~present, 2.0).argsort(dim=-1).argsort(dim=-1)
+    there = present.sum(dim=-1, keepdim=True)  # (2, B, 1)
+    return rank < (ratio * there).round().clamp(min=1).minimum(there - 1)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from clipset.config import to_mapping
 from clipset.errors import TrainingError
 from clipset.model.config import ModelConfig
+from clipset.training.presets import apply_preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainConfig:
     """How the model is trained."""
 
+    preset: Literal["recommended", "paper", "official"] = "recommended"
+    """a named way to train; docs/paper.md describes each; what is set by hand wins over it"""
     model: ModelConfig = field(default_factory=ModelConfig)
     """the shape of the model"""
     ssl_split: Literal["train", "all"] = "train"
@@ -24,9 +28,13 @@ class PretrainConfig:
     batch: int = 512
     """videos in a batch"""
     clips_per_set: int = 8
-    """clips in each of the two sets (K)"""
+    """clips in each of the two sets (K); the most, if fewest_per_set is given"""
+    fewest_per_set: int | None = None
+    """draw the size of a batch's sets anew, from this number to clips_per_set"""
     mask_ratio: float = 0.25
     """share of the clips of a set that is hidden"""
+    mask_rule: Literal["count", "coin"] = "count"
+    """hide the same number in every set, or toss a coin for each clip"""
     learning_rate: float = 3e-4
     """peak of the learning rate"""
     warmup: float = 0.05
@@ -34,15 +42,49 @@ class PretrainConfig:
     weight_decay: float = 1e-4
     """decay of the matrices"""
     clip_gradient: float = 1.0
-    """largest norm of a gradient"""
+    """largest norm of a gradient (0: any)"""
     standardise: bool = True
     """centre and scale the features by the training videos' statistics"""
+    ema: float = 0.0
+    """keep a running average of the weights with this decay and save it (0: the last weights)"""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """numbers of the forward pass; auto is mixed on CUDA cards that gain from it, else float32"""
+    compile: bool = False
+    """compile the losses with torch.compile"""
+    validate_every: int = 0
+    """k-NN on validation videos every so many epochs (0: never); the best model is kept in best/"""
+    keep: int = 2
+    """how many of the last checkpoints stay while training"""
+    in_memory: bool | None = None
+    """features in memory, or streamed from the store; decided by their size if not given"""
+    tensorboard: bool = False
+    """write the metrics for TensorBoard, too"""
 
     def __post_init__(self) -> None:
+        apply_preset(self, self.preset)
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.clips_per_set < 2:
             raise TrainingError(f"a set needs at least 2 clips, got {self.clips_per_set}")
+        if not 2 <= (self.fewest_per_set or 2) <= self.clips_per_set:
+            raise TrainingError(
+                f"fewest_per_set must lie between 2 and clips_per_set {self.clips_per_set}, "
+                f"got {self.fewest_per_set}"
+            )
         if not 0 < self.mask_ratio < 1:
             raise TrainingError(f"mask_ratio must lie between 0 and 1, got {self.mask_ratio}")
+        if not 0 <= self.ema < 1:
+            raise TrainingError(f"ema must be at least 0 and less than 1, got {self.ema}")
+        if self.keep < 1:
+            raise TrainingError(f"keep must be at least 1, got {self.keep}")
+        if self.validate_every < 0:
+            raise TrainingError(f"validate_every must be at least 0, got {self.validate_every}")
+
+
+WITHOUT_EFFECT = ("validate_every", "keep", "in_memory", "tensorboard")  # on the weights
+
+
+def held(config: PretrainConfig) -> dict[str, Any]:
+    """The settings that decide the weights: a run goes on only if these are the same."""
+    return {k: v for k, v in to_mapping(config).items() if k not in WITHOUT_EFFECT}

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import nn, optim
 
 from clipset.config import fingerprint, to_mapping
-from clipset.devices import find_device
 from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
-from clipset.model.losses import ScaleLosses
 from clipset.model.scale import ScaleModel
-from clipset.progress import bar
-from clipset.sets.clips import VideoClips, feature_statistics, read_clips
-from clipset.sets.draw import draw_batches, draw_set_pair
-from clipset.training.checkpoint import (
-    ModelCard,
-    load_model,
-    load_progress,
-    read_card,
-    save_model,
-    save_progress,
-)
-from clipset.training.config import PretrainConfig
-from clipset.training.schedule import decay_groups, learning_rate
-
-CHECKPOINT_SECONDS = 20.0
+from clipset.progress import say
+from clipset.training.card import ModelCard
+from clipset.training.checkpoint import load_model, read_card, save_model
+from clipset.training.config import PretrainConfig, held
+from clipset.training.distributed import Ranks, join_ranks
+from clipset.training.loop import TrainingRun
+from clipset.training.precision import choose_precision
+from clipset.training.resume import remove_checkpoints
+from clipset.training.source import ClipSource
+from clipset.training.validate import Validation
 
 
 def ssl_videos(store: FeatureStore, ssl_split: Literal["train", "all"]) -> np.ndarray:
@@ -52,20 +40,64 @@ def pretrain(
     seed: int = 0,
     device: str = "auto",
 ) -> ScaleModel:
-    """Train a model on a store and save it in a folder; goes on where it stopped before."""
+    """Train a model on a store and save it in a folder; goes on where it stopped before.
+
+    Under torchrun, or where torch.distributed is set up, all processes train one model together.
+    """
     config = config or PretrainConfig()
+    with join_ranks(device) as ranks:
+        videos = ranks.agree(lambda: videos_to_learn_from(store, config, ranks))
+        card = _card(store, videos, config, seed)
+        if ranks.agree(lambda: _is_trained(folder, card)):
+            return load_model(folder)[0]
+        source = ranks.agree(lambda: _source(store, videos, config))
+        validation = ranks.agree(lambda: _validation(store, config, seed, ranks))
+        folder.mkdir(parents=True, exist_ok=True)
+        run = TrainingRun(source, config, folder, card, ranks=ranks, validation=validation)
+        run.resume()
+        run.train()
+        if ranks.first:
+            save_model(run.trained, card, folder)
+            remove_checkpoints(folder / "checkpoints")
+            (folder / "progress.safetensors").unlink(missing_ok=True)  # of an older clipset
+        ranks.wait()
+        return run.trained.to("cpu").eval()
+
+
+def videos_to_learn_from(store: FeatureStore, config: PretrainConfig, ranks: Ranks) -> np.ndarray:
+    """The places of the videos, once all that could fail later has been looked at."""
+    if store.pending:
+        raise TrainingError(
+            f"{store.folder} is not finished ({len(store.pending)} videos to go); "
+            f"run `clipset extract` again, it goes on where it stopped"
+        )
+    choose_precision(config, ranks.device)
     videos = ssl_videos(store, config.ssl_split)
-    identity = fingerprint(
-        config, seed, store.manifest, [store.entries[i].checksum for i in videos]
-    )
-    if (folder / "model.json").is_file() and read_card(folder).fingerprint == identity:
-        return load_model(folder)[0]
-    clips = _clips_to_learn_from(store, videos, config)
-    folder.mkdir(parents=True, exist_ok=True)
-    run = _Run(clips, config, folder, identity, seed=seed, device=find_device(device))
-    run.resume()
-    run.train()
-    card = ModelCard(
+    if len(videos) < 2:
+        raise TrainingError(f"contrast needs at least 2 videos to learn from, got {len(videos)}")
+    available = int(store.random.count[videos].min())
+    if available < 2 * config.clips_per_set:
+        raise TrainingError(
+            f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
+            f"the store has {available}; use fewer clips per set or extract more"
+        )
+    if len(videos) // -(-len(videos) // config.batch) < ranks.ranks:
+        raise TrainingError(
+            f"{ranks.ranks} ranks cannot share batches of {config.batch} of {len(videos)} videos; "
+            f"start fewer processes or use larger batches"
+        )
+    if ranks.first and config.batch > len(videos):
+        say(f"a batch of {config.batch} is cut to the {len(videos)} videos that there are")
+    return videos
+
+
+def _source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> ClipSource:
+    return ClipSource(store, videos, config.model, in_memory=config.in_memory)
+
+
+def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:
+    rows = [store.entries[place].checksum for place in videos]
+    return ModelCard(
         dim=store.manifest.backbone.dim,
         model=config.model,
         training=to_mapping(config),
@@ -73,131 +105,21 @@ def pretrain(
         videos=len(videos),
         split=config.ssl_split,
         seed=seed,
-        fingerprint=identity,
+        fingerprint=fingerprint(held(config), seed, store.manifest, rows),
+        data=store.catalog.name,
+        splits=store.catalog.splits,
     )
-    save_model(run.model, card, folder)
-    (folder / "progress.safetensors").unlink(missing_ok=True)
-    return run.model.to("cpu").eval()
 
 
-def _clips_to_learn_from(
-    store: FeatureStore, videos: np.ndarray, config: PretrainConfig
-) -> VideoClips:
-    if len(videos) < 2:
-        raise TrainingError(f"contrast needs at least 2 videos to learn from, got {len(videos)}")
-    available = store.random.per_video
-    if available < 2 * config.clips_per_set:
-        raise TrainingError(
-            f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
-            f"the store has {available}; use fewer clips per set or extract more"
-        )
-    return read_clips(store, "random", videos)
+def _is_trained(folder: Path, card: ModelCard) -> bool:
+    if not (folder / "model.json").is_file():
+        return False
+    return read_card(folder).fingerprint == card.fingerprint
 
 
-class _Run:
-    """A training run in memory. All chance of a step comes from the seed and the step's number."""
-
-    def __init__(
-        self,
-        clips: VideoClips,
-        config: PretrainConfig,
-        folder: Path,
-        identity: str,
-        *,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        self.clips, self.config, self.folder = clips, config, folder
-        self.identity, self.seed, self.device = identity, seed, device
-        self.steps_per_epoch = -(-len(clips) // config.batch)
-        self.epochs = max(config.epochs, -(-config.min_steps // self.steps_per_epoch))
-        self.steps = self.epochs * self.steps_per_epoch
-        self.epoch = 0
-        torch.manual_seed(seed)
-        self.model = ScaleModel(clips.features.shape[-1], config.model)
-        if config.standardise:
-            self.model.encoder.standardise_by(*feature_statistics(clips.features))
-        self.model.to(device).train()
-        self.optimiser = optim.AdamW(
-            decay_groups(self.model, config.weight_decay), lr=0.0, fused=True
-        )
-
-    def resume(self) -> None:
-        """Go on from the last saved epoch, if it belongs to this very run."""
-        path = self.folder / "progress.safetensors"
-        metrics = self.folder / "metrics.jsonl"
-        try:
-            with safe_open(path, "pt") as file:
-                state = file.metadata()
-        except (OSError, SafetensorError):
-            state = {}
-        if state.get("fingerprint") != self.identity:
-            metrics.unlink(missing_ok=True)
-            return
-        load_progress(path, self.model, self.optimiser)
-        self.epoch = int(state["epoch"])
-        kept = metrics.read_bytes().splitlines(keepends=True)[: self.epoch]
-        metrics.write_bytes(b"".join(kept))
-
-    def train(self) -> None:
-        """All epochs that are left."""
-        saved = time.monotonic()
-        with (
-            (self.folder / "metrics.jsonl").open("ab", buffering=0) as metrics,
-            bar("pre-training", self.epochs, "epochs", done=self.epoch) as advance,
-        ):
-            while self.epoch < self.epochs:
-                line = self._epoch()
-                metrics.write(msgspec.json.encode(line) + b"\n")
-                self.epoch += 1
-                advance(note=f"loss {line['loss']:.3f}")
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    saved = time.monotonic()
-                    self._save()
-
-    def _save(self) -> None:
-        state = {"fingerprint": self.identity, "epoch": str(self.epoch)}
-        save_progress(self.folder / "progress.safetensors", self.model, self.optimiser, state)
-
-    def _epoch(self) -> dict[str, int | float]:
-        began = time.perf_counter()
-        generator = torch.Generator().manual_seed(_mix(self.seed, 1, self.epoch))
-        sums: dict[str, float] = {}
-        batches = draw_batches(len(self.clips), self.config.batch, generator)
-        for place, videos in enumerate(batches):
-            step = self.epoch * self.steps_per_epoch + place
-            numbers = self._step(step, self.clips.of(videos), generator)
-            for name, value in numbers.items():
-                sums[name] = sums.get(name, 0.0) + value * len(videos) / len(self.clips)
-        return {"epoch": self.epoch + 1, **sums, "seconds": time.perf_counter() - began}
-
-    def _step(self, step: int, clips: VideoClips, generator: torch.Generator) -> dict[str, float]:
-        config = self.config
-        torch.manual_seed(_mix(self.seed, 2, step))  # for dropout
-        rate = learning_rate(step, self.steps, peak=config.learning_rate, warmup=config.warmup)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        pair = draw_set_pair(clips, config.clips_per_set, config.mask_ratio, generator)
-        losses: ScaleLosses = self.model.losses(
-            pair.features.to(self.device), pair.boxes.to(self.device), pair.masked.to(self.device)
-        )
-        self.optimiser.zero_grad(set_to_none=True)
-        losses.total.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_gradient)
-        if not bool(torch.isfinite(losses.total)):
-            raise TrainingError(f"the loss is not a finite number at step {step}; lower the rate")
-        self.optimiser.step()
-        return {
-            "loss": losses.total.item(),
-            "masked_clip": losses.masked_clip.item(),
-            "set_contrast": losses.set_contrast.item(),
-            "masked_clip_accuracy": losses.masked_clip_accuracy.item(),
-            "set_accuracy": losses.set_accuracy.item(),
-            "gradient_norm": float(norm),
-            "learning_rate": rate,
-        }
-
-
-def _mix(*numbers: int) -> int:
-    """One seed from several numbers, different for different ones."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def _validation(
+    store: FeatureStore, config: PretrainConfig, seed: int, ranks: Ranks
+) -> Validation | None:
+    if not config.validate_every or not ranks.first:
+        return None
+    return Validation(store, config.model, seed=seed)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+from av.video.frame import VideoFrame
 from jaxtyping import Float64, UInt8
 from numpy import ndarray
 
@@ -16,6 +17,9 @@ from clipset.videos.decoder import Decoder
 from clipset.videos.file import VideoFile, check_size
 from clipset.videos.picture import Painter, pose_of, scaled_size, square_size
 from clipset.videos.scan import Scan, scan_packets
+
+Paint = Callable[[int | None], UInt8[ndarray, "H W 3"]]
+"""A decoded frame as RGB, scaled down if its shorter side is longer than the number given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,10 +79,9 @@ class VideoReader:
         """How many frames the scan found, also after the end that was set."""
         return len(self._decoder.scan.times)
 
-    @property
-    def fingerprint(self) -> tuple[int, int, int]:
-        """What tells the file from another one, or from itself after a change."""
-        return self._decoder.file.status
+    def refuse_change(self) -> None:
+        """Raise VideoError if the file is no longer the one that was opened."""
+        self._decoder.file.refuse_change()
 
     @property
     def frames_found(self) -> int:
@@ -99,12 +102,23 @@ class VideoReader:
         next one if there is none earlier; `frames_found` does not count it. Finish with one call's
         frames before the next call.
         """
+        for number, paint in self.paintings(wanted):
+            yield number, paint(short_side)
+
+    def paintings(self, wanted: Sequence[int]) -> Iterator[tuple[int, Paint]]:
+        """`frames`, each one decoded once and painted in as many sizes as one likes."""
         self._check(wanted)
-        size = scaled_size(self.info.width, self.info.height, short_side)
-        painter = Painter(*size, self._pose)
+        painters: dict[tuple[int, int], Painter] = {}
         for number, frame, found in self._decoder.frames(wanted):
             (self._found if found else self._missing).add(number)
-            yield number, painter.paint(frame)
+
+            def paint(short_side: int | None, frame: VideoFrame = frame) -> UInt8[ndarray, "H W 3"]:
+                size = scaled_size(self.info.width, self.info.height, short_side)
+                if size not in painters:
+                    painters[size] = Painter(*size, self._pose)
+                return painters[size].paint(frame)
+
+            yield number, paint
 
     def close(self) -> None:
         """Let go of the file."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -59,21 +60,46 @@ def keep_per_class(
     return _keep(catalog, lambda size: min(count, size), split, generator)
 
 
+def keep_of_each(
+    labels: Sequence[Hashable],
+    *,
+    share: float | None = None,
+    count: int | None = None,
+    generator: np.random.Generator | None = None,
+) -> list[int]:
+    """Places of the labels that stay: a share of each class (at least one), or a count of each.
+
+    Without a generator these are the first ones, as in the published protocol.
+    """
+    if share is not None:
+        return _places(labels, lambda size: max(1, int(share * size)), generator)
+    return _places(labels, lambda size: size if count is None else min(count, size), generator)
+
+
 def _keep(
     catalog: Catalog,
     share: Callable[[int], int],
     split: str,
     generator: np.random.Generator | None,
 ) -> Catalog:
-    by_class: dict[str, list[str]] = defaultdict(list)
-    for video in catalog.split(split):
-        if video.label is not None:
-            by_class[video.label].append(video.id)
-    kept: set[str] = set()
-    for _, ids in sorted(by_class.items()):
-        order = range(len(ids)) if generator is None else generator.permutation(len(ids))
-        kept.update(ids[place] for place in list(order)[: share(len(ids))])
+    there = [video for video in catalog.split(split) if video.label is not None]
+    kept = {there[place].id for place in _places([v.label for v in there], share, generator)}
     return catalog.only(video for video in catalog if video.split != split or video.id in kept)
+
+
+def _places(
+    labels: Sequence[Hashable],
+    share: Callable[[int], int],
+    generator: np.random.Generator | None,
+) -> list[int]:
+    by_class: dict[Any, list[int]] = defaultdict(list)
+    for place, label in enumerate(labels):
+        by_class[label].append(place)
+    kept: list[int] = []
+    for _, places in sorted(by_class.items()):
+        order = range(len(places)) if generator is None else generator.permutation(len(places))
+        kept += [places[number] for number in list(order)[: share(len(places))]]
+    return sorted(kept)
 
 
 def _choose_tested(

@@ -19,9 +19,11 @@ class ConfusionMatrix {
   /* Take a record and an order, and list its most frequent mistakes. */
   load() {
     const record = this.records[Number(byId("confusion-record").value)];
-    this.matrix = unfold(record, byId("confusion-order").value === "accuracy");
+    this.record = record;
+    this.matrix = unfold(record, byId("confusion-order").value);
     this.cursor = null;
     this.listMistakes();
+    this.listGroups();
   }
 
   draw() {
@@ -41,6 +43,7 @@ class ConfusionMatrix {
     const limit = parseFloat(getComputedStyle(this.box).maxHeight) || width;
     const room = Math.min(width, limit) - 24;
     const fit = (room - labelled) / size >= LABELLED_CELL ? (room - labelled) / size : room / size;
+    this.fit = fit;
     this.cell = Math.max(SMALLEST_CELL, Math.min(LARGEST_CELL, fit * this.zoom));
     if (this.cell > 4) this.cell = Math.floor(this.cell);
     this.margin = (this.cell >= LABELLED_CELL ? labelled : 0) + 20;
@@ -174,12 +177,53 @@ class ConfusionMatrix {
     }
     found.sort((a, b) => b[0] - a[0]);
     const items = found.slice(0, 10).map(([count, row, column]) => {
-      const item = element("li");
       const names = `${matrix.name(row)} → ${matrix.name(column)}`;
-      item.append(element("span", names), element("span", `${count} of ${matrix.sum(row)}`));
-      return item;
+      return this.listItem(names, `${count} of ${matrix.sum(row)}`, () => this.goTo([row, row], [column, column], [row, column]));
     });
     byId("confusion-pairs").replaceChildren(...(items.length ? items : [element("li", "No mistake was made.")]));
+  }
+
+  /* Groups of like classes whose videos were taken for one another. */
+  listGroups() {
+    const { classes, similar, groups } = this.record;
+    const items = groups.map(({ first, size, mistakes, videos }) => {
+      const names = similar.slice(first, first + size).map((place) => classes[place]).join(" · ");
+      return this.listItem(names, `${Math.round(mistakes * 10) / 10} of ${videos}`, () => {
+        const order = byId("confusion-order");
+        if (order.value !== "similar") {
+          order.value = "similar";
+          this.load();
+        }
+        const span = [first, first + size - 1];
+        this.goTo(span, span, null);
+      });
+    });
+    byId("confusion-groups").hidden = items.length === 0;
+    byId("confusion-groups-list").replaceChildren(...items);
+  }
+
+  /* An entry of a list that leads to its place in the matrix. */
+  listItem(text, number, go) {
+    const item = element("li");
+    const button = element("button", undefined, "go");
+    button.type = "button";
+    button.append(element("span", text), element("span", number));
+    button.addEventListener("click", go);
+    item.append(button);
+    return item;
+  }
+
+  /* Bring some rows and columns to the middle, large enough to read. */
+  goTo(rows, columns, cell) {
+    const span = Math.max(rows[1] - rows[0], columns[1] - columns[0]) + 1;
+    const room = Math.min(this.box.clientWidth, this.box.clientHeight) * 0.6;
+    this.zoom = Math.max(1, Math.max(COUNTED_CELL + 2, Math.min(40, room / span)) / this.fit);
+    this.draw();
+    const middle = ([low, high], length) => ((low + high + 1) / 2) * this.cell - (length - this.margin) / 2;
+    this.box.scrollLeft = middle(columns, this.width);
+    this.box.scrollTop = middle(rows, this.height);
+    this.point(cell, true);
+    this.box.scrollIntoView({ block: "nearest" });
   }
 
   describe([row, column]) {
@@ -242,11 +286,17 @@ class ConfusionMatrix {
     this.point(cell, true);
   }
 
+  /* Larger or smaller cells around the same middle. */
   resize(factor) {
     const before = this.cell;
+    const middle = (offset, length) => (offset + (length - this.margin) / 2) / before;
+    const across = middle(this.box.scrollLeft, this.width);
+    const down = middle(this.box.scrollTop, this.height);
     this.zoom = factor ? this.zoom * factor : 1;
     this.draw();
     if (factor && this.cell === before) this.zoom /= factor;
+    this.box.scrollLeft = across * this.cell - (this.width - this.margin) / 2;
+    this.box.scrollTop = down * this.cell - (this.height - this.margin) / 2;
   }
 
   listen() {

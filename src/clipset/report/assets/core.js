@@ -86,9 +86,11 @@ function keepDrawn(chart) {
   let width = chart.box.clientWidth;
   chart.draw();
   charts.push(chart);
-  new ResizeObserver(() => {
+  const follow = () => {
     if (chart.box.clientWidth === width) return;
     width = chart.box.clientWidth;
     chart.draw();
-  }).observe(chart.box);
+  };
+  // In a frame of its own: drawing may add or take away a scroll bar, which is a change of size, too.
+  new ResizeObserver(() => requestAnimationFrame(follow)).observe(chart.box);
 }

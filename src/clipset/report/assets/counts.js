@@ -1,7 +1,7 @@
 /* The counts behind the confusion matrix. */
 
 /* The matrix as dense rows, with sums; `order` holds the class numbers as they are shown. */
-function unfold(record, byAccuracy) {
+function unfold(record, ordering) {
   const size = record.classes.length;
   const counts = new Float64Array(size * size);
   for (let i = 0; i < record.cells.length; i += 3) {
@@ -9,9 +9,9 @@ function unfold(record, byAccuracy) {
   }
   const sums = record.classes.map((_, row) =>
     counts.subarray(row * size, (row + 1) * size).reduce((sum, count) => sum + count, 0));
-  const order = record.classes.map((_, place) => place);
+  const order = ordering === "similar" ? [...record.similar] : record.classes.map((_, place) => place);
   const share = (place) => (sums[place] ? counts[place * size + place] / sums[place] : 2);
-  if (byAccuracy) order.sort((a, b) => share(a) - share(b));
+  if (ordering === "accuracy") order.sort((a, b) => share(a) - share(b));
   const at = (row, column) => counts[order[row] * size + order[column]];
   return { size, at, sum: (row) => sums[order[row]], name: (place) => record.classes[order[place]] };
 }

@@ -1,0 +1,235 @@
+"""Probes side by side: twenty heads at once against one after another, and all rows on one store.
+
+Features are made up: as many as UCF101 has, normal noise with a mean for each class. One after
+another is the plain way: a torch module, an optimiser and a loop for each point of the grid, with
+the same batches and the same scoring of the validation videos after each epoch. For SCALE linear
+the plain way runs the frozen encoder in every step. `--part` measures one piece; `--scale 0.1`
+takes a tenth of the videos. Times are of the wall: on a busy machine only ratios mean anything.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
+
+import torch
+import torch.nn.functional as F
+from record import parse, write_record
+from torch import Generator, Tensor, nn, optim
+
+from clipset.model.config import ModelConfig
+from clipset.model.encoder import SetEncoder
+from clipset.model.scale import ScaleModel
+from clipset.probes.config import FitConfig, ProbeConfig
+from clipset.probes.heads import (
+    EPSILON,
+    HeadGrid,
+    HeadInputs,
+    HeadSetting,
+    fit_heads,
+    list_settings,
+)
+from clipset.probes.inputs import clip_inputs, set_inputs
+from clipset.probes.problem import HeldOut, Labelled, Problem
+from clipset.probes.selection import count_epochs, divide, score
+from clipset.probes.stacks import LinearStack
+from clipset.probes.suite import ROW_OF, run_probes
+from clipset.progress import set_quiet
+from clipset.representation import join_parts
+from clipset.sets.clips import VideoClips
+from clipset.sets.draw import draw_batches
+from clipset.training.schedule import learning_rate
+
+TRAIN, TEST, RANDOM, REGULAR, WIDTH, CLASSES = 9537, 3783, 16, 15, 768, 101  # UCF101, split 1
+PARTS = ("linear", "scale_linear", "rows")
+
+
+def made_up(videos: int, clips: int, middles: Tensor, generator: Generator) -> tuple[Tensor, ...]:
+    """Classes, features and boxes; a video has something of its own that all its clips share."""
+    classes = torch.arange(videos) % CLASSES
+    features = torch.randn(videos, clips, WIDTH, generator=generator)
+    own = torch.randn(videos, 1, WIDTH, generator=generator)
+    features.add_(own).add_(middles[classes][:, None])
+    return classes, features, torch.rand(videos, clips, 6, generator=generator)
+
+
+def made_up_problem(scale: float, seed: int) -> Problem:
+    """UCF101's size, or a share of it."""
+    generator = Generator().manual_seed(seed)
+    middles = 0.25 * torch.randn(CLASSES, WIDTH, generator=generator)
+    train, test = (max(round(count * scale), 4 * CLASSES) for count in (TRAIN, TEST))
+    classes, random, boxes = made_up(train, RANDOM, middles, generator)
+    regular = random[:, :REGULAR] + 0.1 * torch.randn(train, REGULAR, WIDTH, generator=generator)
+    truth, held, places = made_up(test, REGULAR, middles, generator)
+    return Problem(
+        tuple(f"class {number:03d}" for number in range(CLASSES)),
+        Labelled(
+            VideoClips(random, boxes), VideoClips(regular, boxes[:, :REGULAR]), classes,
+            (None,) * train,
+        ),
+        HeldOut(tuple(map(str, range(test))), VideoClips(held, places), truth),
+    )  # fmt: skip
+
+
+def train_alone(
+    data: HeadInputs, setting: HeadSetting, config: FitConfig, learn: Tensor, check: Tensor, *,
+    epochs: int, seed: int, encoder: SetEncoder | None = None, clips: VideoClips | None = None,
+) -> Tensor:  # fmt: skip
+    """The plain way for one point of the grid: what it says of the videos set aside, at the end.
+
+    With an encoder, that runs in every step.
+    """
+    width = data.width
+    norm, layer = nn.BatchNorm1d(width, affine=False), nn.Linear(width, CLASSES)
+    mean, std = data.statistics(learn)  # the same at the end as in training at once
+    norm.get_buffer("running_mean").copy_(mean)
+    norm.get_buffer("running_var").copy_(std**2 - norm.eps)
+    norm.momentum = 0.0
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    groups = [
+        {"params": [layer.weight], "weight_decay": setting.decay},
+        {"params": [layer.bias], "weight_decay": 0.0},
+    ]
+    optimiser = optim.AdamW(groups, lr=setting.rate, eps=EPSILON, fused=True)
+    generator = Generator().manual_seed(seed)
+    steps = epochs * -(-len(learn) // config.batch)
+    step, said = 0, torch.zeros(0)
+    for _ in range(epochs):
+        norm.train()
+        for places in draw_batches(len(learn), config.batch, generator):
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(step, steps, peak=setting.rate, warmup=0.05)
+            videos = learn[places]
+            rows = data.draw(videos, config.clips, generator)
+            if encoder is not None and clips is not None and data.sets is not None:
+                chosen = data.sets[videos, 0]
+                part = VideoClips(
+                    clips.features[videos[:, None], chosen], clips.boxes[videos[:, None], chosen]
+                )
+                with torch.no_grad():
+                    join_parts(encoder, part)  # what the plain way would feed instead of the cache
+            truth = data.wanted[videos].repeat_interleave(rows.shape[1])
+            loss = F.cross_entropy(layer(norm(rows.flatten(0, 1))), truth)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            step += 1
+        norm.eval()
+        with torch.inference_mode():
+            found = [
+                layer(norm(data.regular[part].flatten(0, 1))).softmax(dim=-1).unflatten(
+                    0, (len(part), -1)
+                ).mean(dim=1)
+                for part in check.split(256)
+            ]  # fmt: skip
+            said = torch.cat(found)
+            score(said, data.wanted[check])
+    return said
+
+
+def race(
+    data: HeadInputs, problem: Problem, config: FitConfig, *, epochs: int, seed: int,
+    encoder: SetEncoder | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Seconds of all heads at once and one after another, and how far their results are apart."""
+    parts, settings = divide(problem.train, config, seed), list_settings(config)
+    assert parts.check is not None
+    check = parts.check
+
+    def note(grid: HeadGrid, _: int) -> None:
+        for found in grid.answer(data.regular[check]).values():
+            score(found, data.wanted[check])
+
+    began, cpu = time.perf_counter(), time.process_time()
+    grid = fit_heads(
+        LinearStack, data, settings, config, videos=parts.learn, outputs=CLASSES, schedule=epochs,
+        epochs=epochs, seed=seed, after_epoch=note,
+    )  # fmt: skip
+    together, together_cpu = time.perf_counter() - began, time.process_time() - cpu
+    said = grid.answer(data.regular[check])
+    apart, wrong = 0.0, 0.0
+    began, cpu = time.perf_counter(), time.process_time()
+    for number, setting in enumerate(settings):
+        found = train_alone(
+            data, setting, config, parts.learn, check, epochs=epochs, seed=seed,
+            encoder=encoder, clips=problem.train.random,
+        )  # fmt: skip
+        apart = max(apart, float((found - said[number]).abs().mean()))
+        right = [score(each, data.wanted[check])[0] for each in (found, said[number])]
+        wrong = max(wrong, abs(right[0] - right[1]))
+    alone, alone_cpu = time.perf_counter() - began, time.process_time() - cpu
+    return {
+        "together": together,
+        "alone": alone,
+        "together_cpu": together_cpu,
+        "alone_cpu": alone_cpu,
+        "largest_mean_gap_of_probabilities": apart,
+        "largest_gap_of_accuracies": wrong,
+        "ratio": alone / together,
+    }
+
+
+def main() -> None:
+    parser = parse("probes", __doc__)
+    parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of UCF101's videos")
+    parser.add_argument("--epochs", type=int, default=2, help="epochs of the race of heads")
+    parser.add_argument("--rows", nargs="*", default=None, help="rows of the table (default rows)")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    set_quiet(True)
+    optim.AdamW([nn.Parameter(torch.zeros(1))])  # what torch loads the first time
+    problem = made_up_problem(options.scale, options.seed)
+    torch.manual_seed(options.seed)
+    model = ScaleModel(WIDTH, ModelConfig()).eval()
+    config = FitConfig()
+    ratios: dict[str, float] = {}
+    figures: dict[str, object] = {
+        "train": list(problem.train.random.features.shape),
+        "test": list(problem.test.clips.features.shape),
+        "classes": CLASSES,
+        "grid": len(list_settings(config)),
+        "threads": torch.get_num_threads(),
+        "epochs_of_the_race": options.epochs,
+    }
+    if options.part in ("linear", "all"):
+        found = race(
+            clip_inputs(problem.train), problem, config, epochs=options.epochs, seed=options.seed
+        )
+        ratios["grid20_over_sequential"] = found["ratio"]
+        figures["linear"] = found
+    if options.part in ("scale_linear", "all"):
+        began = time.perf_counter()
+        data = set_inputs(problem.train, model.encoder, config, "set", options.seed)
+        caching = time.perf_counter() - began
+        found = race(
+            data, problem, config, epochs=options.epochs, seed=options.seed, encoder=model.encoder
+        )
+        share = caching * options.epochs / count_epochs(TRAIN, config, config.head_steps)
+        found |= {"caching": caching, "caching_share": share}
+        ratios["scale_grid20_over_sequential"] = found["alone"] / (found["together"] + share)
+        figures["scale_linear"] = found
+    if options.part in ("rows", "all"):
+        chosen = tuple(options.rows) if options.rows else ProbeConfig().rows
+        table = replace(ProbeConfig(), rows=chosen, seeds=options.seeds, fit=config)
+        began = time.perf_counter()
+        results = run_probes(problem, model, table, seed=options.seed)
+        figures["all_rows_minutes"] = (time.perf_counter() - began) / 60
+        figures["rows"] = {
+            name: {
+                "seconds": round(result.seconds, 1), "tried": result.tried,
+                "top1": round(result.value, 4), "epochs": result.epochs,
+            }
+            for name in ROW_OF
+            for result in results
+            if (result.features, result.probe) == ROW_OF[name]
+        }  # fmt: skip
+    write_record(options.out, "probes", ratios=ratios, figures=figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""`predict`, `embed`: what a run learned, for new videos."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from clipset.cli.app import COMMON, Common, app, print_line, show_result
+
+
+@app.command
+def predict(
+    *videos: Path,
+    run: Path,
+    top: int = 3,
+    window: float | None = None,
+    step: float | None = None,
+    timeline: bool | None = None,
+    csv: Path | None = None,
+    workers: int | None = None,
+    common: Common = COMMON,
+) -> None:
+    """Say what new videos show, with calibrated probabilities. Exits with 1 if none can be read.
+
+    The first time, a classifier is chosen, calibrated and trained on the run's training videos. A
+    video much longer than those also gets a timeline.
+
+    Example: clipset predict new.mp4 --run runs/first
+
+    Example: clipset predict film.mp4 --run runs/first --window 4 --step 2 --csv timeline.csv
+
+    Parameters
+    ----------
+    videos
+        Files, folders or catalogs.
+    run
+        The folder of a finished run.
+    top
+        How many labels of each video are shown.
+    window
+        Seconds of one window of a timeline (the run's usual video if not given).
+    step
+        Seconds from one window to the next (half a window if not given).
+    timeline
+        Make a timeline of every video, or of none; otherwise of the long ones.
+    csv
+        A file for the rows: video, start, end, label, probability.
+    workers
+        Processes that decode (as many as cores, at most 8; 0: decode in the main process).
+    """
+    from clipset.predict.run import load_run
+
+    opened = load_run(run, device=common.device, workers=workers)
+    found = opened.predict(videos, top=top, window=window, step=step, timeline=timeline)
+    if csv is not None:
+        write_rows(csv, found)
+    card = opened.head.card
+    result = {
+        "run": run,
+        "classifier": {
+            "features": card.features, "probe": card.probe, "selected_on": card.selected_on,
+            "temperature": card.temperature, "calibration_error": card.calibration_error,
+        },
+        "videos": [each for each in found if each.reason is None],
+        "failed": {each.video: each.reason for each in found if each.reason is not None},
+    }  # fmt: skip
+    show_result(result, common, lambda: show_predictions(found, card))
+    _finish({each.video: each.reason for each in found if each.reason}, len(found), common)
+
+
+@app.command
+def embed(
+    *videos: Path,
+    run: Path | None = None,
+    backbone: str | None = None,
+    parts: tuple[Literal["clip", "token", "set"], ...] = ("clip", "set"),
+    out: Path = Path("vectors"),
+    workers: int | None = None,
+    common: Common = COMMON,
+) -> None:
+    """Write the vectors of new videos, by a run or by a backbone alone. Exits with 1 if none can.
+
+    Example: clipset embed new.mp4 --run runs/first --out vectors
+
+    Example: clipset embed videos --backbone efficientnet_lite0
+
+    Parameters
+    ----------
+    videos
+        Files, folders or catalogs.
+    run
+        The folder of a finished run.
+    backbone
+        A backbone's features alone, without a run.
+    parts
+        What stands side by side in a vector: clip (the backbone's feature), token (the same clip
+        as the transformer sees it), set (the whole video). With a run that has a model.
+    out
+        Where `vectors.safetensors` and `videos.csv` go.
+    workers
+        Processes that decode (as many as cores, at most 8; 0: decode in the main process).
+    """
+    from clipset.errors import ConfigError
+    from clipset.features.config import ExtractConfig
+    from clipset.predict.clips import open_backbone
+    from clipset.predict.run import embed_videos, load_run
+    from clipset.representation import write_representations
+
+    if (run is None) == (backbone is None):
+        raise ConfigError("embed needs either --run RUN or --backbone NAME")
+    if run is not None:
+        opened = load_run(run, device=common.device, workers=workers)
+        table = opened.embed(videos, parts=parts)
+    else:
+        config = ExtractConfig(backbone=backbone or "", workers=workers)
+        reader = open_backbone(config, seed=common.seed, device=common.device)
+        table = embed_videos(reader, None, videos)
+    if table.video_ids:
+        write_representations(table, out)
+    count, clips, width = table.vectors.shape
+    result = {
+        "representation": out, "shape": table.vectors.shape, "failed": table.failed,
+        "videos": dict(zip(table.video_ids, table.pooled.tolist(), strict=True)) if count else {},
+    }  # fmt: skip
+    line = f"{count} videos × {clips} clips × {width} numbers → {out}"
+    show_result(result, common, lambda: print_line(line) if count else None)
+    _finish(table.failed, count + len(table.failed), common)
+
+
+def show_predictions(found: Iterable[Any], card: Any) -> None:
+    """One row for each label, then the timelines."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from clipset.report.wording import row_name
+
+    table = Table("video", "label", "probability")
+    good = [each for each in found if each.reason is None]
+    for each in good:
+        for place, guess in enumerate(each.guesses):
+            name = each.video if place == 0 else ""
+            table.add_row(name, guess.label, f"{guess.probability:.1%}", end_section=False)
+    if good:
+        Console().print(table)
+    for each in good:
+        if each.timeline:
+            print_line(f"{each.video}, from window to window:")
+        for moment in each.timeline:
+            span = f"{moment.start:8.1f} s – {moment.end:.1f} s"
+            print_line(f"{span}  {moment.label}  {moment.probability:.1%}")
+    print_line(f"{row_name(card.features, card.probe)}, chosen on {card.selected_on}")
+
+
+def write_rows(path: Path, found: Iterable[Any]) -> None:
+    """The guesses of each video, and its timeline, as a table; whole videos have no start."""
+    import csv
+    import io
+
+    from clipset.config import write_atomic
+
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["video", "start", "end", "label", "probability"])
+    for each in found:
+        for guess in each.guesses:
+            writer.writerow([each.video, "", "", guess.label, f"{guess.probability:.6f}"])
+        for moment in each.timeline:
+            times = [f"{moment.start:.3f}", f"{moment.end:.3f}"]
+            writer.writerow([each.video, *times, moment.label, f"{moment.probability:.6f}"])
+    write_atomic(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
+
+
+def _finish(failed: dict[str, str], total: int, common: Common) -> None:
+    """Say which files could not be read; it is an error only if none could."""
+    if not common.json:
+        for video, reason in failed.items():
+            sys.stderr.write(f"clipset: {video}: {' '.join(reason.split())}\n")
+    if len(failed) == total:
+        raise SystemExit(1)

@@ -1,0 +1,274 @@
+"""TrainedRun: what a run learned, for videos that it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from clipset.config import build, fingerprint
+from clipset.errors import ClipsetError, ProbeError, RunError
+from clipset.features.store import FeatureStore, open_store
+from clipset.model.encoder import SetEncoder
+from clipset.model.scale import ScaleModel
+from clipset.predict.clips import ClipReader, SeenVideo, spread_windows
+from clipset.predict.head import FORMAT, Head, fit_head, load_head, save_head
+from clipset.predict.sources import Sources, list_new_videos
+from clipset.probes.config import ProbeConfig
+from clipset.probes.problem import Labelled
+from clipset.progress import bar
+from clipset.representation import PARTS, Part, Representations, encode_clips
+from clipset.runs import read_run
+from clipset.sets.clips import read_clips
+from clipset.training.checkpoint import load_model, read_card
+from clipset.videos.catalog import Catalog, read_catalog
+
+LONG = 3.0  # a video this many times longer than the usual training video gets a timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """A label and how likely it is."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a piece of a video shows, from `start` to `end` seconds."""
+
+    start: float
+    end: float
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a video shows, likeliest first; or the reason why it could not be read.
+
+    A long video has a timeline, too.
+    """
+
+    video: str
+    guesses: tuple[Guess, ...] = ()
+    timeline: tuple[Moment, ...] = ()
+    reason: str | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The likeliest label."""
+        return self.guesses[0].label if self.guesses else None
+
+    @property
+    def probability(self) -> float | None:
+        """How likely it is."""
+        return self.guesses[0].probability if self.guesses else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded(Representations):
+    """Vectors of new videos; `failed` says of the others why they could not be read."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+class TrainedRun:
+    """A finished run: `predict` says what new videos show, `embed` gives their vectors.
+
+    The classifier is fitted the first time that it is needed, and kept in the run's folder.
+    """
+
+    def __init__(self, folder: Path, *, device: str = "auto", workers: int | None = None) -> None:
+        self.folder = folder
+        self.content = read_run(folder)
+        self.store: FeatureStore = open_store(folder / "store")
+        self.reader = ClipReader(self.store.manifest, device=device, workers=workers)
+
+    @cached_property
+    def model(self) -> ScaleModel | None:
+        """The pre-trained model, if the run has one."""
+        if not (self.folder / "model" / "model.json").is_file():
+            return None
+        return load_model(self.folder / "model")[0]
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The run's own videos."""
+        return read_catalog(self.folder / "catalog.csv")
+
+    @cached_property
+    def head(self) -> Head:
+        """The classifier: the one in the folder, or a new one if the run has changed since."""
+        folder = self.folder / "head"
+        recipe = self.content.get("recipe", {})
+        config = build(ProbeConfig, recipe.get("probe", {}), f"the recipe of {self.folder}")
+        seed = int(self.content.get("seed", 0))
+        places, classes = self._to_learn_from()
+        identity = fingerprint(
+            FORMAT,
+            config,
+            seed,
+            self.store.manifest,
+            [self.store.entries[place].checksum for place in places],
+            self.catalog.fingerprint,
+            "" if self.model is None else read_card(self.folder / "model").fingerprint,
+        )
+        found = load_head(folder, identity)
+        if found is None:
+            train = self._training_videos(places, classes)
+            found = fit_head(train, classes, self.model, config, seed=seed, fingerprint=identity)
+            save_head(found, folder)
+        return found
+
+    def predict(
+        self,
+        videos: Sources,
+        *,
+        top: int = 5,
+        window: float | None = None,
+        step: float | None = None,
+        timeline: bool | None = None,
+    ) -> list[Prediction]:
+        """The likeliest labels of each video, and for long ones a timeline.
+
+        A timeline is made of windows of `window` seconds (by default as long as the usual training
+        video), `step` seconds apart (by default half a window). Unless `timeline` says otherwise,
+        the videos that get one are all if a window or step is given, else the long ones.
+        """
+        if top < 1:
+            raise RunError(f"top must be at least 1, got {top}")
+        every = timeline if timeline is not None else (window, step) != (None, None)
+        window = self.usual_duration if window is None else window
+        step = window / 2 if step is None else step
+        spread_windows(0.0, window, step)  # refuses what makes no sense before work is done
+        head = self.head
+        predictions = []
+        for seen in self.reader.read(list_new_videos(videos).videos):
+            wanted = every or (timeline is None and self.is_long(seen.duration))
+            predictions.append(self._predict(seen, head, top, (window, step) if wanted else None))
+        return predictions
+
+    def embed(self, videos: Sources, *, parts: tuple[Part, ...] = PARTS) -> Embedded:
+        """The vectors of each video that can be read, as the run represents its own videos."""
+        encoder = None if self.model is None else self.model.encoder
+        return embed_videos(self.reader, encoder, videos, parts=parts)
+
+    @property
+    def usual_duration(self) -> float:
+        """How long the run's videos are: half of them are longer."""
+        return float(np.median(self.store.durations))
+
+    def is_long(self, duration: float) -> bool:
+        """Whether a video is much longer than what the run learned from."""
+        return duration > max(LONG * self.usual_duration, float(self.store.durations.max()))
+
+    def _predict(
+        self, seen: SeenVideo, head: Head, top: int, pieces: tuple[float, float] | None
+    ) -> Prediction:
+        if seen.clips is None:
+            return Prediction(video=seen.video.id, reason=seen.reason)
+        found = head.predict(seen.clips)[0]
+        order = found.argsort(descending=True, stable=True)[:top].tolist()
+        classes = head.card.classes
+        guesses = tuple(Guess(label=classes[k], probability=found[k].item()) for k in order)
+        timeline: tuple[Moment, ...] = ()
+        if pieces is not None:
+            try:
+                timeline = self._timeline(seen, head, *pieces)
+            except ClipsetError as error:
+                return Prediction(video=seen.video.id, reason=str(error))
+        return Prediction(video=seen.video.id, guesses=guesses, timeline=timeline)
+
+    def _timeline(
+        self, seen: SeenVideo, head: Head, window: float, step: float
+    ) -> tuple[Moment, ...]:
+        windows = spread_windows(seen.duration, window, step)
+        moments = []
+        with bar(f"timeline of {seen.video.path.name}", len(windows), "windows") as advance:
+            for piece, clips in zip(
+                windows, self.reader.read_windows(seen.video, windows), strict=True
+            ):
+                probability, place = head.predict(clips)[0].max(dim=0)
+                moments.append(
+                    Moment(
+                        start=piece.start,
+                        end=piece.end,
+                        label=head.card.classes[int(place)],
+                        probability=probability.item(),
+                    )
+                )
+                advance()
+        return tuple(moments)
+
+    def _to_learn_from(self) -> tuple[list[int], tuple[str, ...]]:
+        """The places in the store of the labelled training videos, and their classes."""
+        known = {video.id: video for video in self.catalog}
+        split = "train" if "train" in self.catalog.splits else None
+        labels = {
+            place: known[id].label
+            for place, id in enumerate(self.store.ids)
+            if id in known and known[id].label is not None and known[id].split == split
+        }
+        classes = tuple(sorted({label for label in labels.values() if label is not None}))
+        if len(classes) < 2:
+            raise ProbeError(
+                f"the training videos of {self.folder} have {len(classes)} labels; "
+                f"predicting needs at least 2, embedding none"
+            )
+        return list(labels), classes
+
+    def _training_videos(self, places: Sequence[int], classes: tuple[str, ...]) -> Labelled:
+        known = {video.id: video for video in self.catalog}
+        videos = [known[self.store.ids[place]] for place in places]
+        numbers = {name: number for number, name in enumerate(classes)}
+        return Labelled(
+            random=read_clips(self.store, "random", np.array(places)),
+            regular=read_clips(self.store, "regular", np.array(places)),
+            classes=torch.tensor([numbers[video.label or ""] for video in videos]),
+            groups=tuple(video.group for video in videos),
+        )
+
+
+def load_run(folder: str | Path, *, device: str = "auto", workers: int | None = None) -> TrainedRun:
+    """A finished run, ready for new videos.
+
+    `workers` processes decode (as many as cores, at most 8; 0: decode in this process).
+    """
+    return TrainedRun(Path(folder), device=device, workers=workers)
+
+
+def embed_videos(
+    reader: ClipReader,
+    encoder: SetEncoder | None,
+    videos: Sources,
+    *,
+    parts: tuple[Part, ...] = PARTS,
+) -> Embedded:
+    """The vectors of new videos; without an encoder, the backbone's features alone."""
+    seen = reader.read(list_new_videos(videos).videos)
+    good = [(each.video, each.clips) for each in seen if each.clips is not None]
+    failed = {each.video.id: each.reason or "" for each in seen if each.clips is None}
+    counts = {clips.features.shape[1] for _, clips in good}
+    if len(counts) > 1:
+        raise RunError(
+            f"the videos have {min(counts)} to {max(counts)} clips, not one number; "
+            f"embed videos of different lengths one by one"
+        )
+    vectors = [
+        clips.features if encoder is None else encode_clips(encoder, clips, parts)
+        for _, clips in good
+    ]
+    empty = np.zeros((0, 0, 0), dtype=np.float32)
+    return Embedded(
+        video_ids=tuple(video.id for video, _ in good),
+        labels=tuple(video.label for video, _ in good),
+        splits=tuple(video.split for video, _ in good),
+        vectors=torch.cat(vectors).numpy() if vectors else empty,
+        failed=failed,
+    )

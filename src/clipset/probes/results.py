@@ -1,0 +1,156 @@
+"""ProbeResult, Comparison, Predictions: what comes out of the probes and goes to disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from clipset.config import write_atomic
+from clipset.errors import ProbeError
+from clipset.probes.metrics import compare_values
+
+Features = Literal["backbone", "scale"]
+ProbeName = Literal[
+    "knn", "linear", "mlp", "transformer", "finetune", "ordered", "logistic", "attentive"
+]
+Row = tuple[Features, ProbeName]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """One row of the table, with what is needed to trust it."""
+
+    features: Features
+    probe: ProbeName
+    metric: str
+    value: float
+    interval: tuple[float, float]
+    n: int
+    seeds: tuple[int, ...]
+    selected_on: str
+    split: str
+    chance: float
+    rate: float | None
+    epochs: int | None
+    seconds: float
+    per_class: dict[str, float | None]
+    confusion: dict[str, Any] | None
+    metrics: dict[str, float | None]
+    settings: dict[str, Any]
+    tried: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Is one row really better than another, on the same test videos?"""
+
+    features: Features
+    probe: ProbeName
+    against_features: Features
+    against_probe: ProbeName
+    metric: str
+    difference: float
+    interval: tuple[float, float]
+    p: float
+    mcnemar: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """What each row predicted for each test video with each seed.
+
+    `outputs` holds (S, M, C): probabilities of the classes, or (C = 1) numbers.
+    """
+
+    ids: tuple[str, ...]
+    classes: tuple[str, ...]
+    truth: Int[np.ndarray, " M"] | Float[np.ndarray, " M"]
+    seeds: dict[Row, tuple[int, ...]]
+    outputs: dict[Row, Float[np.ndarray, "S M C"]]
+
+    def values(self, row: Row) -> Float[np.ndarray, "S M"]:
+        """Whether each video was recognised (1 or 0), or its squared error."""
+        outputs = self.outputs[row]
+        if self.classes:
+            right: Float[np.ndarray, "S M"] = (outputs.argmax(axis=2) == self.truth) * 1.0
+            return right
+        gaps: Float[np.ndarray, "S M"] = outputs[..., 0].astype(np.float64) - self.truth
+        return gaps**2
+
+
+BASELINES: dict[Row, Row] = {
+    ("scale", "knn"): ("backbone", "knn"),
+    ("scale", "linear"): ("backbone", "linear"),
+    ("scale", "logistic"): ("backbone", "logistic"),
+    ("scale", "attentive"): ("backbone", "attentive"),
+    ("scale", "finetune"): ("backbone", "transformer"),
+}
+RIVAL: Row = ("backbone", "ordered")
+
+
+def compare(predictions: Predictions, *, seed: int = 0) -> list[Comparison]:
+    """Each SCALE row against its baseline, and every row against the clips in order."""
+    rows = list(predictions.outputs)
+    pairs = [(row, BASELINES[row]) for row in rows if BASELINES.get(row) in rows]
+    pairs += [(row, RIVAL) for row in rows if RIVAL in rows and row != RIVAL]
+    return [compare_rows(predictions, row, other, seed=seed) for row, other in pairs]
+
+
+def compare_rows(predictions: Predictions, row: Row, other: Row, *, seed: int = 0) -> Comparison:
+    """One row against another."""
+    one, two = predictions.values(row), predictions.values(other)
+    found = compare_values(one, two, np.random.default_rng(seed))
+    return Comparison(
+        features=row[0],
+        probe=row[1],
+        against_features=other[0],
+        against_probe=other[1],
+        metric="top1" if predictions.classes else "mse",
+        difference=found.value,
+        interval=found.interval,
+        p=found.p,
+        mcnemar=found.mcnemar,
+        n=one.shape[1],
+    )
+
+
+def write_predictions(predictions: Predictions, path: Path) -> None:
+    """Write a safetensors file: `truth`, and one array for each row; names are in its metadata."""
+    arrays = {"/".join(row): outputs for row, outputs in predictions.outputs.items()}
+    about = {
+        "ids": json.dumps(predictions.ids),
+        "classes": json.dumps(predictions.classes),
+        "seeds": json.dumps({"/".join(row): seeds for row, seeds in predictions.seeds.items()}),
+    }
+    write_atomic(path, save({"truth": predictions.truth} | arrays, metadata=about))
+
+
+def read_predictions(path: Path) -> Predictions:
+    """What `write_predictions` wrote."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        seeds = {_row(name): tuple(each) for name, each in json.loads(about["seeds"]).items()}
+        return Predictions(
+            ids=tuple(json.loads(about["ids"])),
+            classes=tuple(json.loads(about["classes"])),
+            truth=arrays["truth"],
+            seeds=seeds,
+            outputs={row: arrays["/".join(row)] for row in seeds},
+        )
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise ProbeError(f"{path} holds no predictions ({error}); run `clipset probe`") from None
+
+
+def _row(name: str) -> Row:
+    features, probe = name.split("/")
+    return features, probe  # type: ignore[return-value]

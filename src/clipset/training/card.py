@@ -1,0 +1,108 @@
+"""What a saved model is and what it was trained on: for machines, and for people as a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from clipset.config import to_mapping
+from clipset.model.config import ModelConfig
+
+FORMAT = 1
+KIND = "clipset"  # `model_type` in config.json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What a saved model is and what it was trained on."""
+
+    dim: int
+    model: ModelConfig
+    training: dict[str, Any]
+    backbone: dict[str, Any]
+    videos: int
+    split: str
+    seed: int
+    fingerprint: str
+    data: str = ""
+    splits: tuple[str, ...] = ()
+    validation: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def hub_config(card: ModelCard) -> dict[str, Any]:
+    """The card as a `config.json` of the Hugging Face convention."""
+    return {"model_type": KIND, "architectures": ["ScaleModel"], **to_mapping(card)}
+
+
+PAGE = """---
+library_name: clipset
+tags: [video, feature-extraction, set-transformer]
+---
+
+# A set transformer over clips, trained with clipset
+
+It takes the features of several clips of a video, as the frozen backbone {backbone} gives them
+({dim} numbers for each clip), and gives a token for each clip and one for the set.
+
+## Use
+
+```python
+from clipset import from_pretrained
+model = from_pretrained("FOLDER OR NAME OF THIS MODEL")
+encoding = model.encode(features, boxes)  # (B, V, {dim}), (B, V, {boxes}): clip_tokens, set_token
+```
+
+For a whole store: `clipset represent STORE --model MODEL --out VECTORS`.
+
+## How it was trained
+
+| | |
+|---|---|
+| data | {data}: {videos} videos without their labels |
+| splits of the data | {splits}; learned from: {split} |
+| seed | {seed} |
+| fingerprint of settings and data | {fingerprint} |
+{validation}
+All settings:
+
+| setting | value |
+|---|---|
+{settings}
+
+## Licences
+
+The backbone's weights, which are not part of this folder: {licence} ({source}).
+The licence of the videos is not known to clipset.
+"""
+
+
+def model_page(card: ModelCard) -> str:
+    """The README.md of a model."""
+    weights = card.backbone.get("weights") or {}
+    judged = card.validation
+    return PAGE.format(
+        backbone=card.backbone.get("name", "of its features"),
+        dim=card.dim,
+        boxes=card.model.box_numbers,
+        data=card.data or "not recorded",
+        videos=card.videos,
+        splits=", ".join(card.splits) or "none",
+        split="all videos" if card.split == "all" else card.split,
+        seed=card.seed,
+        fingerprint=card.fingerprint,
+        validation=f"| validation | {_validation(judged)} |\n" if judged else "",
+        settings="\n".join(f"| {name} | {value} |" for name, value in _settings(card)),
+        licence=weights.get("licence", "not recorded"),
+        source=weights.get("source", "source not recorded"),
+    )
+
+
+def _validation(judged: dict[str, Any]) -> str:
+    return f"k-NN {judged['knn']:.1%} on {judged['judged_on']}, at epoch {judged['epoch']}"
+
+
+def _settings(card: ModelCard) -> list[tuple[str, Any]]:
+    training = {name: value for name, value in card.training.items() if name != "model"}
+    shape = {f"model.{name}": value for name, value in to_mapping(card.model).items()}
+    return [*training.items(), *shape.items()]

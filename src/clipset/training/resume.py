@@ -1,0 +1,156 @@
+"""Checkpoints of a run that is not finished: one file each, whole or not at all, the last n kept.
+
+Each holds the weights, their running average if there is one, the optimiser's state, and, in its
+header, which run it belongs to and how far that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn, optim
+
+from clipset.config import to_mapping, write_atomic
+from clipset.errors import TrainingError
+from clipset.progress import say
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """How far a run is, and which run it is: equal fingerprints go on where the other stopped."""
+
+    fingerprint: str
+    epoch: int
+    settings: dict[str, Any]
+    dim: int
+    seed: int
+    best: tuple[float, int] | None = None
+    scaler: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def write_checkpoint(
+    folder: Path,
+    state: RunState,
+    optimiser: optim.Optimizer,
+    models: Mapping[str, nn.Module],
+    *,
+    keep: int,
+) -> None:
+    """Write everything that a killed run needs to go on as if nothing had happened."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Tensor] = {}
+    for part, model in models.items():
+        tensors |= {f"{part}.{name}": value for name, value in model.state_dict().items()}
+    for number, slot in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{number}.{name}": value for name, value in slot.items()}
+    plain = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
+    header = {"state": msgspec.json.encode(to_mapping(state)).decode()}
+    write_atomic(_path(folder, state.epoch), save(plain, metadata=header))
+    for old in _newest_first(folder)[keep:]:
+        old.unlink(missing_ok=True)
+
+
+def newest_checkpoint(folder: Path) -> RunState | None:
+    """The state in the newest checkpoint that is whole; broken ones are passed over."""
+    for path in _newest_first(folder):
+        try:
+            with safe_open(path, "pt") as file:
+                header = file.metadata() or {}
+        except (OSError, SafetensorError):
+            say(f"{path.name} is not whole and is passed over")
+            continue
+        return _read_state(path, header)
+    return None
+
+
+def _read_state(path: Path, header: dict[str, str]) -> RunState:
+    try:
+        content = msgspec.json.decode(header["state"])
+        if content["format"] == FORMAT:
+            return msgspec.convert(content, RunState)
+    except (KeyError, TypeError, msgspec.MsgspecError):
+        pass
+    raise TrainingError(
+        f"{path} is no checkpoint of format {FORMAT}; another clipset wrote it: go on with that "
+        f"one, or delete {path.parent} to start anew"
+    )
+
+
+def load_checkpoint(
+    folder: Path, epoch: int, optimiser: optim.Optimizer, models: Mapping[str, nn.Module]
+) -> RunState:
+    """Put a run's weights and optimiser state back as they were after an epoch."""
+    path = _path(folder, epoch)
+    with safe_open(path, "pt") as file:
+        state = _read_state(path, file.metadata() or {})
+    tensors = load_file(path)
+    for part, model in models.items():
+        model.load_state_dict(dict(_under(tensors, part)))
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in _under(tensors, "optimiser"):
+        number, key = name.split(".")
+        slots.setdefault(int(number), {})[key] = value
+    current = optimiser.state_dict()
+    optimiser.load_state_dict({"state": slots, "param_groups": current["param_groups"]})
+    return state
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints, and what a kill left of one that was being written."""
+    for path in [*_newest_first(folder), *folder.glob(".epoch-*.part")]:
+        path.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def sweep(folder: Path) -> None:
+    """Delete what a kill left of checkpoints that were being written."""
+    for path in folder.glob(".epoch-*.part"):
+        path.unlink(missing_ok=True)
+
+
+def what_differs(state: RunState, other: RunState) -> str:
+    """In a few words, why two states are not of the same run."""
+    if state.dim != other.dim:
+        return f"features of width {other.dim}, now {state.dim}"
+    if state.seed != other.seed:
+        return f"seed {other.seed}, now {state.seed}"
+    now, then = dict(_leaves(state.settings)), dict(_leaves(other.settings))
+    changed = [
+        f"{name} {then.get(name)}, now {now.get(name)}"
+        for name in sorted(now | then, key=lambda name: (name != "preset", name))
+        if now.get(name) != then.get(name)
+    ]
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return "; ".join(changed[:3]) + more if changed else "other videos or features"
+
+
+def _leaves(settings: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _under(tensors: dict[str, Tensor], part: str) -> Iterator[tuple[str, Tensor]]:
+    for name, value in tensors.items():
+        if name.startswith(f"{part}."):
+            yield name.removeprefix(f"{part}."), value
+
+
+def _path(folder: Path, epoch: int) -> Path:
+    return folder / f"epoch-{epoch:06d}.safetensors"
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("epoch-*.safetensors"), reverse=True)

@@ -1,0 +1,224 @@
+"""The clips to learn from: in memory, or streamed from a store that is larger than memory.
+
+Both ways give the same batches, bit for bit. Where clips are is always in memory; it is small.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clipset.features.store import FeatureStore
+from clipset.model.config import ModelConfig
+from clipset.sets.clips import VideoClips, read_clips
+from clipset.sets.draw import SetPair, draw_batches, draw_set_pair, draw_set_size
+from clipset.training.config import PretrainConfig
+from clipset.training.distributed import Ranks
+
+T = TypeVar("T")
+CHUNK = 1024  # videos that are looked at together
+AHEAD = 2  # batches that are read before they are needed
+
+
+class ClipSource:
+    """The random clips of some videos of a store, to draw batches from."""
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        videos: Int[np.ndarray, " N"],
+        model: ModelConfig,
+        *,
+        in_memory: bool | None = None,
+    ) -> None:
+        self.videos = videos
+        self._read_clips = partial(
+            read_clips, store, "random", boxes=model.boxes, box_numbers=model.box_numbers
+        )
+        counts = store.random.count[videos]
+        self.most, self.unequal = int(counts.max()), bool((counts < counts.max()).any())
+        size = len(videos) * self.most * store.manifest.backbone.dim * 4
+        self.in_memory = size < free_memory() / 2 if in_memory is None else in_memory
+        whole = self.read(videos) if self.in_memory else None
+        moments, kept = Moments(), []
+        for low in range(0, len(videos), CHUNK):
+            places = torch.arange(low, min(low + CHUNK, len(videos)))
+            clips = whole.of(places) if whole else self.read(videos[low:][:CHUNK])
+            moments.add(clips.only_present())
+            kept.append(_numbered(clips))
+        self.features = whole.features if whole else None
+        self.places = _join(kept)
+        self.mean, self.std = moments.mean, moments.std
+
+    def __len__(self) -> int:
+        return len(self.videos)
+
+    @property
+    def dim(self) -> int:
+        """The width of a feature."""
+        return len(self.mean)
+
+    def read(self, videos: Int[np.ndarray, " B"]) -> VideoClips:
+        """The clips of some videos, filled up to the most that any of all the videos has."""
+        clips = self._read_clips(videos)
+        return clips.fill_up(self.most) if self.unequal else clips
+
+    def batches(
+        self, config: PretrainConfig, generator: torch.Generator, ranks: Ranks
+    ) -> Iterator[tuple[int, SetPair]]:
+        """One epoch: the size of each batch, and the sets of this rank's part of it.
+
+        All ranks draw the same from the same generator, so their number changes nothing.
+        """
+        drawn = self._draw(config, generator, ranks)
+        return drawn if self.in_memory else ahead(drawn)
+
+    def _draw(
+        self, config: PretrainConfig, generator: torch.Generator, ranks: Ranks
+    ) -> Iterator[tuple[int, SetPair]]:
+        for videos in draw_batches(len(self), config.batch, generator):
+            places = self.places.of(videos)
+            size = draw_set_size(config.fewest_per_set, config.clips_per_set, generator)
+            numbers = draw_set_pair(
+                places, size, config.mask_ratio, generator, rule=config.mask_rule
+            )
+            part = ranks.part(len(videos))
+            pair = _part(numbers, part)
+            chosen = pair.features.squeeze(-1).long()  # (2, B, V): the numbers of clips
+            yield len(videos), replace(pair, features=self._read(videos[part], chosen))
+
+    def _read(
+        self, videos: Int[Tensor, " B"], chosen: Int[Tensor, "2 B V"]
+    ) -> Float[Tensor, "2 B V D"]:
+        if self.features is not None:
+            return self.features[videos[None, :, None], chosen]
+        clips = self.read(self.videos[videos.numpy()])
+        return clips.features[torch.arange(len(videos))[None, :, None], chosen]
+
+
+class Moments:
+    """Mean and deviation of each channel, from chunks of clips, in double precision."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum, self.squares = torch.zeros(()), torch.zeros(())
+
+    def add(self, features: Float[Tensor, "M D"]) -> None:
+        """Count some more clips."""
+        rows = features.double()
+        squares, mean = torch.var_mean(rows, dim=0, correction=0)
+        new, total = len(rows), self.count + len(rows)
+        if not self.count:
+            self.sum, self.squares = mean * new, squares * new
+        else:
+            apart = mean - self.sum / self.count
+            self.squares = self.squares + squares * new + apart**2 * (self.count * new / total)
+            self.sum = self.sum + mean * new
+        self.count = total
+
+    @property
+    def mean(self) -> Float[Tensor, " D"]:
+        """The mean of each channel."""
+        return (self.sum / self.count).float()
+
+    @property
+    def std(self) -> Float[Tensor, " D"]:
+        """The deviation of each channel; one that never changes gets 1."""
+        std = (self.squares / self.count).sqrt().float()
+        return torch.where(std > 1e-6, std, torch.ones_like(std))
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, made in a thread a little before they are asked for."""
+    made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=AHEAD)
+    stopped = threading.Event()
+
+    def put(item: T | None, error: BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                made.put((item, error), timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def make() -> None:
+        try:
+            for item in items:
+                put(item, None)
+                if stopped.is_set():
+                    return
+            put(None, StopIteration())
+        except BaseException as error:
+            put(None, error)
+
+    thread = threading.Thread(target=make, daemon=True, name="read-ahead")
+    thread.start()
+    try:
+        while True:
+            item, error = made.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield item  # type: ignore[misc]
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def tensors_of(clips: VideoClips | SetPair, device: torch.device) -> dict[str, Tensor]:
+    """What the model takes, by its names."""
+    found = {field.name: getattr(clips, field.name) for field in fields(clips)}
+    return {name: value.to(device) for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def free_memory() -> int:
+    """The bytes that this rank may take before something has to make room."""
+    return _free_memory_of_machine() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _free_memory_of_machine() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError, OSError):
+        return 4 * 2**30
+
+
+def _numbered(clips: VideoClips) -> VideoClips:
+    """The same clips with their numbers in place of the features: what chance decides on."""
+    count, available = clips.features.shape[:2]
+    numbers = torch.arange(available, dtype=torch.float32).expand(count, available)
+    return replace(clips, features=numbers[..., None].contiguous())
+
+
+def _join(parts: list[VideoClips]) -> VideoClips:
+    """Clips of more and more videos as one."""
+    columns = {
+        field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])
+    }
+    return VideoClips(
+        **{n: torch.cat(c) if isinstance(c[0], Tensor) else c[0] for n, c in columns.items()}
+    )
+
+
+def _part(pair: SetPair, part: slice) -> SetPair:
+    """The sets of some of a batch's videos."""
+    columns = {field.name: getattr(pair, field.name) for field in fields(pair)}
+    return SetPair(**{n: c[:, part] if isinstance(c, Tensor) else c for n, c in columns.items()})

@@ -1,0 +1,172 @@
+"""What says how far scores can be trusted: differences, calibration, fewer labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from clipset.errors import ReportError
+from clipset.report import ReportContent, render_report
+from clipset.report.plots import place_differences, place_low_shot, place_reliability
+from clipset.report.similarity import most_mixed, order_classes
+from clipset.report.trust import (
+    read_calibration,
+    read_differences,
+    read_list,
+    read_low_shot,
+)
+
+
+def write_predictions(path: Path, classes: list[str]) -> None:
+    """Four videos, two seeds, one row that is always 80 % sure and right three times of four."""
+    truth = np.array([0, 1, 0, 1])
+    said = np.array([0, 1, 0, 0])
+    one = np.where(np.eye(2)[said] == 1, 0.8, 0.2).astype(np.float32)
+    about = {
+        "classes": json.dumps(classes), "ids": json.dumps(list("abcd")),
+        "seeds": json.dumps({"scale/linear": [0, 1]}),
+    }  # fmt: skip
+    save_file({"truth": truth, "scale/linear": np.stack([one, one])}, path, metadata=about)
+
+
+def test_calibration_is_read_from_the_predictions_of_a_run(tmp_path: Path) -> None:
+    write_predictions(tmp_path / "predictions.safetensors", ["a", "b"])
+    [row] = read_calibration(tmp_path / "predictions.safetensors")
+    assert (row.name, len(row.bins), row.bins[0].count) == ("SCALE linear", 1, 8)
+    assert row.error == pytest.approx(0.05)
+    assert row.gap == pytest.approx(0.05)
+
+
+def test_a_run_without_the_files_has_none_of_it(tmp_path: Path) -> None:
+    assert read_calibration(tmp_path / "predictions.safetensors") == []
+    assert read_list(tmp_path / "comparisons.json") == []
+    write_predictions(tmp_path / "numbers.safetensors", [])
+    assert read_calibration(tmp_path / "numbers.safetensors") == []
+    page = render_report(ReportContent(title="bare"))
+    assert 'id="calibration"' not in page
+    assert 'id="low-shot"' not in page
+    assert "compared one by one" not in page
+
+
+def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.safetensors"
+    path.write_bytes(b"nothing")
+    with pytest.raises(ReportError, match="holds no predictions"):
+        read_calibration(path)
+    (tmp_path / "low_shot.json").write_text("{}")
+    with pytest.raises(ReportError, match="not a list of records"):
+        read_list(tmp_path / "low_shot.json")
+    with pytest.raises(ReportError, match=r"comparisons\.json does not fit"):
+        read_differences([{"features": 3}])
+    with pytest.raises(ReportError, match=r"low_shot\.json does not fit"):
+        read_low_shot([{"features": "scale"}])
+
+
+def test_a_dot_lies_where_it_says(tmp_path: Path) -> None:
+    write_predictions(tmp_path / "predictions.safetensors", ["a", "b"])
+    [plot] = place_reliability(read_calibration(tmp_path / "predictions.safetensors"))
+    [dot] = plot.dots
+    assert (dot.x, dot.y) == (80.0, 25.0)
+    assert dot.text.startswith("80\u202f% sure, 75\u202f% right")
+    assert plot.verdict == "5 points too sure"
+
+
+def difference(gap: float, low: float, high: float) -> dict[str, Any]:
+    return {
+        "features": "scale", "probe": "linear", "against_features": "backbone",
+        "against_probe": "linear", "metric": "top1", "difference": gap, "interval": [low, high],
+        "n": 80, "p": 0.02, "mcnemar": None,
+    }  # fmt: skip
+
+
+def test_differences_stand_around_zero() -> None:
+    records = [difference(0.1, -0.02, 0.2), difference(-0.1, -0.15, -0.05)]
+    chart = place_differences(read_differences(records))
+    assert chart is not None
+    first, second = chart.rows
+    assert first.mark.low is not None
+    assert first.mark.low < 50 < first.mark.value
+    assert second.mark.value == pytest.approx(100 - first.mark.value)
+    assert [row.difference.is_clear for row in chart.rows] == [False, True]
+    assert (first.points, second.points) == ("+10.0", "−10.0")
+    assert [tick.place for tick in chart.ticks] == pytest.approx([0, 25, 50, 75, 100])
+    assert place_differences([]) is None
+
+
+def test_low_shot_points_stand_on_a_logarithmic_axis() -> None:
+    points = [
+        {"fraction": f, "videos": round(1000 * f), "value": v, "interval": [v - 0.1, v + 0.1]}
+        for f, v in ((0.01, 0.2), (0.1, 0.5), (1.0, 0.8))
+    ]
+    row = {"features": "scale", "probe": "linear", "metric": "top1", "points": points}
+    chart = place_low_shot(read_low_shot([row]))
+    assert chart is not None
+    [line] = chart.lines
+    assert [x for x, _, _ in line.points] == [0.0, 50.0, 100.0]
+    assert [tick.text for tick in chart.x_ticks] == ["1", "10", "100"]
+    assert line.scores == ("20.0", "50.0", "80.0")
+    assert chart.columns[-1] == ("100\u202f%", "1\u202f000")
+    assert place_low_shot([]) is None
+
+
+def test_rows_that_lack_a_share_leave_a_gap_in_the_table() -> None:
+    rows = [
+        {
+            "features": features, "probe": "linear", "metric": "top1",
+            "points": [{"fraction": f, "videos": 9, "value": 0.5} for f in shares],
+        }
+        for features, shares in (("scale", (0.1, 1.0)), ("backbone", (1.0,)))
+    ]  # fmt: skip
+    chart = place_low_shot(read_low_shot(rows))
+    assert chart is not None
+    assert [line.scores for line in chart.lines] == [("50.0", "50.0"), ("–", "50.0")]
+
+
+def blocks_of_classes(groups: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix in which classes are taken for others of their group only, shuffled."""
+    rng = np.random.default_rng(seed)
+    group = rng.permutation(np.repeat(np.arange(groups), size))
+    same = group[:, None] == group[None, :]
+    counts = np.where(same, rng.integers(1, 4, (len(group), len(group))), 0).astype(np.float64)
+    np.fill_diagonal(counts, 20)
+    return counts, group
+
+
+def test_classes_that_are_taken_for_each_other_stand_together() -> None:
+    counts, group = blocks_of_classes(50, 4, seed=0)
+    found = order_classes(counts)
+    assert sorted(found.order) == list(range(200))
+    changes = np.count_nonzero(np.diff(group[found.order]))
+    assert changes == 49
+
+
+def test_the_groups_that_are_mixed_up_most_are_whole_and_apart() -> None:
+    counts, group = blocks_of_classes(10, 4, seed=1)
+    found = order_classes(counts)
+    mixed = most_mixed(counts, found)
+    assert len(mixed) == 6
+    for each in mixed:
+        classes = found.order[each.first : each.first + each.size]
+        assert len(set(group[classes])) == 1
+        inner = counts[np.ix_(classes, classes)]
+        assert each.mistakes == inner.sum() - np.trace(inner)
+
+
+def test_two_classes_or_no_mistakes_need_no_order() -> None:
+    assert order_classes(np.eye(2)).order == [0, 1]
+    assert most_mixed(np.eye(9), order_classes(np.eye(9))) == []
+    assert sorted(order_classes(np.zeros((5, 5))).order) == list(range(5))
+
+
+def test_many_classes_show_the_largest_gains_and_losses_first(content_of: Any) -> None:
+    few, many = (render_report(content_of(videos=8, classes=n)) for n in (12, 60))
+    assert "Largest gains" not in few
+    assert "Largest gains" in many
+    assert "All 60 classes" in many
+    shown = many[many.index("Largest gains") : many.index("All 60 classes")]
+    assert shown.count('role="rowheader"') == 30

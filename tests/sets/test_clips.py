@@ -1,0 +1,212 @@
+"""Laws of reading clips where videos have different numbers of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sets.test_draw import numbered_clips
+
+from clipset.errors import StoreError
+from clipset.features.import_config import ImportConfig
+from clipset.features.imports import catalog_of, import_features
+from clipset.features.ledger import Entry, Kind, Ledger
+from clipset.features.store import ClipTable, FeatureStore, open_store
+from clipset.model.config import ModelConfig
+from clipset.model.scale import make_encoder
+from clipset.representation import (
+    Representations,
+    encode_clips,
+    read_representations,
+    represent,
+    write_representations,
+)
+from clipset.sets.clips import (
+    VideoClips,
+    by_count,
+    feature_statistics,
+    mean_over_clips,
+    read_clips,
+    read_mixed,
+)
+from clipset.sets.draw import draw_set_pair, draw_subset
+
+COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
+
+
+def table_of(counts: list[int]) -> ClipTable:
+    """A table whose only feature is the row's own number, from 1 on."""
+    rows = sum(counts)
+    count = np.array(counts, dtype=np.int64)
+    return ClipTable(
+        features=np.arange(1, rows + 1, dtype=np.float32)[:, None],
+        boxes=np.tile(np.array([0, 1, 0, 0, 1, 1, 0], np.float32), (rows, 1)),
+        times=np.zeros((rows, 1), np.float32),
+        first=np.cumsum(count) - count,
+        count=count,
+    )
+
+
+class TableStore(FeatureStore):
+    """A store that is nothing but a table of videos of one second."""
+
+    def __init__(self, table: ClipTable) -> None:
+        self.held = table
+        count = len(table.count)
+        self.entries = [Entry(ordinal=n, id=str(n), duration=1.0) for n in range(count)]
+
+    def table(self, kind: Kind, backbone: str | None = None) -> ClipTable:
+        assert (kind, backbone) == ("random", None)
+        return self.held
+
+
+def ragged(counts: list[int], width: int = 6) -> VideoClips:
+    """Clips numbered from 1 on; filler is 0 and stands behind them."""
+    clips = numbered_clips(len(counts), width)
+    present = torch.arange(width) < torch.tensor(counts)[:, None]
+    features = torch.where(present[..., None], clips.features + 1, 0.0)
+    return VideoClips(features, features.expand(-1, -1, 6).clone(), present=present)
+
+
+@settings(max_examples=40, deadline=None)
+@given(COUNTS, st.randoms(use_true_random=False))
+def test_the_rows_of_some_videos_are_theirs_and_filler_is_marked(
+    counts: list[int], order: Random
+) -> None:
+    table = table_of(counts)
+    videos = np.array(order.sample(range(len(counts)), order.randint(1, len(counts))))
+    rows = table.of(videos)
+    assert rows.shape == (len(videos), max(counts[video] for video in videos))
+    for video, row in zip(videos.tolist(), rows, strict=True):
+        first = sum(counts[:video])
+        assert row[row >= 0].tolist() == list(range(first, first + counts[video]))
+        assert (row[counts[video] :] == -1).all()
+    assert table.fewest == min(counts)
+    if len(set(counts)) == 1:
+        assert table.per_video == counts[0]
+    else:
+        with pytest.raises(StoreError, match=f"{min(counts)} to {max(counts)} clips"):
+            _ = table.per_video
+
+
+@settings(max_examples=40, deadline=None)
+@given(COUNTS, st.randoms(use_true_random=False))
+def test_clips_that_are_read_are_those_of_the_table_and_zeros(
+    counts: list[int], order: Random
+) -> None:
+    table = table_of(counts)
+    store = TableStore(table)
+    videos = np.array(order.sample(range(len(counts)), order.randint(1, len(counts))))
+    clips = read_clips(store, "random", videos)
+    assert clips.counts.tolist() == [counts[video] for video in videos]
+    equal = len({counts[video] for video in videos}) == 1
+    assert (clips.present is None) == equal
+    for place, video in enumerate(videos.tolist()):
+        first, count = sum(counts[:video]), counts[video]
+        found = clips.features[place, :, 0].tolist()
+        assert found[:count] == list(range(first + 1, first + count + 1))
+        assert not any(found[count:])
+        assert not clips.boxes[place, count:].any()
+    some = clips.of(torch.tensor([len(videos) - 1])).to(torch.device("cpu"))
+    assert some.counts.tolist() == [counts[videos[-1]]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(4, 9), min_size=1, max_size=5), st.integers(0, 2**31))
+def test_filler_is_never_drawn(counts: list[int], seed: int) -> None:
+    clips = ragged(counts, 9)
+    pair = draw_set_pair(clips, 2, 0.5, torch.Generator().manual_seed(seed))
+    subset = draw_subset(clips, 5, torch.Generator().manual_seed(seed))
+    assert subset.features.shape[1] == min(5, *counts)
+    for video, count in enumerate(counts):
+        own = set(clips.features[video, :count].flatten().tolist())
+        for drawn in (pair.features[:, video], subset.features[video]):
+            numbers = drawn.flatten().tolist()
+            assert len(set(numbers)) == len(numbers)
+            assert set(numbers) <= own
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 4), st.integers(4, 9), st.integers(0, 2**31))
+def test_where_all_are_present_the_draw_is_the_very_same(
+    videos: int, clips: int, seed: int
+) -> None:
+    plain = numbered_clips(videos, clips)
+    marked = VideoClips(
+        plain.features, plain.boxes, present=torch.ones(videos, clips, dtype=torch.bool)
+    )
+    generators = [torch.Generator().manual_seed(seed) for _ in range(3)]
+    old = torch.rand(videos, clips, generator=generators[2]).argsort(dim=1)[:, :4]
+    for each, generator in zip((plain, marked), generators[:2], strict=True):
+        pair = draw_set_pair(each, 2, 0.5, generator)
+        expected = plain.features[torch.arange(videos)[:, None], old].view(videos, 2, 2, 1)
+        assert torch.equal(pair.features, expected.transpose(0, 1))
+    assert torch.equal(*(torch.rand(3, generator=generator) for generator in generators[:2]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(COUNTS)
+def test_means_and_groups_leave_filler_out(counts: list[int]) -> None:
+    clips = ragged(counts)
+    means = mean_over_clips(clips.features, clips.present)
+    seen = []
+    for videos, group in by_count(clips):
+        assert group.present is None
+        torch.testing.assert_close(means[videos], group.features.mean(dim=1))
+        seen += videos.tolist()
+    assert sorted(seen) == list(range(len(counts)))
+    mean, _ = feature_statistics(clips.only_present())
+    assert mean.item() == pytest.approx(clips.features.sum().item() / sum(counts))
+
+
+def test_a_video_is_encoded_as_if_no_longer_one_stood_beside_it() -> None:
+    clips = ragged([6, 2, 6, 3])
+    torch.manual_seed(0)
+    encoder = make_encoder(1, ModelConfig(width=32, layers=1))
+    vectors = encode_clips(encoder, clips)
+    for video, count in enumerate([6, 2, 6, 3]):
+        alone = VideoClips(clips.features[[video], :count], clips.boxes[[video], :count])
+        torch.testing.assert_close(vectors[video, :count], encode_clips(encoder, alone)[0])
+        assert not vectors[video, count:].any()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FeatureStore:
+    """Three videos of 4 clips of which the ledger then says that one has 3."""
+    (tmp_path / "source").mkdir()
+    for name in "abc":
+        rows = np.random.default_rng(ord(name)).normal(size=(4, 3)).astype(np.float32)
+        np.save(tmp_path / "source" / f"{name}.npy", rows)
+    folder = tmp_path / "store"
+    import_features(
+        tmp_path / "source", folder, catalog_of(tmp_path / "source"), ImportConfig(dtype="float32")
+    )
+    ledger = Ledger(folder / "ledger.sqlite")
+    entry: Entry = ledger.entries()[1]
+    ledger.write([Entry(**{n: getattr(entry, n) for n in Entry.__slots__} | {"regular_count": 3})])
+    ledger.close()
+    return open_store(folder)
+
+
+def test_a_store_with_unequal_counts_is_read_represented_and_mixed(
+    store: FeatureStore, tmp_path: Path
+) -> None:
+    assert (store.regular.fewest, store.random.per_video) == (3, 4)
+    clips = read_clips(store, "regular", np.arange(3))
+    assert clips.counts.tolist() == [4, 3, 4]
+    table: Representations = represent(store, None)
+    np.testing.assert_allclose(table.pooled[1], clips.features[1, :3].mean(dim=0), rtol=1e-6)
+    write_representations(table, tmp_path / "vectors")
+    again = read_representations(tmp_path / "vectors")
+    np.testing.assert_array_equal(again.pooled, table.pooled)
+    mixed = read_mixed(store, "regular", np.arange(3), ["imported"])
+    assert mixed.counts.tolist() == [4, 3, 4]
+    with pytest.raises(StoreError, match="has no features of 'b'; it has only imported"):
+        read_mixed(store, "regular", np.arange(3), ["b"])
+    with pytest.raises(StoreError, match="name at least one backbone"):
+        read_mixed(store, "regular", np.arange(3), [])

@@ -1,0 +1,184 @@
+"""The table of vectors: its parts, its windows, and who can read it."""
+
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from sklearn.linear_model import LogisticRegression
+
+from clipset.cli import main
+from clipset.errors import StoreError
+from clipset.features.store import FeatureStore
+from clipset.model.config import ModelConfig
+from clipset.model.scale import ScaleModel
+from clipset.representation import (
+    Representations,
+    cut_windows,
+    encode_clips,
+    read_parts,
+    read_representations,
+    represent,
+    write_representations,
+)
+from clipset.sets.boxes import model_boxes
+from clipset.sets.clips import VideoClips
+from clipset.training.card import ModelCard
+from clipset.training.checkpoint import save_pretrained
+
+WINDOW = 0.5  # seconds; the small videos last 0.8 to 2 s
+
+
+@pytest.fixture(scope="module")
+def model(small_store: FeatureStore) -> ScaleModel:
+    torch.manual_seed(0)
+    config = ModelConfig(width=32, layers=1, head_width=32, projected=16)
+    return ScaleModel(small_store.manifest.backbone.dim, config).eval()
+
+
+def test_each_part_can_be_had_alone(small_store: FeatureStore, model: ScaleModel) -> None:
+    alone = [
+        represent(small_store, model.encoder, parts=read_parts(p)) for p in ("clip", "token", "set")
+    ]
+    together = represent(small_store, model.encoder, parts=read_parts("clip,token,set"))
+    assert [table.vectors.shape[2] for table in alone] == [1280, 32, 32]
+    joined = np.concatenate([table.vectors for table in alone], axis=2)
+    np.testing.assert_allclose(together.vectors, joined, atol=1e-6)
+    assert np.ptp(alone[2].vectors, axis=1).max() == 0  # the set token is the same for all clips
+
+
+@pytest.mark.parametrize("text", ["clip,view", "clip,clip", "", "clip set"])
+def test_a_part_that_there_is_not_is_refused(text: str) -> None:
+    with pytest.raises(StoreError, match="some of clip, token, set"):
+        read_parts(text)
+
+
+def test_windows_share_out_a_videos_clips(small_store: FeatureStore) -> None:
+    spans = cut_windows(small_store, "regular", WINDOW)
+    for place, entry in enumerate(small_store.entries):
+        whole, *windows = [span for span in spans if span.video == place]
+        assert (whole.start, whole.end, whole.window) == (0.0, entry.duration, None)
+        assert sorted(row for span in windows for row in span.rows) == sorted(whole.rows)
+        for span in windows:
+            assert span.end - span.start <= WINDOW + 1e-9
+            for row in span.rows:
+                start, end = small_store.regular.boxes[row, :2]
+                assert span.start - 1e-5 <= (start + end) / 2 <= span.end + 1e-5
+    with pytest.raises(StoreError, match="longer than 0 s"):
+        cut_windows(small_store, "regular", 0.0)
+
+
+def test_a_video_shorter_than_a_window_has_one_row(small_store: FeatureStore) -> None:
+    table = represent(small_store, None, window=60.0)
+    assert table.video_ids == small_store.ids
+    assert set(table.windows) == {None}
+
+
+def test_a_window_is_encoded_as_a_video_of_its_own(
+    small_store: FeatureStore, model: ScaleModel
+) -> None:
+    table = represent(small_store, model.encoder, window=WINDOW)
+    usual = represent(small_store, model.encoder)
+    whole = [place for place, number in enumerate(table.windows) if number is None]
+    np.testing.assert_allclose(table.pooled[whole], usual.pooled, atol=1e-5)
+    spans = cut_windows(small_store, "regular", WINDOW)
+    place = next(p for p, span in enumerate(spans) if span.window == 1)
+    span, rows = spans[place], list(spans[place].rows)
+    boxes = small_store.regular.boxes[rows].copy()[None]
+    boxes[..., :2] = np.clip(boxes[..., :2] - span.start, 0, span.end - span.start)
+    clips = VideoClips(
+        torch.from_numpy(small_store.regular.features[rows].astype(np.float32))[None],
+        torch.from_numpy(model_boxes(boxes, np.array([span.end - span.start]))),
+    )
+    by_hand = encode_clips(model.encoder, clips).mean(dim=1)[0]
+    np.testing.assert_allclose(table.pooled[place], by_hand.numpy(), atol=1e-5)
+
+
+def test_what_is_written_is_read_again(
+    small_store: FeatureStore, model: ScaleModel, tmp_path: Path
+) -> None:
+    for window in (None, WINDOW):
+        table = represent(small_store, model.encoder, window=window)
+        write_representations(table, tmp_path)
+        again = read_representations(tmp_path)
+        assert np.array_equal(again.vectors, table.vectors)
+        for name in ("video_ids", "labels", "splits", "starts", "ends", "windows", "parts"):
+            assert getattr(again, name) == getattr(table, name), name
+
+
+def test_tables_of_before_windows_are_still_read(tmp_path: Path) -> None:
+    (tmp_path / "videos.csv").write_text("id,label,split\na,x,train\nb,,\n", "utf-8")
+    save_file({"vectors": np.ones((2, 3, 4), np.float32)}, tmp_path / "vectors.safetensors")
+    table = read_representations(tmp_path)
+    assert (table.video_ids, table.labels, table.splits) == (
+        ("a", "b"),
+        ("x", None),
+        ("train", None),
+    )
+    assert (table.starts, table.windows, table.parts) == ((), (), ())
+
+
+def test_one_line_reads_the_table(small_store: FeatureStore, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = represent(small_store, None)
+    write_representations(table, tmp_path)
+    columns = parquet.read_table(tmp_path / "videos.parquet").to_pydict()
+    assert columns["label"] == list(table.labels)
+    np.testing.assert_array_equal(np.stack(columns["vector"]).astype(np.float32), table.pooled)
+    pooled = load_file(tmp_path / "vectors.safetensors")["pooled"]
+    assert LogisticRegression().fit(pooled, columns["label"]).score(pooled, columns["label"]) > 0.5
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_parquet(tmp_path / "videos.parquet")
+    assert np.stack(frame["vector"]).shape == table.pooled.shape
+
+
+def test_without_pyarrow_there_is_a_csv_and_no_stale_parquet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return plain(name, *rest)
+
+    table = Representations(
+        video_ids=("a",), labels=("x",), splits=(None,), vectors=np.ones((1, 2, 3), np.float32)
+    )
+    (tmp_path / "videos.parquet").write_bytes(b"old")
+    monkeypatch.setattr(builtins, "__import__", without)
+    write_representations(table, tmp_path)
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["vectors.safetensors", "videos.csv"]
+    assert read_representations(tmp_path).video_ids == ("a",)
+
+
+def test_the_command_takes_parts_and_a_window(
+    small_store: FeatureStore, model: ScaleModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = ModelCard(
+        dim=1280,
+        model=model.config,
+        training={},
+        backbone={},
+        videos=2,
+        split="all",
+        seed=0,
+        fingerprint="x",
+    )
+    save_pretrained(model, card, tmp_path / "model")
+    words = ["represent", str(small_store.folder), "--out", str(tmp_path / "out"), "--json"]
+    model_and_more = ["--model", str(tmp_path / "model"), "--parts", "token,set", "--window", "0.5"]
+    with pytest.raises(SystemExit) as end:
+        main([*words, *model_and_more])
+    assert end.value.code == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["parts"], said["shape"][1:]) == (["token", "set"], [1, 64])
+    assert said["shape"][0] > len(small_store)
+    with pytest.raises(SystemExit):
+        main([*words, "--parts", "set"])
+    assert "need a model; give one with --model" in capsys.readouterr().err

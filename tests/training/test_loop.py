@@ -1,0 +1,267 @@
+"""What the training loop offers besides training."""
+
+import shutil
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from clipset.errors import StoreError, TrainingError
+from clipset.features.arrays import HEADER_BYTES
+from clipset.features.ledger import Ledger
+from clipset.features.store import FeatureStore
+from clipset.model.config import ModelConfig
+from clipset.sets.clips import feature_statistics, read_clips
+from clipset.training import source as source_module
+from clipset.training.checkpoint import load_model, read_card
+from clipset.training.config import PretrainConfig
+from clipset.training.distributed import Ranks
+from clipset.training.monitor import effective_rank, spread
+from clipset.training.precision import choose_precision
+from clipset.training.pretrain import pretrain
+from clipset.training.source import ClipSource, ahead
+from clipset.training.validate import validation_videos
+from clipset.videos.catalog import read_catalog, write_catalog
+
+SMALL = PretrainConfig(
+    model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
+    epochs=6,
+    min_steps=1,
+    batch=8,
+    clips_per_set=4,
+)
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def lines(folder: Path) -> list[dict[str, float]]:
+    return [msgspec.json.decode(x) for x in (folder / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def copy_of(store: FeatureStore, folder: Path) -> FeatureStore:
+    return FeatureStore(Path(shutil.copytree(store.folder, folder)))
+
+
+def change_features(store: FeatureStore, rows: slice, value: float) -> None:
+    """Write a value into some rows of the random clips' features."""
+    path = store.folder / "random" / "features.npy"
+    shape = (-1, store.manifest.backbone.dim)
+    array = np.memmap(path, store.manifest.dtype, "r+", offset=HEADER_BYTES).reshape(shape)
+    array[rows] = value
+    array.flush()
+
+
+@pytest.fixture(scope="module")
+def usual(small_store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of a plain run."""
+    folder = tmp_path_factory.mktemp("usual")
+    pretrain(small_store, folder, SMALL)
+    return folder
+
+
+def test_a_streamed_store_gives_the_same_model_as_one_in_memory(
+    small_store: FeatureStore, tmp_path: Path, usual: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "CHUNK", 5)
+    pretrain(small_store, tmp_path / "memory", replace(SMALL, in_memory=True))
+    pretrain(small_store, tmp_path / "streamed", replace(SMALL, in_memory=False))
+    assert weights(tmp_path / "streamed") == weights(tmp_path / "memory")
+    monkeypatch.undo()
+    pretrain(small_store, tmp_path / "one chunk", replace(SMALL, in_memory=False))
+    assert weights(tmp_path / "one chunk") == weights(usual)
+
+
+def test_the_statistics_of_chunks_are_those_of_all_clips(small_store: FeatureStore) -> None:
+    videos = np.arange(len(small_store))
+    mean, std = feature_statistics(read_clips(small_store, "random", videos).features)
+    source = ClipSource(small_store, videos, SMALL.model, in_memory=False)
+    torch.testing.assert_close(source.mean, mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(source.std, std, rtol=1e-5, atol=1e-6)
+
+
+def test_features_that_do_not_fit_into_memory_are_streamed(
+    small_store: FeatureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ClipSource(small_store, np.arange(4), SMALL.model).in_memory
+    monkeypatch.setattr(source_module, "free_memory", lambda: 1000)
+    assert not ClipSource(small_store, np.arange(4), SMALL.model).in_memory
+
+
+def test_reading_ahead_keeps_the_order_and_passes_errors_on() -> None:
+    assert list(ahead(iter(range(50)))) == list(range(50))
+
+    def breaks() -> object:
+        yield 1
+        raise StoreError("gone")
+
+    items = ahead(breaks())  # type: ignore[arg-type]
+    assert next(items) == 1
+    with pytest.raises(StoreError, match="gone"):
+        next(items)
+
+
+def test_the_average_of_the_weights_is_what_is_saved(
+    small_store: FeatureStore, tmp_path: Path, usual: Path
+) -> None:
+    averaged = pretrain(small_store, tmp_path, replace(SMALL, ema=0.9))
+    assert weights(tmp_path) != weights(usual)
+    again, _ = load_model(tmp_path)
+    for name, value in averaged.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+    drop = ("seconds", "samples_per_second")
+    plain = [{k: v for k, v in line.items() if k not in drop} for line in lines(usual)]
+    assert [{k: v for k, v in line.items() if k not in drop} for line in lines(tmp_path)] == plain
+
+
+def test_validation_picks_the_best_and_changes_nothing_of_the_training(
+    small_store: FeatureStore, tmp_path: Path, usual: Path
+) -> None:
+    pretrain(small_store, tmp_path, replace(SMALL, validate_every=4))
+    assert weights(tmp_path) == weights(usual)
+    scores = {
+        line["epoch"]: line["validation_knn"]
+        for line in lines(tmp_path)
+        if "validation_knn" in line
+    }
+    assert list(scores) == [4, 6]
+    best = read_card(tmp_path / "best").validation
+    assert best["knn"] == max(scores.values())
+    assert best["judged_on"] == "a part of train"
+    load_model(tmp_path / "best")
+
+
+def test_validation_never_looks_at_the_test_split(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    bank, judged, _ = validation_videos(small_store, seed=0)
+    assert {video.split for video in (*bank.values(), *judged.values())} == {"train"}
+    assert not set(bank) & set(judged)
+    assert {video.label for video in judged.values()} == {"red", "green", "blue"}
+    store = copy_of(small_store, tmp_path / "store")
+    catalog = read_catalog(store.folder / "catalog.csv")
+    some = catalog.split("train").videos[::4]
+    moved = catalog.only(replace(v, split="val") if v in some else v for v in catalog)
+    write_catalog(moved, store.folder / "catalog.csv")
+    bank, judged, name = validation_videos(FeatureStore(store.folder), seed=0)
+    assert (name, {video.split for video in judged.values()}) == ("val", {"val"})
+    assert {video.split for video in bank.values()} == {"train"}
+
+
+def test_spread_tells_collapsed_tokens_from_others() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randn(64, 32, generator=generator)
+    assert spread(tokens) == pytest.approx(1.0, abs=0.1)
+    assert 20 < effective_rank(tokens) <= 32
+    same = tokens[:1].expand(64, 32)
+    assert spread(same) == pytest.approx(0.0, abs=1e-6)
+    assert effective_rank(same) == 1.0
+    assert effective_rank(tokens[:1] * torch.randn(64, 1, generator=generator)) < 1.01
+
+
+def test_a_collapsed_model_is_said_once_in_one_line(
+    small_store: FeatureStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = copy_of(small_store, tmp_path / "store")
+    change_features(store, slice(None), 1.0)
+    (store.folder / "random" / "boxes.npy").write_bytes(
+        (path := store.folder / "random" / "boxes.npy").read_bytes()[:HEADER_BYTES]
+        + bytes(path.stat().st_size - HEADER_BYTES)
+    )
+    pretrain(store, tmp_path / "model", SMALL)
+    assert capsys.readouterr().err.count("the model has collapsed") == 1
+
+
+def test_tensorboard_gets_the_same_numbers(small_store: FeatureStore, tmp_path: Path) -> None:
+    pretrain(small_store, tmp_path, replace(SMALL, tensorboard=True))
+    [path] = (tmp_path / "tensorboard").iterdir()
+    content, records = path.read_bytes(), []
+    while content:
+        [length] = struct.unpack("<Q", content[:8])
+        records.append(content[12 : 12 + length])
+        content = content[16 + length :]
+    assert b"brain.Event:2" in records[0]
+    assert len(records) == 1 + SMALL.epochs
+    for record, line in zip(records[1:], lines(tmp_path), strict=True):
+        place = record.index(b"\x0a\x04loss\x15") + 7
+        assert struct.unpack("<f", record[place : place + 4])[0] == pytest.approx(line["loss"])
+
+
+def test_a_compiler_that_fails_is_said_and_done_without(
+    small_store: FeatureStore,
+    tmp_path: Path,
+    usual: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def broken(_function: object) -> object:
+        def compute(**_inputs: object) -> object:
+            raise RuntimeError("no C++ compiler here\nwith a long story")
+
+        return compute
+
+    monkeypatch.setattr(torch, "compile", broken)
+    pretrain(small_store, tmp_path, replace(SMALL, compile=True))
+    said = capsys.readouterr().err
+    assert said.count("torch.compile is not used: no C++ compiler here\n") == 1
+    assert weights(tmp_path) == weights(usual)
+
+
+def test_a_processor_computes_in_float32() -> None:
+    assert choose_precision(SMALL, torch.device("cpu")) == torch.float32
+    with pytest.raises(TrainingError, match="gains nothing on the device 'cpu'"):
+        choose_precision(replace(SMALL, precision="bfloat16"), torch.device("cpu"))
+
+
+def test_features_that_are_no_numbers_are_refused_before_any_work(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    store = copy_of(small_store, tmp_path / "store")
+    change_features(store, slice(None), float("nan"))
+    for in_memory in (True, False):
+        with pytest.raises(StoreError, match="not finite"):
+            pretrain(store, tmp_path / "model", replace(SMALL, in_memory=in_memory))
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_store_with_missing_videos_or_a_single_one_is_refused(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    store = copy_of(small_store, tmp_path / "store")
+    ledger = Ledger(store.folder / "ledger.sqlite")
+    ledger.write([replace(store.entries[0], status="pending")])
+    with pytest.raises(TrainingError, match="1 videos to go"):
+        pretrain(FeatureStore(store.folder), tmp_path / "model", SMALL)
+    entries = ledger.entries()
+    ledger.write([replace(entry, status="failed", reason="gone") for entry in entries])
+    train = next(entry for entry in store.entries if entry.id in train_ids(store))
+    ledger.write([train])
+    ledger.close()
+    with pytest.raises(TrainingError, match="at least 2 videos to learn from, got 1"):
+        pretrain(FeatureStore(store.folder), tmp_path / "model", SMALL)
+
+
+def train_ids(store: FeatureStore) -> set[str]:
+    return {video.id for video in store.catalog.split("train")}
+
+
+def test_a_batch_larger_than_the_data_is_cut_and_said(
+    small_store: FeatureStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretrain(small_store, tmp_path, replace(SMALL, batch=512, epochs=1))
+    assert "a batch of 512 is cut to the 18 videos that there are\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"ema": 1.0}, "ema"), ({"keep": 0}, "keep"), ({"validate_every": -1}, "validate_every")],
+)
+def test_settings_that_make_no_sense_are_refused(change: dict[str, float], said: str) -> None:
+    with pytest.raises(TrainingError, match=said):
+        replace(SMALL, **change)
