@@ -110,8 +110,8 @@ def test_the_page_of_the_whole_and_of_a_part_can_be_written_again(finished: Path
 
 
 def test_errors_are_reported_on_their_own_scale(finished: Path, tmp_path: Path) -> None:
-    part = tmp_path / "part"
-    shutil.copytree(finished / "split-1", part)
+    shutil.copytree(finished, tmp_path / "run")
+    part = tmp_path / "run" / "split-1"
     records = json.loads((part / "results.json").read_text())
     errors = [
         record | {"metric": "mse", "value": 5.4, "interval": [4.8, 5.9], "confusion": None}
@@ -121,8 +121,8 @@ def test_errors_are_reported_on_their_own_scale(finished: Path, tmp_path: Path) 
     assert run("report", part, "--quiet") == 0
     page = (part / "report.html").read_text()
     assert "mean squared error" in page
-    assert "5.4</b>" in page
-    assert "(4.8–5.9)" in page
+    assert ">5.4<" in page
+    assert "4.8–5.9" in page
 
 
 def test_one_split_is_a_run_like_any_other(ucf101: Path, tmp_path: Path, backbone: str) -> None:

@@ -80,7 +80,7 @@ class _Sweep:
 
     def run(self, wanted: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Loss, how many were found, and the gradients of both sides if they are wanted."""
-        width = min(len(self.candidates), max(self.tile // LEAST_ROWS, 1))
+        width = max(min(len(self.candidates), self.tile // LEAST_ROWS), 1)
         height = max(self.tile // width, 1)
         loss, found = self.rows.new_zeros(()), self.rows.new_zeros(())
         gradients: tuple[Tensor, ...] = ()
