@@ -12,6 +12,8 @@ from clipset.features.child import Cutter, Outcome
 from clipset.features.cutting import CutRequest, cut_video
 from clipset.videos.catalog import Video
 
+PATIENCE = 5.0  # seconds in which a worker starts up and cuts its first video, usually
+
 
 @contextmanager
 def cut_videos(
@@ -41,7 +43,11 @@ def cut_here(place: int, video: Video, request: CutRequest) -> Iterator[Outcome]
 
 
 class _Pool:
-    """Each thread takes the next video, has its cutter cut it, and hands the outcome on."""
+    """Each thread takes the next video, has its cutter cut it, and hands the outcome on.
+
+    It begins with one worker. Whenever their outcomes have to be waited for, there are twice as
+    many: those that would only wait themselves are never started.
+    """
 
     def __init__(
         self, videos: Sequence[Video], request: CutRequest, workers: int, timeout: float
@@ -51,19 +57,39 @@ class _Pool:
         self.lock = threading.Lock()
         self.closed = threading.Event()
         self.ready: queue.Queue[Outcome | BaseException] = queue.Queue(maxsize=1)
-        self.cutters = [Cutter(request, timeout=timeout) for _ in range(workers)]
-        self.threads = [
-            threading.Thread(target=self._drive, args=(cutter,), daemon=True, name="cut")
-            for cutter in self.cutters
-        ]
-        for thread in self.threads:
+        self.request, self.timeout, self.most = request, timeout, workers
+        self.cutters: list[Cutter] = []
+        self.threads: list[threading.Thread] = []
+        self.proved = 0  # cutters that have cut something
+        self._start(1)
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            cutter = Cutter(self.request, timeout=self.timeout)
+            thread = threading.Thread(target=self._drive, args=(cutter,), daemon=True, name="cut")
+            self.cutters.append(cutter)
+            self.threads.append(thread)
             thread.start()
+
+    def _grow(self) -> None:
+        self._start(min(len(self.cutters), self.most - len(self.cutters)))
+
+    def _next(self) -> Outcome | BaseException:
+        """Wait for an outcome; have more workers if there is none, but let them start up first."""
+        if self.ready.empty() and self.proved >= len(self.cutters):
+            self._grow()
+        while len(self.cutters) < self.most:
+            try:
+                return self.ready.get(timeout=PATIENCE)
+            except queue.Empty:
+                self._grow()
+        return self.ready.get()
 
     def outcomes(self) -> Iterator[Outcome]:
         """The outcomes of all videos, as they come."""
         left = len(self.videos)
         while left:
-            outcome = self.ready.get()
+            outcome = self._next()
             if isinstance(outcome, BaseException):
                 raise outcome
             left -= outcome.last
@@ -82,6 +108,7 @@ class _Pool:
                 continue
 
     def _drive(self, cutter: Cutter) -> None:
+        first = True
         try:
             while not self.closed.is_set():
                 with self.lock:
@@ -89,6 +116,9 @@ class _Pool:
                 if place is None or video is None:
                     break
                 for outcome in cutter.cut(place, video):
+                    with self.lock:
+                        self.proved += first
+                    first = False
                     self.ready.put(outcome)
                     if self.closed.is_set():
                         break
