@@ -1,15 +1,27 @@
 """Extraction side by side: ours, the plain way, and the backbone alone on ready clips (the limit).
 
-The plain way opens the video anew for each clip, decodes up to the clip's end, and runs the
-backbone in torch video by video. All three see the same clips of the same files in one run; times
-are of the wall, so that only the ratios mean anything on a shared machine.
+Ours is a whole extraction, from an empty folder to a finished store, with the start of its worker
+processes. The plain way opens the video anew for each clip, decodes up to the clip's end, and runs
+the backbone in torch video by video. The backbone is loaded and compiled before the clock starts,
+for all three. They see the same clips of the same files in one run and take turns (the plain way,
+which has nothing to start, only those of some of the files); times are of the wall and for one
+clip, and only the ratios (of medians) mean anything on a shared machine. Seconds of all cores, with
+those of child processes, are noted besides. An hour of video is extracted as well, for its memory:
+the peaks of the main process and its worker.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from copy import deepcopy
+from fractions import Fraction
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
@@ -20,14 +32,23 @@ import torch
 import torch.nn.functional as F
 from record import parse, write_record
 
-from clipset.backbones.engine import open_engine
-from clipset.backbones.registry import DEFAULT, load_backbone
+from clipset.backbones.engine import NormalisedNetwork
+from clipset.backbones.registry import DEFAULT
 from clipset.clips.config import Sampling
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.demo.render import render_demo
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest, cut_video
-from clipset.features.extract import extract
+from clipset.features.extract import (
+    cut_request,
+    engine_names,
+    fill_store,
+    open_engines,
+    plan,
+    signature,
+)
+from clipset.features.store import FeatureStore
+from clipset.features.writer import StoreWriter
 from clipset.progress import set_quiet
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.datasets import read_videos
@@ -77,100 +98,191 @@ def cut_plainly(video: Video, plan: ClipPlan, size: int) -> torch.Tensor:
     return torch.stack(clips)
 
 
-def time_plain(catalog: Catalog, request: CutRequest, backbone: str, folder: Path) -> float:
-    """Seconds of the plain way."""
-    spec, network = load_backbone(backbone, frames=request.frames, size=request.size)
-    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (spec.mean, spec.std))
-    plans = {video.id: plan_of(video, request) for video in catalog}
+class Contest:
+    """The same clips of the same videos, by the plain way, by the backbone alone and by us."""
+
+    def __init__(
+        self, catalog: Catalog, config: ExtractConfig, folder: Path, plain_videos: int = 0
+    ) -> None:
+        self.catalog, self.config, self.folder = catalog, config, folder
+        self.some = spread(catalog, plain_videos)
+        self.manifest, [network] = plan(config, 0)
+        self.network = NormalisedNetwork(self.manifest.backbone, deepcopy(network)).eval()
+        [self.engine] = open_engines(self.manifest, [network], [config.engine], device="auto")
+        self.request = cut_request(self.manifest)
+        self.plans = {video.id: plan_of(video, self.request) for video in catalog}
+        first = catalog.videos[0]
+        self.ready = next(cut_video(first.id, first.path, self.request)).pixels
+        self.rounds = 0
+
+    def clips(self, way: str) -> int:
+        """How many clips are seen in this way."""
+        seen = self.some if way == "plain" else self.catalog
+        return sum(len(self.plans[video.id]) for video in seen)
+
+    def ours(self) -> None:
+        """A whole extraction, its start and its end included."""
+        self.rounds += 1
+        folder = self.folder / str(self.rounds)
+        with StoreWriter(folder, self.manifest, self.catalog) as writer:
+            writer.sign(signature(self.manifest, self.config, engine_names([self.engine])))
+            fill_store(writer, self.catalog, [self.engine], self.config)
+        assert len(FeatureStore(folder)) == len(self.catalog)
+
+    def limit(self) -> None:
+        """The backbone alone on as many clips, all of them ready."""
+        for each in self.plans.values():
+            left = len(each)
+            while left:
+                clips = self.ready[:left]
+                self.engine.features(clips)
+                left -= len(clips)
+
+    def plain(self) -> None:
+        """The plain way."""
+        for place, video in enumerate(self.some):
+            clips = cut_plainly(video, self.plans[video.id], self.request.size)
+            with torch.inference_mode():
+                features = self.network(clips)
+            np.save(self.folder / f"{place}.npy", features.numpy())
+
+
+def measure(contest: Contest, ways: Sequence[str], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each way for a clip, by rounds; taking turns, all ways see the same drift.
+
+    Those of all cores stand beside them, under `cores of …`.
+    """
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    seconds |= {f"cores of {way}": [] for way in ways}
+    for number in range(rounds):
+        for way in ways if number % 2 == 0 else ways[::-1]:
+            began, used = time.perf_counter(), core_seconds()
+            getattr(contest, way)()
+            clips = contest.clips(way)
+            seconds[way].append((time.perf_counter() - began) / clips)
+            seconds[f"cores of {way}"].append((core_seconds() - used) / clips)
+    return seconds
+
+
+def core_seconds() -> float:
+    """What this process and its children that ended have used of all cores so far."""
+    return sum(os.times()[:4])
+
+
+def ratio(seconds: dict[str, list[float]], way: str) -> float:
+    """How often ours goes into another way, by the medians."""
+    return statistics.median(seconds[way]) / statistics.median(seconds["ours"])
+
+
+def write_hour(path: Path) -> None:
+    """One hour of 720p at 25 frames a second, made of two seconds that repeat."""
+    rate, width, height = 25, 1280, 720
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=rate, options={"preset": "ultrafast"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.gop_size, stream.codec_context.max_b_frames = 2 * rate, 0
+        contents = []
+        for number in range(2 * rate):
+            picture = np.full((height, width, 3), 40, dtype=np.uint8)
+            picture[200:500, number * 20 : number * 20 + 200] = 220
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            contents += [bytes(packet) for packet in stream.encode(frame)]
+        contents += [bytes(packet) for packet in stream.encode()]
+        for number in range(3600 * rate):
+            packet = av.Packet(contents[number % len(contents)])
+            packet.pts = packet.dts = number
+            packet.duration, packet.time_base = 1, Fraction(1, rate)
+            packet.is_keyframe = number % len(contents) == 0
+            packet.stream = stream
+            container.mux(packet)
+
+
+HOUR = """
+import resource, sys
+from pathlib import Path
+from clipset.clips.config import Sampling
+from clipset.features.config import ExtractConfig
+from clipset.features.extract import extract
+from clipset.progress import set_quiet
+from clipset.videos.datasets import read_videos
+set_quiet(True)
+sampling = Sampling(clips_per_minute=2.0, times_per_minute=0.5)
+config = ExtractConfig(frames=16, size=224, sampling=sampling)
+store = extract(read_videos(Path(sys.argv[1])), Path(sys.argv[2]), config)
+assert len(store) == 1, store.failed
+both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+print(*(resource.getrusage(who).ru_maxrss / 1e6 for who in both))
+"""
+
+
+def measure_hour(folder: Path) -> dict[str, float]:
+    """Peak gigabytes (and seconds) of an hour of video with 210 clips, in a process of its own."""
+    (folder / "hour").mkdir()
+    write_hour(folder / "hour" / "hour.mp4")
+    words = [sys.executable, "-c", HOUR, str(folder / "hour"), str(folder / "hour store")]
     began = time.perf_counter()
-    for place, video in enumerate(catalog):
-        clips = cut_plainly(video, plans[video.id], request.size)
-        with torch.inference_mode():
-            features = network((clips.float() - mean) / std)
-        np.save(folder / f"{place}.npy", features.numpy())
-    return time.perf_counter() - began
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    main, worker = (float(word) * 1.024 for word in done.stdout.split())
+    seconds = time.perf_counter() - began
+    return {"main_gb": main, "worker_gb": worker, "peak_gb": main + worker, "seconds": seconds}
 
 
-def time_limit(catalog: Catalog, request: CutRequest, config: ExtractConfig) -> float:
-    """Seconds that the backbone alone takes on the same number of clips, all of them ready."""
-    spec, network = load_backbone(config.backbone, frames=config.frames, size=config.size)
-    engine = open_engine(spec, network, engine=config.engine)
-    ready = cut_video(catalog.videos[0].id, catalog.videos[0].path, request).pixels
-    engine.features(ready[:1])
-    began = time.perf_counter()
-    for _ in catalog:
-        engine.features(ready)
-    return time.perf_counter() - began
+def choose(options: argparse.Namespace, folder: Path) -> Catalog:
+    """Some videos of the folder that was given, from all over it; of the demo if none was."""
+    if options.data is None:
+        return render_demo(folder / "videos", videos=options.videos, seed=options.seed)
+    return spread(read_videos(options.data), options.videos)
 
 
-def time_ours(catalog: Catalog, config: ExtractConfig, folder: Path) -> float:
-    """Seconds of extraction, from the first video to the last, with everything loaded."""
-    spec, network = load_backbone(config.backbone, frames=config.frames, size=config.size)
-    open_engine(spec, network, engine=config.engine)  # what is loaded once is in the system's cache
-    began = time.perf_counter()
-    extract(catalog, folder, config)
-    return time.perf_counter() - began
-
-
-def measure(catalog: Catalog, config: ExtractConfig, *, plain: bool) -> dict[str, float]:
-    """Seconds of each way; ours is measured before and after the others, against drift."""
-    spec, _ = load_backbone(config.backbone, frames=config.frames, size=config.size)
-    request = CutRequest(
-        sampling=config.sampling, span=spec.span, frames=spec.frames, size=spec.size, seed=0
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        there = Path(folder)
-        first = time_ours(catalog, config, there / "first")
-        limit = time_limit(catalog, request, config)
-        slow = time_plain(catalog, request, config.backbone, there) if plain else float("nan")
-        again = time_limit(catalog, request, config)
-        last = time_ours(catalog, config, there / "last")
-    return {"ours": (first + last) / 2, "limit": (limit + again) / 2, "plain": slow}
+def spread(catalog: Catalog, count: int) -> Catalog:
+    """So many videos from all over a catalog."""
+    places = np.linspace(0, len(catalog) - 1, min(count, len(catalog))).astype(int)
+    return catalog.only(catalog.videos[place] for place in places.tolist())
 
 
 def main() -> None:
     parser = parse("extract", __doc__)
-    parser.add_argument("--videos", type=Path, help="a folder (videos of the demo if not given)")
-    parser.add_argument("--count", type=int, default=40)
-    parser.add_argument("--frames", type=int, default=8)
-    parser.add_argument("--size", type=int, default=112)
+    parser.add_argument("--data", type=Path, help="a folder of videos (the demo's if not given)")
+    parser.add_argument("--videos", type=int, default=192, help="how many of them")
+    parser.add_argument("--plain-videos", type=int, default=12, help="of these, for the plain way")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--large-videos", type=int, default=3, help="for the VideoMAE-B size")
     options = parser.parse_args()
     set_quiet(True)
-    with tempfile.TemporaryDirectory() as folder:
-        if options.videos:
-            found = read_videos(options.videos)
-        else:
-            found = render_demo(Path(folder) / "videos", videos=options.count, seed=options.seed)
-        step = max(len(found) // options.count, 1)
-        catalog = found.only(found.videos[::step][: options.count])
-        config = ExtractConfig(frames=options.frames, size=options.size)
-        default = measure(catalog, config, plain=True)
-        own = Path(folder) / "videomae_b.py"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        catalog = choose(options, folder)
+        own = folder / "videomae_b.py"
         own.write_text(VIDEOMAE_B)
-        large = measure(
-            catalog.only(catalog.videos[:3]),
-            ExtractConfig(
-                backbone=f"{own}:make", frames=16, size=224,
-                sampling=Sampling(clips=2, times=1, places=1),
-            ),
-            plain=False,
-        )  # fmt: skip
+        few = Sampling(clips=2, times=1, places=1)
+        small = ExtractConfig()
+        large = ExtractConfig(backbone=f"{own}:make", frames=16, size=224, sampling=few)
+        (folder / "small").mkdir()
+        (folder / "large").mkdir()
+        hour = measure_hour(folder)
+        contest = Contest(catalog, small, folder / "small", options.plain_videos)
+        default = measure(contest, ("ours", "limit", "plain"), options.rounds)
+        some = catalog.only(catalog.videos[: options.large_videos])
+        videomae = measure(Contest(some, large, folder / "large"), ("ours", "limit"), 2)
     write_record(
         options.out,
         "extract",
         ratios={
-            "ours_over_plain": default["plain"] / default["ours"],
-            "ours_over_limit": default["limit"] / default["ours"],
-            "videomae_b_over_limit": large["limit"] / large["ours"],
+            "ours_over_plain": ratio(default, "plain"),
+            "ours_over_limit": ratio(default, "limit"),
+            "videomae_b_over_limit": ratio(videomae, "limit"),
+            "hour_peak_gb": hour["peak_gb"],
         },
         figures={
             "backbone": DEFAULT,
             "videos": len(catalog),
-            "source": str(options.videos.name) if options.videos else "demo",
-            "clips_per_video": 31,
-            "frames": options.frames,
-            "size": options.size,
-            "seconds": {"default": default, "videomae_b": large},
+            "source": options.data.name if options.data else "demo",
+            "clips": {way: contest.clips(way) for way in ("ours", "limit", "plain")},
+            "frames": contest.request.frames,
+            "size": contest.request.size,
+            "rounds": options.rounds,
+            "seconds_per_clip": {"default": default, "videomae_b": videomae},
+            "hour": hour,
         },
     )
 

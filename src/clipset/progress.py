@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from clipset.interrupts import raise_if_interrupted
+
 LINE_SECONDS = 10.0  # without a terminal, at most one line in so many seconds
 
 _quiet = False
@@ -42,7 +44,21 @@ Advance = Callable[..., None]
 
 @contextmanager
 def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Advance]:
-    """`with bar("extracting", 240, "videos") as advance:`, then `advance()` for each video."""
+    """`with bar("extracting", 240, "videos") as advance:`, then `advance()` for each video.
+
+    `advance` raises KeyboardInterrupt if Ctrl-C was pressed and the exception got lost.
+    """
+    with _shown(title, total, unit, done) as show:
+
+        def advance(count: int = 1, note: str = "") -> None:
+            show(count, note)
+            raise_if_interrupted()
+
+        yield advance
+
+
+@contextmanager
+def _shown(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
     if _quiet or total <= done:
         yield _say_nothing
     elif sys.stderr.isatty():

@@ -1,10 +1,5 @@
 """Ray gives the same bytes as one machine."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +13,7 @@ from clipset.features import cluster
 from clipset.features.cluster import extract_on_ray
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, store_digest
+from clipset.features.upkeep import repair_store
 from clipset.videos.catalog import Catalog
 from clipset.videos.datasets import read_videos
 
@@ -54,6 +50,39 @@ def test_two_backbones_on_ray_give_the_same_bytes(
     assert store_digest(store.folder) == store_digest(here.folder)
     assert store.manifest == here.manifest
     assert len(store.manifest.others) == 1
+
+
+OWN = """
+from dataclasses import replace
+from torch import nn
+from clipset.backbones.registry import find_backbone
+
+class Shades(nn.Module):
+    def forward(self, clips):
+        return clips.mean((2, 3, 4))
+
+def make():
+    spec = find_backbone("efficientnet_lite0").spec
+    return replace(spec, name="shades", dim=2, frames=2, size=32), Shades()
+"""
+
+
+@pytest.mark.usefixtures("ray")
+def test_backbones_of_your_own_are_found_on_ray_and_for_repair_from_any_folder(
+    small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    config = replace(SMALL, backbone="efficientnet_lite0,own.py:make")
+    few = small_store.catalog.only(small_store.catalog.videos[:2])
+    store = extract_on_ray(few, tmp_path / "ray", config)
+    here = extract(few, tmp_path / "here", config)
+    assert store.manifest == here.manifest
+    assert store.manifest.made_by["backbone of shades"] == f"{tmp_path / 'own.py'}:make"
+    (store.folder / "random" / "features.shades.npy").unlink()
+    monkeypatch.chdir("/")
+    assert repair_store(store.folder, workers=0).redone == [video.id for video in few]
+    assert store_digest(store.folder) == store_digest(here.folder)
 
 
 @pytest.mark.usefixtures("ray")
@@ -93,40 +122,3 @@ def test_an_error_on_an_actor_comes_as_it_was_raised(
 ) -> None:
     with pytest.raises(ClipsetError, match="abacus"):
         extract_on_ray(small_store.catalog, tmp_path / "store", SMALL, device="abacus")
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from tests.conftest import SMALL
-from clipset.features import writer
-from clipset.features.cluster import extract_on_ray
-from clipset.videos.catalog import read_catalog
-writer.COMMIT_SECONDS = 0.0
-extract_on_ray(read_catalog(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
-"""
-
-
-def count_done(folder: Path) -> int:
-    try:
-        return len(FeatureStore(folder))
-    except ClipsetError:  # not begun
-        return 0
-
-
-def test_a_killed_extraction_on_ray_goes_on_and_ends_with_the_same_bytes(
-    small_store: FeatureStore, tmp_path: Path
-) -> None:
-    root = Path(__file__).parents[2]
-    source, folder = small_store.folder / "catalog.csv", tmp_path / "store"
-    child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(source), str(folder)],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
-    )
-    while child.poll() is None and count_done(folder) < 6:
-        time.sleep(0.02)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    extract(small_store.catalog, folder, SMALL)
-    assert store_digest(folder) == store_digest(small_store.folder)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.conftest import SMALL
 from tests.features.test_extract import _done
-from torch import Tensor, nn
+from torch import Tensor
 
 from clipset.config import fingerprint, settled, write_json
 from clipset.errors import ClipsetError, ConfigError, StoreError
@@ -141,7 +141,7 @@ def test_cut_clips_of_several_shapes_travel_as_bytes(few: Catalog, both: Extract
     request = cut_request(plan(both, 0)[0])
     assert request.shapes == ((8, 32), (4, 24))
     video = few.videos[0]
-    cut = cut_video(video.id, video.path, request)
+    [cut] = cut_video(video.id, video.path, request)
     content = bytearray(b"".join(to_buffers(cut)))
     again: CutVideo = from_buffer(content, cut.facts, request)
     for frames, size in request.shapes:
@@ -194,19 +194,15 @@ def test_a_killed_extraction_with_two_backbones_goes_on_to_the_same_bytes(
 
 
 def test_a_flipped_bit_in_the_second_column_is_found_and_repaired(
-    pair: Path, few: Catalog, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Path, few: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the manifest says where the backbones are
     copy = shutil.copytree(pair, tmp_path / "copy")
     path = copy / "random" / "features.colours.npy"
     content = bytearray(path.read_bytes())
     content[256 + 8 * 6 * 2 + 3] ^= 1  # the second video has rows 8 to 15
     path.write_bytes(content)
     assert [id for id, _ in verify_store(copy)] == [few.videos[1].id]
-    with pytest.raises(
-        ClipsetError, match="unknown backbone"
-    ):  # its name alone does not say where it is
-        repair_store(copy, workers=0)
-    offer(monkeypatch, file)
     assert repair_store(copy, workers=0).redone == [few.videos[1].id]
     assert store_digest(copy) == store_digest(pair)
     (copy / "regular" / "times.colours.npy").unlink()
@@ -215,15 +211,18 @@ def test_a_flipped_bit_in_the_second_column_is_found_and_repaired(
     assert store_digest(copy) == store_digest(pair)
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """Let the backbones be found under the names that their specs have."""
-    from clipset.backbones import registry
-    from clipset.features import extract as extraction
-
-    def load(spec: registry.BackboneSpec) -> tuple[registry.BackboneSpec, nn.Module]:
-        return registry.load_as(replace(spec, name=f"{file}:{spec.name}"))
-
-    monkeypatch.setattr(extraction, "load_as", load)
+def test_a_store_that_does_not_say_where_its_backbone_is_opens_but_cannot_be_repaired(
+    pair: Path, few: Catalog, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(pair, tmp_path / "copy")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    for name in ("backbone", "backbone of colours"):
+        assert Path(manifest["made_by"].pop(name).partition(":")[0]).is_absolute()
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert len(open_store(copy)) == len(few)
+    (copy / "random" / "times.npy").unlink()
+    with pytest.raises(ClipsetError, match="unknown backbone"):
+        repair_store(copy, workers=0)
 
 
 def test_stores_with_two_backbones_are_merged(

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
+from tests.videos.makers import (
+    CUT_KINDS,
+    GROUPS_OF_10,
+    claim_frames,
+    claim_size,
+    cut_at,
+    flv_with_times,
+    make_many_frames,
+    make_sound,
+    packets_of,
+    spoil_the_middle,
+    without_keyframes,
+)
 
 from clipset.errors import VideoError
 from clipset.videos import file, scan
@@ -19,37 +29,12 @@ from clipset.videos.decode import open_video
 Make = Callable[..., Path]
 Seen = Callable[..., list[int]]
 
-GROUPS_OF_10 = {"x264-params": "bframes=3:keyint=10:scenecut=0:b-adapt=0"}
-
 
 def reason(path: Path) -> str:
     """Why a file cannot be read as a video."""
     with pytest.raises(VideoError) as caught, open_video(path) as video:
         list(video.frames(range(len(video.info.frame_times))))
     return str(caught.value)
-
-
-def packets_of(path: Path) -> list[av.Packet]:
-    with av.open(str(path)) as container:
-        return [packet for packet in container.demux(video=0) if packet.size]
-
-
-def numbers_of(packets: list[av.Packet]) -> list[int]:
-    """The numbers of the frames that packets hold, in the order of time."""
-    return sorted(round(float(packet.pts * packet.time_base) * 25) for packet in packets)
-
-
-def cut_at(path: Path, share: float) -> tuple[Path, list[int]]:
-    """The first part of a file, ending inside a packet, and the frames whose packets are whole."""
-    content, packets = path.read_bytes(), packets_of(path)
-    length = int(len(content) * share)
-    whole = [packet for packet in packets if packet.pos + packet.size < length]
-    if whole and len(whole) < len(packets):
-        broken = packets[len(whole)]
-        length = broken.pos + broken.size // 2
-    part = path.with_name(f"cut_{share}_{path.name}")
-    part.write_bytes(content[:length])
-    return part, numbers_of(whole)
 
 
 def test_an_empty_file_says_so(tmp_path: Path) -> None:
@@ -77,15 +62,6 @@ def test_a_list_of_other_files_is_never_followed(
     make_video(tmp_path / "good.ts")
     (tmp_path / "list.mp4").write_text(text)
     assert reason(tmp_path / "list.mp4").startswith("not a video file")
-
-
-CUT_KINDS = {
-    "front.mp4": {"options": GROUPS_OF_10, "container_options": {"movflags": "faststart"}},
-    "back.mp4": {"options": GROUPS_OF_10},
-    "a.avi": {"codec": "mpeg4", "options": {"g": "6", "bf": "0"}},
-    "a.mkv": {"options": GROUPS_OF_10},
-    "a.flv": {"codec": "flv", "options": {"g": "6"}},
-}
 
 
 @pytest.mark.parametrize("name", ["front.mp4", "a.avi", "a.mkv", "a.flv"])
@@ -129,11 +105,7 @@ def test_garbage_in_the_middle_costs_only_the_frames_around_it(
     name: str, make_video: Make, seen: Seen, tmp_path: Path
 ) -> None:
     path = make_video(tmp_path / name, size=(192, 144), noise=True, **CUT_KINDS[name])
-    spoilt = next(packet for packet in packets_of(path)[8:] if packet.is_keyframe)
-    content = bytearray(path.read_bytes())
-    content[spoilt.pos : spoilt.pos + spoilt.size] = b"\xff" * spoilt.size
-    path.write_bytes(content)
-    first = round(float(spoilt.pts * spoilt.time_base) * 25)
+    first = spoil_the_middle(path)
     with open_video(path) as video:
         assert len(video.info.frame_times) == 24
         shown = seen(video)
@@ -146,12 +118,7 @@ def test_garbage_in_the_middle_costs_only_the_frames_around_it(
 def test_a_header_with_a_wrong_frame_count_is_not_believed(
     make_video: Make, seen: Seen, tmp_path: Path
 ) -> None:
-    path = make_video(tmp_path / "a.avi", codec="mpeg4")
-    content = bytearray(path.read_bytes())
-    for tag, offset in ((b"avih", 24), (b"strh", 40)):
-        place = content.index(tag) + offset
-        content[place : place + 4] = struct.pack("<I", 999)
-    path.write_bytes(content)
+    path = claim_frames(make_video(tmp_path / "a.avi", codec="mpeg4"), 999)
     with open_video(path) as video:
         assert video.info.expected_frames == 999
         assert seen(video) == list(range(24))
@@ -159,14 +126,7 @@ def test_a_header_with_a_wrong_frame_count_is_not_believed(
 
 
 def test_sound_alone_is_no_video(tmp_path: Path) -> None:
-    with av.open(str(tmp_path / "sound.mp4"), "w") as container:
-        stream = container.add_stream("aac", rate=16000)
-        silence = np.zeros((1, 1024), dtype=np.float32)
-        frame = av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")
-        frame.rate = 16000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    assert reason(tmp_path / "sound.mp4") == "no video stream"
+    assert reason(make_sound(tmp_path / "sound.mp4")) == "no video stream"
 
 
 @pytest.mark.parametrize("name", ["one.mp4", "one.mkv", "one.gif", "one.avi"])
@@ -181,11 +141,7 @@ def test_a_video_of_one_frame_lasts_one_frame(
 
 def test_a_video_without_a_size_is_refused(make_video: Make, tmp_path: Path) -> None:
     path = make_video(tmp_path / "none.avi", codec="rawvideo", pix_fmt="bgr24")
-    content = bytearray(path.read_bytes())
-    place = content.index(b"strf") + 12
-    content[place : place + 8] = bytes(8)
-    path.write_bytes(content)
-    assert reason(path) == "no frame could be decoded"
+    assert reason(claim_size(path, 0, 0)) == "no frame could be decoded"
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 33), (10_000, 16), (16, 10_000)])
@@ -205,33 +161,13 @@ def test_frames_that_would_eat_the_memory_are_refused(
     size: tuple[int, int], tmp_path: Path, make_video: Make
 ) -> None:
     path = make_video(tmp_path / "large.avi", codec="rawvideo", pix_fmt="bgr24", count=1)
-    content = bytearray(path.read_bytes())
-    place = content.index(b"strf") + 12
-    content[place : place + 8] = struct.pack("<ii", *size)
-    path.write_bytes(content)
-    assert reason(path) == f"frames of {size[0]}×{size[1]} are too large"
+    assert reason(claim_size(path, *size)) == f"frames of {size[0]}×{size[1]} are too large"
 
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """100,000 tiny frames, made of 256 that repeat."""
-    path = tmp_path_factory.mktemp("many") / "many.mkv"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mjpeg", rate=1000)
-        stream.width = stream.height = 16
-        stream.pix_fmt = "yuvj420p"
-        shades = np.arange(256, dtype=np.uint8)
-        pictures = [np.full((16, 16, 3), shade, dtype=np.uint8) for shade in shades]
-        frames = [av.VideoFrame.from_ndarray(picture, format="rgb24") for picture in pictures]
-        contents = [bytes(packet) for frame in frames for packet in stream.encode(frame)]
-        for number in range(100_000):
-            packet = av.Packet(contents[number % 256])
-            packet.pts = packet.dts = number
-            packet.time_base = Fraction(1, 1000)
-            packet.is_keyframe = True
-            packet.stream = stream
-            container.mux(packet)
-    return path
+    return make_many_frames(tmp_path_factory.mktemp("many") / "many.mkv")
 
 
 def test_a_hundred_thousand_frames_are_all_within_reach(endless: Path) -> None:
@@ -250,32 +186,9 @@ def test_a_video_with_too_many_frames_is_refused(
     assert reason(endless) == "more than 1,000 frames"
 
 
-def without_keyframes(path: Path, out: Path) -> Path:
-    with av.open(str(path)) as given, av.open(str(out), "w") as written:
-        stream = written.add_stream_from_template(given.streams.video[0])
-        for packet in given.demux(video=0):
-            if packet.dts is not None and not packet.is_keyframe:
-                packet.stream = stream
-                written.mux(packet)
-    return out
-
-
 def test_a_video_without_keyframes_has_nothing_to_decode(make_video: Make, tmp_path: Path) -> None:
     whole = make_video(tmp_path / "whole.mkv", options=GROUPS_OF_10)
     assert reason(without_keyframes(whole, tmp_path / "a.mkv")) == "no frame could be decoded"
-
-
-def flv_with_times(path: Path, times: list[int]) -> Path:
-    """Set the clock (milliseconds) of each frame of an FLV file."""
-    content, place, number = bytearray(path.read_bytes()), 13, 0
-    while place < len(content):
-        size = int.from_bytes(content[place + 1 : place + 4], "big")
-        if content[place] == 9 and number < len(times):
-            content[place + 4 : place + 7] = times[number].to_bytes(3, "big")
-            number += 1
-        place += 11 + size + 4
-    path.write_bytes(content)
-    return path
 
 
 def test_a_clock_that_is_set_back_goes_on_where_it_was(

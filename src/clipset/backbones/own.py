@@ -70,6 +70,14 @@ def split_name(name: str) -> tuple[Path, str]:
     return Path(file).expanduser(), function
 
 
+def absolute_name(name: str) -> str:
+    """The same backbone by a name that means it in any folder."""
+    if name.startswith("hf:") or not is_file_name(name):
+        return name
+    file, function = split_name(name)
+    return f"{file.absolute()}:{function}" if function else str(file.absolute())
+
+
 def list_entry_points() -> tuple[EntryPoint, ...]:
     """The backbones that installed packages offer; none is imported for that."""
     return tuple(entry_points(group=GROUP))

@@ -189,10 +189,13 @@ def load_backbone(
     return found
 
 
-def load_as(spec: BackboneSpec) -> tuple[BackboneSpec, nn.Module]:
-    """The network that a spec is about, and the spec that it has here and now."""
+def load_as(spec: BackboneSpec, name: str | None = None) -> tuple[BackboneSpec, nn.Module]:
+    """The network that a spec is about, and the spec that it has here and now.
+
+    `name` is where to look for it, if the name in the spec alone does not say that.
+    """
     return load_backbone(
-        spec.name,
+        name or spec.name,
         frames=spec.frames,
         stride=spec.stride,
         size=spec.size,

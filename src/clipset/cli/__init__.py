@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from cyclopts import CycloptsError
 
 from clipset.cli import backbones, features, learning, reproduce, use, videos, walk
 from clipset.cli.app import app
 from clipset.errors import ClipsetError, OtherRankError
+from clipset.interrupts import noted_interrupts, was_interrupted
 
 __all__ = ["app", "backbones", "features", "learning", "main", "reproduce", "use", "videos", "walk"]
 
@@ -26,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from clipset.progress import set_quiet
 
     set_quiet("--quiet" in words)
+    with noted_interrupts():
+        _run(words)
+
+
+def _run(words: list[str]) -> None:
     try:
         app(words, exit_on_error=False, print_error=False)
     except OtherRankError as error:
@@ -33,13 +40,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise SystemExit(2) from None
         _complain(str(error))
     except (ClipsetError, CycloptsError) as error:
+        if was_interrupted():
+            _stop()
         if "--debug" in words:
             raise
         _complain(str(error))
     except KeyboardInterrupt:
-        _complain("stopped; run the same command again to go on", code=130)
+        _stop()
     except BrokenPipeError:
         raise SystemExit(1) from None
+    except Exception:
+        if was_interrupted():  # what an interrupt in the middle of an import or a call became
+            _stop()
+        raise
+
+
+def _stop() -> NoReturn:
+    _complain("stopped; run the same command again to go on", code=130)
 
 
 def _complete(words: list[str]) -> list[str]:
@@ -50,7 +67,7 @@ def _complete(words: list[str]) -> list[str]:
     ]
 
 
-def _complain(message: str, code: int = 2) -> None:
+def _complain(message: str, code: int = 2) -> NoReturn:
     line = " ".join(message.split())
     sys.stderr.write(f"clipset: {line}\n")
     raise SystemExit(code)

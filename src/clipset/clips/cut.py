@@ -17,6 +17,10 @@ from clipset.clips.sampling import ClipPlan
 from clipset.videos.decode import VideoReader
 
 DETAIL = 2.0  # frames are read with the shorter side at most this many times the clip's size
+TOGETHER = 16  # frames that are cut together
+
+Frames = dict[int, UInt8[Tensor, "H W 3"]]
+Uses = dict[int, dict[int, list[int]]]
 
 
 def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V T 3 S S"]:
@@ -29,41 +33,61 @@ def cut_plans(
 ) -> list[UInt8[Tensor, "_ _ 3 _ _"]]:
     """The pixels of the clips of several plans, each in its own size, in one pass.
 
-    Crops are taken as the frames come by, so memory holds the clips and one frame, however long the
-    video is.
+    Crops are taken as the frames come by, so memory holds the clips and a few frames, however long
+    the video is.
     """
     uses = [_uses_of_frames(plan) for plan, _ in plans]
     shapes = [(*plan.frames.shape, 3, size, size) for plan, size in plans]
     cut = [torch.empty(shape, dtype=torch.uint8) for shape in shapes]
+    waiting: list[Frames] = [{} for _ in plans]
     for index, paint in video.paintings(sorted(set().union(*uses))):
-        for (plan, size), used, clips in zip(plans, uses, cut, strict=True):
-            if index not in used:
-                continue
-            frame = torch.from_numpy(paint(round(size * DETAIL))).permute(2, 0, 1)  # (3, H, W)
-            for clip, places in used[index].items():
-                clips[clip, places] = _crop(frame, plan.boxes[clip], size)
-    for (plan, _), clips in zip(plans, cut, strict=True):
+        for (plan, size), used, clips, frames in zip(plans, uses, cut, waiting, strict=True):
+            if index in used:
+                frames[index] = torch.from_numpy(paint(round(size * DETAIL)))  # (H, W, 3)
+            if len(frames) == TOGETHER:
+                _cut_frames(frames, used, plan, clips)
+                frames.clear()
+    for (plan, _), used, clips, frames in zip(plans, uses, cut, waiting, strict=True):
+        _cut_frames(frames, used, plan, clips)
         for clip, change in enumerate(plan.colours):
             if change is not None:
                 clips[clip] = change_colours(clips[clip], change)
     return cut
 
 
-def _uses_of_frames(plan: ClipPlan) -> dict[int, dict[int, list[int]]]:
+def _uses_of_frames(plan: ClipPlan) -> Uses:
     """For each frame that is needed: the clips that show it, and where in the clip."""
-    uses: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    uses: Uses = defaultdict(lambda: defaultdict(list))
     for (clip, place), index in np.ndenumerate(plan.frames):
         uses[int(index)][clip].append(place)
     return uses
 
 
-def _crop(frame: UInt8[Tensor, "3 H W"], box: ClipBox, size: int) -> UInt8[Tensor, "3 S S"]:
-    height, width = frame.shape[1:]
+def _cut_frames(
+    frames: Frames, uses: Uses, plan: ClipPlan, clips: UInt8[Tensor, "V T 3 S S"]
+) -> None:
+    """Put some frames into all clips that show them, those of one clip together."""
+    shown: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for index in frames:
+        for clip, places in uses[index].items():
+            shown[clip] += [(place, index) for place in places]
+    for clip, pairs in shown.items():
+        numbers = dict.fromkeys(index for _, index in pairs)
+        crops = _crop([frames[index] for index in numbers], plan.boxes[clip], clips.shape[-1])
+        row = {index: row for row, index in enumerate(numbers)}
+        chosen = crops if len(row) == len(pairs) else crops[[row[index] for _, index in pairs]]
+        clips[clip, [place for place, _ in pairs]] = chosen
+
+
+def _crop(
+    frames: Sequence[UInt8[Tensor, "H W 3"]], box: ClipBox, size: int
+) -> UInt8[Tensor, "T 3 S S"]:
+    height, width = frames[0].shape[:2]
     top, bottom = _pixels(box.top, box.bottom, height)
     left, right = _pixels(box.left, box.right, width)
-    crop = frame[None, :, top:bottom, left:right]
-    crop = F.interpolate(crop, (size, size), mode="bilinear", antialias=True)[0]  # (3, S, S)
-    return crop.flip(-1) if box.flipped else crop
+    crops = torch.stack([frame[top:bottom, left:right] for frame in frames]).permute(0, 3, 1, 2)
+    crops = F.interpolate(crops, (size, size), mode="bilinear", antialias=True)  # (T, 3, S, S)
+    return crops.flip(-1) if box.flipped else crops
 
 
 def _pixels(low: float, high: float, length: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,12 @@ class ClipPlan:
         if self.colours or other.colours:
             colours = self._all_colours() + other._all_colours()
         return ClipPlan(boxes=self.boxes + other.boxes, frames=frames, colours=colours)
+
+    def only(self, clips: Sequence[int]) -> ClipPlan:
+        """The plan of some of the clips."""
+        colours = tuple(self.colours[clip] for clip in clips) if self.colours else ()
+        boxes = tuple(self.boxes[clip] for clip in clips)
+        return ClipPlan(boxes=boxes, frames=self.frames[list(clips)], colours=colours)
 
     def _all_colours(self) -> tuple[ColourChange | None, ...]:
         return self.colours or (None,) * len(self)

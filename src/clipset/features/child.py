@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
+from clipset.errors import StoreError
 from clipset.features.cutting import CutRequest, CutVideo, from_buffer
 from clipset.features.worker import Answer, Job, Order
 from clipset.videos.catalog import Video
@@ -28,6 +30,11 @@ class Outcome:
     cut: CutVideo | None
     reason: str | None = None
 
+    @property
+    def last(self) -> bool:
+        """Whether there is nothing more to come of this video."""
+        return self.cut is None or self.cut.facts.piece + 1 == self.cut.facts.pieces
+
 
 class Cutter:
     """Sends videos to one worker process, one after the other, and watches it."""
@@ -36,9 +43,20 @@ class Cutter:
         self.request, self.timeout = request, timeout
         self.child: subprocess.Popen[bytes] | None = None
 
-    def cut(self, place: int, video: Video) -> Outcome:
-        """Send one order and read the answer; a worker that takes too long is killed."""
-        child = self.child = self.child or self._start()
+    def cut(self, place: int, video: Video) -> Iterator[Outcome]:
+        """The pieces of a video, usually one; nothing more comes of one that fails."""
+        outcome = self.cut_piece(place, video)
+        yield outcome
+        while not outcome.last:
+            outcome = self.cut_piece(place, video, more=True)
+            yield outcome
+
+    def cut_piece(self, place: int, video: Video, *, more: bool = False) -> Outcome:
+        """Order a video's first piece, or its next one; a worker that takes too long is killed."""
+        try:
+            child = self.child = self.child or self._start()
+        except (EOFError, OSError) as error:
+            raise StoreError(f"a worker process did not start ({error})") from error
         late = threading.Event()
 
         def end_it() -> None:
@@ -48,7 +66,7 @@ class Cutter:
         watch = threading.Timer(self.timeout, end_it)
         watch.start()
         try:
-            return self._answer(child, place, video)
+            return self._answer(child, place, video, more)
         except (EOFError, OSError):
             code = child.wait()
             if late.is_set():
@@ -87,13 +105,21 @@ class Cutter:
         )
         assert child.stdin is not None
         job = Job(request=self.request, memory_bytes=MEMORY_BYTES, timeout=self.timeout)
+        assert child.stdout is not None
+        self.child = child  # so that it can be killed while it starts
         child.stdin.write(msgspec.json.encode(job) + b"\n")
+        child.stdin.flush()
+        if not child.stdout.readline().endswith(b"\n"):
+            raise EOFError(_name_of_exit(child.wait()))
         return child
 
-    def _answer(self, child: subprocess.Popen[bytes], place: int, video: Video) -> Outcome:
+    def _answer(
+        self, child: subprocess.Popen[bytes], place: int, video: Video, more: bool
+    ) -> Outcome:
         assert child.stdin is not None
         assert child.stdout is not None
-        order = Order(id=video.id, path=os.fsencode(video.path.absolute()), end=video.end)
+        path = os.fsencode(video.path.absolute())
+        order = Order(id=video.id, path=path, end=video.end, more=more)
         child.stdin.write(msgspec.json.encode(order) + b"\n")
         child.stdin.flush()
         line = child.stdout.readline()

@@ -7,6 +7,7 @@ bits may change with its number of threads, so actors use as many as the driver 
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import warnings
 from collections import deque
@@ -23,21 +24,24 @@ from clipset.errors import ClipsetError, ConfigError
 from clipset.features.child import Cutter
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import (
+    absolute_names,
     choose_engines,
     cut_request,
     engine_names,
     load_again,
     open_engines,
     plan,
+    signature,
     videos_to_do,
 )
-from clipset.features.looking import Seen, look
+from clipset.features.looking import Seen, join_pieces, look_at_pieces
 from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
 
 RETRIES = 3  # how often a video is begun again after its machine was lost
+KNOCK_SECONDS = 5.0  # how long an address may take to answer
 AT_ONCE = 2  # videos of an actor: one is decoded while the backbone sees the other
 
 
@@ -64,10 +68,17 @@ class Looker:
     """An actor: it has a backbone and cuts and looks at the videos it is given."""
 
     def __init__(
-        self, manifest: Manifest, *, engines: list[str], device: str, threads: int, timeout: float
+        self,
+        manifest: Manifest,
+        backbones: Sequence[str],
+        *,
+        engines: list[str],
+        device: str,
+        threads: int,
+        timeout: float,
     ) -> None:
         self.manifest, self.device, self.timeout = manifest, device, timeout
-        self.wanted, self.threads = engines, threads
+        self.backbones, self.wanted, self.threads = backbones, engines, threads
         self.engines: list[Engine] | None = None
         self.lock = threading.Lock()
         self.local = threading.local()
@@ -81,15 +92,17 @@ class Looker:
         """Cut one video and show it to the backbone."""
         if not hasattr(self.local, "cutter"):
             self.local.cutter = Cutter(cut_request(self.manifest), timeout=self.timeout)
-        outcome = self.local.cutter.cut(0, video)
-        with self.lock:
-            [seen] = look(self._open(), [outcome], [video.id])
+        pieces: list[Seen] = []
+        for outcome in self.local.cutter.cut(0, video):
+            with self.lock:
+                pieces += look_at_pieces(self._open(), [outcome], [video.id])
+        [seen] = join_pieces(pieces)
         return replace(seen, place=place)
 
     def _open(self) -> list[Engine]:
         if self.engines is None:
             torch.set_num_threads(self.threads)
-            networks = load_again(self.manifest)
+            networks = load_again(self.manifest, self.backbones)
             self.engines = open_engines(self.manifest, networks, self.wanted, device=self.device)
         return self.engines
 
@@ -113,6 +126,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _connect(ray: Any, address: str) -> None:
+    _knock(address)
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address == "local":
@@ -125,12 +139,31 @@ def _connect(ray: Any, address: str) -> None:
         raise ConfigError(f"there is no Ray cluster at {address!r}: {reason}") from None
 
 
+def _knock(address: str) -> None:
+    """Refuse an address at which nothing speaks Ray's protocol: Ray itself would try for minutes.
+
+    Its servers speak HTTP/2, and answer the preface of a client with their settings.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # "local", "auto", or something that Ray refuses at once
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS) as server:
+            server.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+            answer = server.recv(4)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "no answer"
+        raise ConfigError(f"there is no Ray cluster at {address!r}: {reason.lower()}") from None
+    if answer[3:] != b"\x04":
+        raise ConfigError(f"there is no Ray cluster at {address!r}: another program answers")
+
+
 def _fill(
     ray: Any, writer: StoreWriter, catalog: Catalog, config: ExtractConfig, device: str
 ) -> None:
     videos = videos_to_do(writer, catalog)
     actors, engines = _start_actors(ray, writer, config, device, len(videos))
-    writer.sign(engines)
+    writer.sign(signature(writer.manifest, config, engines))
     names = " and ".join(dict.fromkeys(engines.values()))
     title = f"extracting ({names} on {len(actors)} Ray actors)"
     with bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance:
@@ -151,6 +184,7 @@ def _start_actors(
     def start(engines: list[str]) -> Any:
         return actor.remote(
             writer.manifest,
+            absolute_names(config),
             engines=engines,
             device=device,
             threads=torch.get_num_threads(),

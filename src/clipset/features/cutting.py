@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +15,12 @@ from torch import Tensor
 
 from clipset.clips.config import Sampling
 from clipset.clips.cut import cut_plans
-from clipset.clips.sampling import (
-    ClipPlan,
-    regular_clips,
-    sample_random_clips,
-    video_generator,
-)
+from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.errors import BackboneError
-from clipset.videos.decode import VideoInfo, open_video
+from clipset.videos.decode import VideoInfo, VideoReader, open_video
+
+WHOLE_BYTES = 128 << 20  # up to this, all clips of a video are cut at once
+PIECE_BYTES = 48 << 20  # of a piece, if not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,11 @@ class CutRequest:
         """All numbers of frames and sizes."""
         return ((self.frames, self.size), *self.more)
 
+    @property
+    def clip_bytes(self) -> int:
+        """The memory that the pixels of one clip take, in all shapes."""
+        return sum(frames * 3 * size**2 for frames, size in self.shapes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutFacts:
@@ -55,7 +60,15 @@ class CutFacts:
     height: int
     frames_expected: int | None
     frames_found: int
-    frames_missing: int
+    frames_missing: int  # in this piece and those before it
+    piece: int = 0
+    pieces: int = 1
+    clips: tuple[int, ...] | None = None  # those of this piece, if there are several
+
+    @property
+    def clips_here(self) -> int:
+        """How many clips this piece has."""
+        return self.random_clips + self.regular_clips if self.clips is None else len(self.clips)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutVideo:
-    """The clips of one video, random ones first, ready for backbones of several shapes."""
+    """The clips of one video, or a piece of them, random ones first, in one or several shapes."""
 
     facts: CutFacts
     boxes: Float[np.ndarray, "V 7"]
@@ -91,30 +104,59 @@ class CutVideo:
 
 def cut_video(
     video_id: str, path: Path, request: CutRequest, *, end: float | None = None
-) -> CutVideo:
-    """Decode a video once (up to `end` seconds) and cut all its clips. Raises VideoError."""
+) -> Iterator[CutVideo]:
+    """Cut all clips of a video (up to `end` seconds), usually in one piece. Raises VideoError.
+
+    If they would take too much memory, they come in pieces, each of clips that are next in time.
+    """
     with open_video(path, end=end) as video:
-        info = video.info
-        chosen = [_choose_clips(info, request, video_id, frames) for frames, _ in request.shapes]
-        random, regular = chosen[0]
-        plans = [
-            replace(each, colours=random.colours) + more if request.random else more
-            for each, more in chosen
-        ]
-        sizes = [size for _, size in request.shapes]
-        pixels = cut_plans(video, list(zip(plans, sizes, strict=True)))
-        facts = CutFacts(
-            random_clips=len(plans[0]) - len(regular),
-            regular_clips=len(regular),
-            duration=info.duration,
-            width=info.width,
-            height=info.height,
-            frames_expected=info.expected_frames,
-            frames_found=video.frames_in_file,
-            frames_missing=video.frames_missing,
-        )
-        boxes = np.array([box.as_row() for box in plans[0].boxes], dtype=np.float32)  # (V, 7)
-        times = [info.frame_times[plan.frames].astype(np.float32) for plan in plans]
+        plans, regular = _plans(video.info, request, video_id)
+        pieces = clips_of_pieces(plans[0], request.clip_bytes)
+        for piece, clips in enumerate(pieces):
+            if piece:
+                video.refuse_change()
+            parts = plans if len(pieces) == 1 else [plan.only(clips) for plan in plans]
+            yield _cut_piece(
+                video,
+                parts,
+                request,
+                random_clips=len(plans[0]) - regular,
+                regular_clips=regular,
+                piece=piece,
+                pieces=len(pieces),
+                clips=None if len(pieces) == 1 else clips,
+            )
+
+
+def _plans(info: VideoInfo, request: CutRequest, video_id: str) -> tuple[list[ClipPlan], int]:
+    """The clips in every shape, and how many of them, the last ones, are regular."""
+    chosen = [_choose_clips(info, request, video_id, frames) for frames, _ in request.shapes]
+    random, regular = chosen[0]
+    plans = [
+        replace(each, colours=random.colours) + more if request.random else more
+        for each, more in chosen
+    ]
+    return plans, len(regular)
+
+
+def _cut_piece(
+    video: VideoReader, plans: Sequence[ClipPlan], request: CutRequest, **place: Any
+) -> CutVideo:
+    """The pixels of some clips; `place` says which of the video's clips they are."""
+    info = video.info
+    sizes = [size for _, size in request.shapes]
+    pixels = cut_plans(video, list(zip(plans, sizes, strict=True)))
+    facts = CutFacts(
+        duration=info.duration,
+        width=info.width,
+        height=info.height,
+        frames_expected=info.expected_frames,
+        frames_found=video.frames_in_file,
+        frames_missing=video.frames_missing,
+        **place,
+    )
+    boxes = np.array([box.as_row() for box in plans[0].boxes], dtype=np.float32)  # (V, 7)
+    times = [info.frame_times[plan.frames].astype(np.float32) for plan in plans]
     more = tuple(Shown(*each) for each in zip(times[1:], pixels[1:], strict=True))
     return CutVideo(facts=facts, boxes=boxes, times=times[0], pixels=pixels[0], more=more)
 
@@ -133,6 +175,15 @@ def _choose_clips(
     return random, regular_clips(info, request.sampling, span=request.span, frames=frames)
 
 
+def clips_of_pieces(plan: ClipPlan, clip_bytes: int) -> list[tuple[int, ...]]:
+    """The numbers of the clips of each piece: all in one, or many small ones in order of time."""
+    if len(plan) * clip_bytes <= WHOLE_BYTES:
+        return [tuple(range(len(plan)))]
+    order = np.lexsort((plan.frames[:, -1], plan.frames[:, 0])).tolist()
+    most = max(PIECE_BYTES // clip_bytes, 1)
+    return [tuple(order[first : first + most]) for first in range(0, len(order), most)]
+
+
 def to_buffers(cut: CutVideo) -> list[memoryview]:
     """The arrays of a cut video as raw bytes, for a pipe."""
     more = [array for each in cut.more for array in (each.times, each.pixels.numpy())]
@@ -142,7 +193,7 @@ def to_buffers(cut: CutVideo) -> list[memoryview]:
 
 def from_buffer(content: bytearray, facts: CutFacts, request: CutRequest) -> CutVideo:
     """A cut video from the bytes of `to_buffers`."""
-    clips = facts.random_clips + facts.regular_clips
+    clips = facts.clips_here
     shown = []
     place = clips * 7 * 4
     for frames, size in request.shapes:
@@ -152,11 +203,11 @@ def from_buffer(content: bytearray, facts: CutFacts, request: CutRequest) -> Cut
         bytes_of_it = math.prod(shape)
         flat = torch.frombuffer(content, dtype=torch.uint8, count=bytes_of_it, offset=place)
         place += bytes_of_it
-        shown.append(Shown(times, flat.reshape(shape)))
+        shown.append(Shown(times.copy(), flat.reshape(shape)))
     return CutVideo(
         facts=facts,
-        boxes=np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7),
-        times=shown[0].times,
+        boxes=np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7).copy(),
+        times=shown[0].times,  # boxes and times are kept, and must not keep the pixels
         pixels=shown[0].pixels,
         more=tuple(shown[1:]),
     )

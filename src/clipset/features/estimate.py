@@ -56,7 +56,8 @@ def estimate(
     engines = open_engines(manifest, networks, wanted, device=device)
     with closing(Cutter(cut_request(manifest), timeout=config.timeout)) as cutter:
         cuts, cut_seconds = _cut_sample(cutter, _spread(catalog.videos))
-    clips = float(np.mean([len(cut.pixels) for cut in cuts])) * len(catalog)
+    counts = [cut.facts.random_clips + cut.facts.regular_clips for cut in cuts]
+    clips = float(np.mean(counts)) * len(catalog)
     look_seconds = sum(_time_engine(engine, cuts) for engine in engines) * clips
     return Estimate(
         videos=len(catalog),
@@ -86,13 +87,13 @@ def _cut_sample(cutter: Cutter, videos: Sequence[Video]) -> tuple[list[CutVideo]
     """A few cut videos and the seconds that one takes; the worker's start does not count."""
     cuts: list[CutVideo] = []
     seconds: list[float] = []
-    outcome = cutter.cut(0, videos[0]) if videos else Outcome(0, None, "the catalog is empty")
+    outcome = cutter.cut_piece(0, videos[0]) if videos else Outcome(0, None, "the catalog is empty")
     for place, video in enumerate(videos):
         began = time.perf_counter()
-        outcome = cutter.cut(place, video)
+        outcome = cutter.cut_piece(place, video)
         if outcome.cut is not None:
             cuts.append(outcome.cut)
-            seconds.append(time.perf_counter() - began)
+            seconds.append((time.perf_counter() - began) * outcome.cut.facts.pieces)
         if len(cuts) == SAMPLE:
             break
     if not cuts:

@@ -15,13 +15,14 @@ from pathlib import Path
 from torch import nn
 
 from clipset.backbones.engine import Engine, open_engine
+from clipset.backbones.own import absolute_name
 from clipset.backbones.registry import BackboneSpec, find_backbone, load_as, load_backbone
 from clipset.errors import StoreError
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
 from clipset.features.looking import look
 from clipset.features.pool import cut_videos
-from clipset.features.store import FeatureStore, Manifest
+from clipset.features.store import FeatureStore, Manifest, made_by_key
 from clipset.features.writer import StoreWriter, difference
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
@@ -42,8 +43,8 @@ def extract(
         if writer.todo:
             chosen = choose_engines(writer, config)
             engines = open_engines(manifest, networks, chosen, device=device)
-            writer.sign(engine_names(engines))
-            _fill(writer, catalog, engines, config)
+            writer.sign(signature(manifest, config, engine_names(engines)))
+            fill_store(writer, catalog, engines, config)
     return FeatureStore(folder)
 
 
@@ -79,9 +80,18 @@ def _stride_within(first: BackboneSpec, name: str, config: ExtractConfig) -> int
     return max(1, round(first.span * 30 / frames))
 
 
-def load_again(manifest: Manifest) -> list[nn.Module]:
-    """The networks of a store; an error if one of them is another one by now."""
-    loaded = [load_as(spec) for spec in manifest.backbones]
+def absolute_names(config: ExtractConfig) -> list[str]:
+    """The backbones that were asked for, by names that mean them in any folder."""
+    return [absolute_name(name) for name in config.backbone_names]
+
+
+def load_again(manifest: Manifest, names: Sequence[str] = ()) -> list[nn.Module]:
+    """The networks of a store; an error if one of them is another one by now.
+
+    They are looked for under `names`, or else where they were when the store was begun.
+    """
+    names = names or [manifest.given_name(place) for place in range(len(manifest.backbones))]
+    loaded = [load_as(spec, name) for spec, name in zip(manifest.backbones, names, strict=True)]
     specs = [spec for spec, _ in loaded]
     found = replace(manifest, backbone=specs[0], others=tuple(specs[1:]))
     if found != manifest:
@@ -101,12 +111,17 @@ def open_engines(
 
 def engine_names(engines: Sequence[Engine]) -> dict[str, str]:
     """What a manifest says about engines."""
-    return {engine_key(engine.spec, place): engine.name for place, engine in enumerate(engines)}
+    return {made_by_key("engine", e.spec, place): e.name for place, e in enumerate(engines)}
 
 
-def engine_key(spec: BackboneSpec, place: int) -> str:
-    """Under which name a manifest says what ran a backbone."""
-    return "engine" if place == 0 else f"engine of {spec.name}"
+def signature(manifest: Manifest, config: ExtractConfig, engines: dict[str, str]) -> dict[str, str]:
+    """What a manifest says about who makes its rows: engines, and where own backbones are."""
+    given = zip(manifest.backbones, absolute_names(config), strict=True)
+    return engines | {
+        made_by_key("backbone", spec, place): name
+        for place, (spec, name) in enumerate(given)
+        if name != spec.name
+    }
 
 
 def cut_request(manifest: Manifest) -> CutRequest:
@@ -127,16 +142,17 @@ def choose_engines(writer: StoreWriter, config: ExtractConfig) -> list[str]:
     """The engines that began a store also end it: they agree closely, but not bit for bit."""
     chosen = []
     for place, spec in enumerate(writer.manifest.backbones):
-        begun_with = writer.manifest.made_by.get(engine_key(spec, place))
+        begun_with = writer.manifest.made_by.get(made_by_key("engine", spec, place))
         if begun_with is not None and config.engine not in ("auto", begun_with):
             raise StoreError(f"{writer.folder} was begun with {begun_with}, not {config.engine}")
         chosen.append(begun_with or config.engine)
     return chosen
 
 
-def _fill(
+def fill_store(
     writer: StoreWriter, catalog: Catalog, engines: Sequence[Engine], config: ExtractConfig
 ) -> None:
+    """Show the videos that a store still lacks to its backbones."""
     videos = videos_to_do(writer, catalog)
     names = " and ".join(dict.fromkeys(engine.name for engine in engines))
     title = f"extracting ({names} on {engines[0].device})"

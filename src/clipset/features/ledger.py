@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -69,15 +70,17 @@ class Ledger:
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.is_file():
             raise StoreError(f"{path.parent} is no feature store (no {path.name})")
-        try:
+        self.path = path
+        with self._reading():
             self._connection = sqlite3.connect(path, timeout=30.0)
-        except sqlite3.DatabaseError as error:
-            raise StoreError(f"the ledger {path} cannot be opened: {error}") from None
         try:
-            self._connection.execute(_SCHEMA)
-        except sqlite3.DatabaseError as error:
+            with self._reading():
+                if create:
+                    self._connection.execute(_SCHEMA)
+                self._check_columns()
+        except BaseException:
             self._connection.close()
-            raise StoreError(f"the ledger {path} cannot be used: {error}") from None
+            raise
 
     def append(self, ids: Iterable[str]) -> None:
         """Add videos that are not there yet, as pending, behind those that are."""
@@ -97,11 +100,33 @@ class Ledger:
 
     def entries(self, *statuses: Status) -> Sequence[Entry]:
         """All entries, or those of some statuses, in the order of the catalog."""
-        rows = self._connection.execute(
-            f"SELECT {', '.join(_COLUMNS)} FROM videos ORDER BY ordinal"
-        ).fetchall()
+        with self._reading():
+            rows = self._connection.execute(
+                f"SELECT {', '.join(_COLUMNS)} FROM videos ORDER BY ordinal"
+            ).fetchall()
         entries = [Entry(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
         return [entry for entry in entries if not statuses or entry.status in statuses]
+
+    def _check_columns(self) -> None:
+        """Refuse the ledger of another version, or of another program."""
+        found = {row[1] for row in self._connection.execute("PRAGMA table_info(videos)")}
+        if found == set(_COLUMNS):
+            return
+        missing, unknown = sorted(set(_COLUMNS) - found), sorted(found - set(_COLUMNS))
+        odd = f"no {', '.join(missing)}" if missing else f"also {', '.join(unknown)}"
+        what = f"its videos have {odd}" if found else "it has no table of videos"
+        raise StoreError(
+            f"the ledger {self.path} is of another version or program ({what}); "
+            f"use another folder and extract again"
+        )
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say in one line what SQLite has against the file."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"the ledger {self.path} cannot be used: {error}") from None
 
     def close(self) -> None:
         """Let go of the file."""

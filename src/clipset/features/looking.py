@@ -18,6 +18,7 @@ from clipset.errors import BackboneError
 from clipset.features.child import Outcome
 from clipset.features.cutting import CutFacts, CutVideo
 from clipset.features.ledger import Entry
+from clipset.features.pieces import join_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,13 @@ class Seen:
 def look(
     engines: Engine | Sequence[Engine], outcomes: Iterable[Outcome], ids: Sequence[str]
 ) -> Iterator[Seen]:
+    """Show the clips to the backbones; a video that comes in pieces is seen as a whole."""
+    return join_pieces(look_at_pieces(engines, outcomes, ids))
+
+
+def look_at_pieces(
+    engines: Engine | Sequence[Engine], outcomes: Iterable[Outcome], ids: Sequence[str]
+) -> Iterator[Seen]:
     """Show the clips to one or several backbones; a card gets those of several videos at once."""
     engines = [engines] if isinstance(engines, Engine) else engines
     waiting: list[Outcome] = []
@@ -91,6 +99,39 @@ def look(
             yield from _look_at(engines, waiting, ids)
             waiting, clips = [], 0
     yield from _look_at(engines, waiting, ids)
+
+
+def join_pieces(pieces: Iterable[Seen]) -> Iterator[Seen]:
+    """Videos of their pieces; one piece that failed stands for its whole video."""
+    waiting: dict[int, list[Seen]] = {}
+    failed: set[int] = set()
+    for seen in pieces:
+        if seen.facts is None:
+            failed.add(seen.place)
+            waiting.pop(seen.place, None)
+            yield seen
+        elif seen.facts.pieces == 1:
+            yield seen
+        elif seen.place not in failed:
+            parts = waiting.setdefault(seen.place, [])
+            parts.append(seen)
+            if len(parts) == seen.facts.pieces:
+                yield _join(waiting.pop(seen.place))
+
+
+def _join(parts: Sequence[Seen]) -> Seen:
+    facts = [part.facts for part in parts if part.facts is not None]
+    clips = [clip for each in facts for clip in each.clips or ()]
+    whole = replace(
+        facts[0],
+        frames_missing=max(each.frames_missing for each in facts),
+        piece=0,
+        pieces=1,
+        clips=None,
+    )
+    rows = join_rows([part.rows for part in parts if part.rows is not None], clips)
+    seconds = sum(part.seconds or 0.0 for part in parts)
+    return Seen(parts[0].place, facts=whole, rows=rows, seconds=seconds)
 
 
 def _look_at(

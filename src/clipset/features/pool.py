@@ -12,6 +12,8 @@ from clipset.features.child import Cutter, Outcome
 from clipset.features.cutting import CutRequest, cut_video
 from clipset.videos.catalog import Video
 
+PATIENCE = 5.0  # seconds in which a worker starts up and cuts its first video, usually
+
 
 @contextmanager
 def cut_videos(
@@ -19,22 +21,33 @@ def cut_videos(
 ) -> Iterator[Iterator[Outcome]]:
     """Cut videos in worker processes (0: in this one); outcomes come as they are ready."""
     if workers == 0:
-        yield (_cut_here(place, video, request) for place, video in enumerate(videos))
+        yield (
+            outcome
+            for place, video in enumerate(videos)
+            for outcome in cut_here(place, video, request)
+        )
         return
     pool = _Pool(videos, request, min(workers, max(len(videos), 1)), timeout)
     with closing(pool):
         yield pool.outcomes()
 
 
-def _cut_here(place: int, video: Video, request: CutRequest) -> Outcome:
+def cut_here(place: int, video: Video, request: CutRequest) -> Iterator[Outcome]:
+    """The pieces of a video, usually one, cut in this process."""
     try:
-        return Outcome(place, cut_video(video.id, video.path, request, end=video.end))
+        for cut in cut_video(video.id, video.path, request, end=video.end):
+            yield Outcome(place, cut)
+            del cut  # do not hold a piece while the next one is cut
     except ClipsetError as error:
-        return Outcome(place, None, str(error))
+        yield Outcome(place, None, str(error))
 
 
 class _Pool:
-    """Each thread takes the next video, has its cutter cut it, and hands the outcome on."""
+    """Each thread takes the next video, has its cutter cut it, and hands the outcome on.
+
+    It begins with one worker. Whenever their outcomes have to be waited for, there are twice as
+    many: those that would only wait themselves are never started.
+    """
 
     def __init__(
         self, videos: Sequence[Video], request: CutRequest, workers: int, timeout: float
@@ -44,21 +57,44 @@ class _Pool:
         self.lock = threading.Lock()
         self.closed = threading.Event()
         self.ready: queue.Queue[Outcome | BaseException] = queue.Queue(maxsize=1)
-        self.cutters = [Cutter(request, timeout=timeout) for _ in range(workers)]
-        self.threads = [
-            threading.Thread(target=self._drive, args=(cutter,), daemon=True, name="cut")
-            for cutter in self.cutters
-        ]
-        for thread in self.threads:
+        self.request, self.timeout, self.most = request, timeout, workers
+        self.cutters: list[Cutter] = []
+        self.threads: list[threading.Thread] = []
+        self.proved = 0  # cutters that have cut something
+        self._start(1)
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            cutter = Cutter(self.request, timeout=self.timeout)
+            thread = threading.Thread(target=self._drive, args=(cutter,), daemon=True, name="cut")
+            self.cutters.append(cutter)
+            self.threads.append(thread)
             thread.start()
 
+    def _grow(self) -> None:
+        self._start(min(len(self.cutters), self.most - len(self.cutters)))
+
+    def _next(self) -> Outcome | BaseException:
+        """Wait for an outcome; have more workers if there is none, but let them start up first."""
+        if self.ready.empty() and self.proved >= len(self.cutters):
+            self._grow()
+        while len(self.cutters) < self.most:
+            try:
+                return self.ready.get(timeout=PATIENCE)
+            except queue.Empty:
+                self._grow()
+        return self.ready.get()
+
     def outcomes(self) -> Iterator[Outcome]:
-        """One outcome for each video."""
-        for _ in self.videos:
-            outcome = self.ready.get()
+        """The outcomes of all videos, as they come."""
+        left = len(self.videos)
+        while left:
+            outcome = self._next()
             if isinstance(outcome, BaseException):
                 raise outcome
+            left -= outcome.last
             yield outcome
+            del outcome  # do not hold a video's clips while waiting for the next
 
     def close(self) -> None:
         """End the workers, finished or not."""
@@ -72,13 +108,20 @@ class _Pool:
                 continue
 
     def _drive(self, cutter: Cutter) -> None:
+        first = True
         try:
             while not self.closed.is_set():
                 with self.lock:
                     place, video = next(self.todo, (None, None))
                 if place is None or video is None:
                     break
-                self.ready.put(cutter.cut(place, video))
+                for outcome in cutter.cut(place, video):
+                    with self.lock:
+                        self.proved += first
+                    first = False
+                    self.ready.put(outcome)
+                    if self.closed.is_set():
+                        break
         except BaseException as error:
             if not self.closed.is_set():
                 self.ready.put(error)

@@ -77,6 +77,11 @@ class Manifest:
             raise StoreError(f"the store has no features of {name!r}; {known}")
         return names.index(name)
 
+    def given_name(self, place: int) -> str:
+        """By which name a backbone was asked for; for a file of your own, where that was."""
+        spec = self.backbones[place]
+        return self.made_by.get(made_by_key("backbone", spec, place), spec.name)
+
     def columns(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """The files of a kind of clips: name, shape of a row, number type."""
         columns: dict[str, tuple[tuple[int, ...], str]] = {
@@ -88,6 +93,11 @@ class Manifest:
             columns[f"features.{file_name(spec.name)}"] = ((spec.dim,), self.dtype)
             columns[f"times.{file_name(spec.name)}"] = ((spec.frames,), "float32")
         return columns
+
+
+def made_by_key(what: str, spec: BackboneSpec, place: int) -> str:
+    """Under which name `made_by` says something about one of the backbones."""
+    return what if place == 0 else f"{what} of {spec.name}"
 
 
 def file_name(backbone: str) -> str:

@@ -175,11 +175,16 @@ def _refuse_conflicts(writer: StoreWriter, chosen: dict[str, tuple[FeatureStore,
 
 
 def _credits(manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Who made the rows; where stores differ, all of them. Engines are kept apart."""
+    """Who made the rows; where stores differ, all of them. Engines are kept apart.
+
+    Of the places where a backbone of your own was, the first is enough: it is the same one.
+    """
     names = dict.fromkeys(name for manifest in manifests for name in manifest.made_by)
     credits = {}
     for name in names:
         values = dict.fromkeys(m.made_by[name] for m in manifests if name in m.made_by)
+        if name.startswith("backbone"):
+            values = dict.fromkeys(list(values)[:1])
         several = name.startswith("engine") and len(values) > 1  # none of them can go on with it
         credits[name.replace("engine", "engines", 1) if several else name] = " and ".join(values)
     return credits

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from clipset.errors import ClipsetError
-from clipset.features.cutting import CutFacts, CutRequest, cut_video, to_buffers
+from clipset.features.cutting import CutFacts, CutRequest, CutVideo, cut_video, to_buffers
 
 
 class Job(msgspec.Struct):
@@ -27,11 +28,12 @@ class Job(msgspec.Struct):
 
 
 class Order(msgspec.Struct):
-    """One video to cut."""
+    """One video to cut, or the next piece of the one before."""
 
     id: str
     path: bytes  # names of files need not be text
     end: float | None = None
+    more: bool = False
 
 
 class Answer(msgspec.Struct):
@@ -46,11 +48,16 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     """Cut videos until there are no more orders."""
     job = msgspec.json.decode(orders.readline(), type=Job)
     _limit_memory(job.memory_bytes)
+    _send(answers, Answer())  # ready: the time of a video does not begin before
+    pieces: Iterator[CutVideo] = iter(())
     for line in orders:
         order = msgspec.json.decode(line, type=Order)
         _limit_time(job.timeout)
         try:
-            cut = cut_video(order.id, Path(os.fsdecode(order.path)), job.request, end=order.end)
+            if not order.more:
+                path = Path(os.fsdecode(order.path))
+                pieces = iter(cut_video(order.id, path, job.request, end=order.end))
+            cut = next(pieces)
         except ClipsetError as error:
             _send(answers, Answer(reason=str(error)))
         except Exception as error:
@@ -58,6 +65,8 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
         else:
             buffers = to_buffers(cut)
             _send(answers, Answer(facts=cut.facts, bytes=sum(map(len, buffers))), buffers)
+            del cut, buffers  # a worker that waits holds no clips
+        _limit_time(0.0)
 
 
 def _send(answers: BinaryIO, answer: Answer, buffers: list[memoryview] | None = None) -> None:
@@ -74,9 +83,9 @@ def _reason(error: Exception) -> str:
 
 
 def _limit_time(seconds: float) -> None:
-    """End a worker that hangs even if nobody watches it any more."""
+    """End a worker that hangs even if nobody watches it any more; 0: it has nothing to do."""
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds + 10.0)
+        signal.setitimer(signal.ITIMER_REAL, seconds + 10.0 if seconds else 0.0)
 
 
 def _limit_memory(limit: int) -> None:

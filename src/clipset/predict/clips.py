@@ -18,10 +18,10 @@ from clipset.devices import find_device
 from clipset.errors import ClipError, RunError
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
-from clipset.features.extract import count_workers, cut_request, engine_key, plan
+from clipset.features.extract import count_workers, cut_request, plan
 from clipset.features.looking import look
 from clipset.features.pool import cut_videos
-from clipset.features.store import Manifest
+from clipset.features.store import Manifest, made_by_key
 from clipset.features.writer import difference
 from clipset.model.config import ModelConfig
 from clipset.progress import bar
@@ -86,7 +86,7 @@ class ClipReader:
     def _open(self, spec: BackboneSpec) -> Engine:
         place = self.manifest.place_of(spec.name)
         network = self._networks[place] if self._networks else load_same(self.manifest, spec)
-        engine = self.manifest.made_by.get(engine_key(spec, place), "auto")
+        engine = self.manifest.made_by.get(made_by_key("engine", spec, place), "auto")
         openvino = import_openvino()
         cpu = self.device == "auto" or find_device(self.device).type == "cpu"
         if engine == "openvino" and not (openvino and cpu):
@@ -203,7 +203,7 @@ def load_same(manifest: Manifest, wanted: BackboneSpec) -> nn.Module:
         raise RunError(
             "the run's features were imported: no backbone is known that could make more"
         )
-    spec, network = load_as(wanted)
+    spec, network = load_as(wanted, manifest.given_name(manifest.backbones.index(wanted)))
     if spec != wanted:
         then, now = (replace(manifest, backbone=each, others=()) for each in (wanted, spec))
         raise RunError(f"the run's store was made {difference(then, now)}")

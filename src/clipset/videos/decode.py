@@ -79,6 +79,10 @@ class VideoReader:
         """How many frames the scan found, also after the end that was set."""
         return len(self._decoder.scan.times)
 
+    def refuse_change(self) -> None:
+        """Raise VideoError if the file is no longer the one that was opened."""
+        self._decoder.file.refuse_change()
+
     @property
     def frames_found(self) -> int:
         """How many of the frames that were asked for really decoded."""

@@ -42,6 +42,13 @@ class Decoder:
             self.packets = self._packets_from_disk()
         self._begin_at(0)
 
+    def _go_back(self, start: int) -> None:
+        """To the first packet, unless decoding can go on forward from where it is."""
+        if self.may_skip and 0 < self.position <= start and not self.drained:
+            self._skip_to(start)
+        else:
+            self.restart()
+
     def first_frame(self) -> VideoFrame:
         """The first frame that decodes."""
         self.restart()
@@ -52,10 +59,11 @@ class Decoder:
 
     def frames(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame, bool]]:
         """Each wanted frame: its number, a decoded frame, and whether it is the very one."""
-        self.restart()
+        starts, homes = self._places(wanted)
+        self._go_back(min(starts, default=0))
         self.asked = set(wanted)
         recent: dict[int, VideoFrame] = {}  # the last one before the wanted frame, and later ones
-        for number, start, home in zip(wanted, *self._places(wanted), strict=True):
+        for number, start, home in zip(wanted, starts, homes, strict=True):
             while number not in recent:
                 if self.may_skip and start > self.position:
                     self._skip_to(start)

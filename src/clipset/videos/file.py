@@ -41,9 +41,13 @@ class VideoFile:
     def reopen(self) -> None:
         """Start again from the first packet, with a fresh decoder."""
         self.close()
+        self.refuse_change()
+        self.container, self.stream = _open_stream(self.path, self.threads)
+
+    def refuse_change(self) -> None:
+        """Raise VideoError if there is another file by now."""
         if _status(self.path) != self.status:
             raise VideoError("the file changed while it was read")
-        self.container, self.stream = _open_stream(self.path, self.threads)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """The packets that hold something, up to the end or the first place that is unreadable."""

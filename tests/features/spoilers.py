@@ -1,0 +1,39 @@
+"""What can happen to a file while it is read, brought about at the worst moment.
+
+A worker process calls `serve` for the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from clipset.features import cutting, worker
+from clipset.videos import file
+from clipset.videos.decode import VideoReader, open_video
+
+
+def spoil(patch: Callable[[Any, str, Any], None]) -> None:
+    """Files named `changes…` are overwritten once they are open; `unreadable…` is never ours."""
+
+    def open_and_change(path: Path, *, end: float | None = None) -> VideoReader:
+        reader = open_video(path, end=end)
+        if path.name.startswith("changes"):
+            path.write_bytes(b"something else")
+        return reader
+
+    access = os.access
+
+    def may(path: Path, mode: int) -> bool:
+        return not path.name.startswith("unreadable") and access(path, mode)
+
+    patch(cutting, "open_video", open_and_change)
+    patch(file.os, "access", may)
+
+
+def serve() -> None:
+    """A worker to whose files this happens."""
+    spoil(setattr)
+    worker.main()

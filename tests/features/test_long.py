@@ -1,0 +1,143 @@
+"""Videos of any length are cut in bounded memory, and pieces are as good as the whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conftest import SMALL, write_video
+from tests.features import tiny_backbone
+from tests.videos.makers import CUT_KINDS, make_long_video, make_video, spoil_the_middle
+
+from clipset.features import cutting, looking
+from clipset.features.cutting import cut_video
+from clipset.features.extract import cut_request, extract, plan
+from clipset.features.looking import Seen
+from clipset.features.pool import cut_here
+from clipset.features.store import FeatureStore, store_digest, verify_store
+from clipset.videos.catalog import Video
+from clipset.videos.datasets import read_videos
+from clipset.videos.decode import VideoReader
+
+ROOT = Path(__file__).parents[2]
+BACKBONE = f"{Path(tiny_backbone.__file__)}:make"
+TINY = replace(SMALL, backbone=BACKBONE)
+CLIP_BYTES = 2 * 3 * 32 * 32
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("some")
+    for number in range(3):
+        write_video(folder / f"{number}.mp4", seed=number, seconds=1 + number, colour=number)
+    return folder
+
+
+@pytest.mark.parametrize("timing", ["seconds", "segments"])
+@pytest.mark.parametrize("most", [1, 5, 11])
+def test_a_video_cut_in_pieces_has_the_same_rows(
+    timing: str, most: int, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = read_videos(videos)
+    sampling = replace(SMALL.sampling, clips_per_minute=240.0, timing=timing)
+    config = replace(TINY, sampling=sampling)
+    whole = extract(catalog, tmp_path / "whole", config)
+    assert [entry.random_count for entry in whole.entries] == [8, 8, 12]
+    monkeypatch.setattr(cutting, "WHOLE_BYTES", 12 * CLIP_BYTES)  # the third one has 16 clips
+    monkeypatch.setattr(cutting, "PIECE_BYTES", most * CLIP_BYTES)
+    pieces = extract(catalog, tmp_path / "pieces", config)
+    assert not pieces.failed
+    assert store_digest(pieces.folder) == store_digest(whole.folder)
+    request = cut_request(whole.manifest)
+    counts = [len(list(cut_video(video.id, video.path, request))) for video in catalog]
+    assert counts == [1, 1, -(-16 // most)]
+
+
+def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_video(tmp_path / "a.mp4", size=(192, 144), noise=True, **CUT_KINDS["front.mp4"])
+    spoil_the_middle(path)
+    request = cut_request(plan(TINY, 0)[0])
+    [whole] = cut_video("a.mp4", path, request)
+    assert whole.facts.frames_missing
+    opened = []
+    reader = cutting.open_video
+
+    def open_noted(path: Path, *, end: float | None = None) -> VideoReader:
+        opened.append(path)
+        return reader(path, end=end)
+
+    monkeypatch.setattr(cutting, "open_video", open_noted)
+    monkeypatch.setattr(cutting, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", CLIP_BYTES)
+    store = extract(read_videos(tmp_path), tmp_path / "store", replace(TINY, workers=0))
+    assert opened == [path]
+    assert store.entries[0].frames_missing == whole.facts.frames_missing
+
+
+def test_a_file_that_changes_between_two_pieces_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 5 * CLIP_BYTES)
+    path = write_video(tmp_path / "a.mp4", seed=1)
+    outcomes = []
+    for outcome in cut_here(0, Video(id="a", path=path), cut_request(plan(TINY, 0)[0])):
+        write_video(path, seed=2)
+        outcomes.append(outcome)
+    assert [outcome.reason for outcome in outcomes] == [None, "the file changed while it was read"]
+    assert [outcome.last for outcome in outcomes] == [False, True]
+
+
+def test_a_piece_that_fails_stands_for_its_video() -> None:
+    facts = cutting.CutFacts(
+        random_clips=2, regular_clips=0, duration=1.0, width=1, height=1, frames_expected=None,
+        frames_found=1, frames_missing=0, pieces=2, clips=(0,),
+    )  # fmt: skip
+    rows = looking.ClipRows(*(np.zeros((1, n), dtype=np.float32) for n in (4, 7, 2)))
+    first, late = Seen(0, facts, rows), replace(Seen(0, facts, rows), seconds=1.0)
+    broken = Seen(0, reason="broken")
+    assert list(looking.join_pieces([first, broken, late])) == [broken]
+
+
+HOUR = """
+import resource, sys
+from pathlib import Path
+from clipset.clips.config import Sampling
+from clipset.features.config import ExtractConfig
+from clipset.features.extract import extract
+from clipset.progress import set_quiet
+from clipset.videos.datasets import read_videos
+set_quiet(True)
+sampling = Sampling(clips_per_minute=2.0, times_per_minute=0.5)
+config = ExtractConfig(backbone=sys.argv[3], frames=16, size=224, sampling=sampling, workers=2)
+extract(read_videos(Path(sys.argv[1])), Path(sys.argv[2]), config)
+both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+sys.stdout.write(" ".join(str(resource.getrusage(who).ru_maxrss) for who in both))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as on Linux")
+def test_an_hour_of_video_with_clips_in_proportion_stays_under_a_gigabyte(tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    make_long_video(tmp_path / "videos" / "hour.mp4")
+    words = [tmp_path / "videos", tmp_path / "store", BACKBONE]
+    done = subprocess.run(
+        [sys.executable, "-c", HOUR, *map(str, words)],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    store = FeatureStore(tmp_path / "store")
+    [entry] = store.entries
+    assert (entry.random_count, entry.regular_count) == (120, 90)  # half a gigabyte of pixels
+    assert (entry.duration, entry.frames_found, entry.frames_missing) == (3600.0, 18_000, 0)
+    assert verify_store(store.folder) == []
+    assert sum(map(int, done.stdout.split())) * 1024 < 1e9

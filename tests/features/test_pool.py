@@ -1,0 +1,50 @@
+"""Workers are started as they are needed, and no more."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.conftest import SMALL
+from tests.features import tiny_backbone
+
+from clipset.features import pool
+from clipset.features.cutting import CutRequest
+from clipset.features.extract import cut_request, plan
+from clipset.features.store import FeatureStore
+
+
+@pytest.fixture(scope="module")
+def request_of_clips() -> CutRequest:
+    backbone = f"{Path(tiny_backbone.__file__)}:make"
+    return cut_request(plan(replace(SMALL, backbone=backbone), 0)[0])
+
+
+def test_one_worker_is_enough_while_nobody_waits_for_it(
+    request_of_clips: CutRequest, small_store: FeatureStore
+) -> None:
+    videos = small_store.catalog.videos[:4]
+    with closing(pool._Pool(videos, request_of_clips, 3, 60.0)) as cutting:
+        outcomes = cutting.outcomes()
+        places = []
+        for _ in videos:
+            while cutting.ready.empty():
+                time.sleep(0.01)
+            places.append(next(outcomes).place)
+        assert len(cutting.cutters) == 1
+    assert places == [0, 1, 2, 3]
+
+
+def test_more_workers_start_while_the_first_one_is_waited_for(
+    request_of_clips: CutRequest, small_store: FeatureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "PATIENCE", 0.01)
+    videos = small_store.catalog.videos[:4]
+    with closing(pool._Pool(videos, request_of_clips, 3, 60.0)) as cutting:
+        outcomes = list(cutting.outcomes())
+        assert len(cutting.cutters) == 3
+    assert sorted(outcome.place for outcome in outcomes) == [0, 1, 2, 3]
+    assert all(outcome.cut is not None for outcome in outcomes)
