@@ -14,6 +14,7 @@ from clipset.clips.config import Sampling
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
+from clipset.progress import set_quiet
 from clipset.videos.datasets import read_videos
 from clipset.videos.splits import assign_splits
 
@@ -25,6 +26,12 @@ SMALL = ExtractConfig(
     engine="torch",
     workers=0,
 )
+
+
+@pytest.fixture(autouse=True)
+def _not_quiet() -> None:
+    """A test that called a verb with --quiet does not silence those after it."""
+    set_quiet(False)
 
 
 def write_video(

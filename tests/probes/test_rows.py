@@ -116,6 +116,16 @@ def test_centring_makes_knn_blind_to_a_shift_of_all_videos() -> None:
     assert abs(plain.value - centred.value) < 0.2
 
 
+def test_transformers_may_classify_by_the_set_token_alone() -> None:
+    config = replace(QUICK, fit=replace(QUICK.fit, epochs=30, set_only=True))
+    rows: Any = (("backbone", "transformer"), ("scale", "finetune"))
+    for result in run_probes(class_problem(8.0), small_model(), config, rows=rows):
+        assert result.value > 0.9, result.probe
+    probe = SetProbe(small_model().encoder, 7, frozen=False, set_only=True)
+    assert probe(class_problem(1.0).train.random).shape == (70, 1, 7)
+    assert probe.classify.in_features == TINY.width
+
+
 def test_every_probe_finds_numbers_that_are_there() -> None:
     long_enough = replace(QUICK, fit=replace(QUICK.fit, epochs=30))
     results = run_probes(number_problem(8.0), small_model(), long_enough, rows=ALL_ROWS)

@@ -57,6 +57,8 @@ class FitConfig:
     """decay of the matrices where a transformer is trained"""
     encoder_shares: tuple[float, ...] = (0.1, 1.0)
     """shares of the learning rate to choose from for the pre-trained part of a fine-tuned probe"""
+    set_only: bool = False
+    """whether trained transformers classify by the set token alone, not next to each clip"""
     layer_decay: float = 1.0
     """share of a layer's learning rate that the layer before it gets in fine-tuning"""
     head_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)

@@ -44,15 +44,20 @@ class ClipProbe(nn.Module):
 
 
 class SetProbe(nn.Module):
-    """Looks at all clips of a set together: a linear layer on clip feature ⊕ set token."""
+    """Looks at all clips of a set together: a linear layer on clip feature ⊕ set token.
 
-    def __init__(self, encoder: SetEncoder, classes: int, *, frozen: bool) -> None:
+    With `set_only`, on the set token alone: one answer for the whole set.
+    """
+
+    def __init__(
+        self, encoder: SetEncoder, classes: int, *, frozen: bool, set_only: bool = False
+    ) -> None:
         super().__init__()
         self.encoder = encoder.requires_grad_(not frozen)
-        self.frozen = frozen
+        self.frozen, self.set_only = frozen, set_only
         project = encoder.project
         channels = sum(project.dims) if isinstance(project, BySource) else project.in_features
-        dim = channels + project.out_features
+        dim = project.out_features + (0 if set_only else channels)
         self.norm = nn.BatchNorm1d(dim, affine=False)
         self.classify = nn.Linear(dim, classes)
 
@@ -65,6 +70,9 @@ class SetProbe(nn.Module):
 
     def forward(self, clips: VideoClips) -> Float[Tensor, "B V C"]:
         with torch.set_grad_enabled(not self.frozen and torch.is_grad_enabled()):
-            joined = join_parts(self.encoder, clips)  # (B, V, D + H)
+            if self.set_only:
+                joined = join_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)
+            else:
+                joined = join_parts(self.encoder, clips)  # (B, V, D + H)
         joined = self.norm(joined.flatten(0, 1)).view_as(joined)
         return self.classify(joined)  # type: ignore[no-any-return]

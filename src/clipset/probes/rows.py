@@ -95,7 +95,8 @@ def _pretrained(job: Job, row: Row) -> Network:
     encoder = job.trained_encoder()
     if row != ("scale", "finetune"):
         raise ProbeError(f"there is no probe {row[1]!r} on {row[0]!r} features")
-    return lambda: SetProbe(copy.deepcopy(encoder), job.problem.outputs, frozen=False)
+    outputs, set_only = job.problem.outputs, job.config.fit.set_only
+    return lambda: SetProbe(copy.deepcopy(encoder), outputs, frozen=False, set_only=set_only)
 
 
 def _from_scratch(job: Job) -> Network:
@@ -106,6 +107,7 @@ def _from_scratch(job: Job) -> Network:
     def make() -> SetProbe:
         encoder = make_encoder(dim, job.model)
         encoder.standardise_by(*statistics)
-        return SetProbe(encoder, job.problem.outputs, frozen=False)
+        set_only = job.config.fit.set_only
+        return SetProbe(encoder, job.problem.outputs, frozen=False, set_only=set_only)
 
     return make
