@@ -148,8 +148,8 @@ def test_a_video_that_takes_too_long_is_recorded_and_the_worker_replaced(
 ) -> None:
     catalog = read_videos(small_videos)
     few = catalog.only(catalog.videos[:2])
-    store = extract(few, tmp_path / "store", replace(SMALL, workers=1, timeout=0.01))
-    assert [entry.reason for entry in store.failed] == ["took longer than 0.01 s"] * 2
+    store = extract(few, tmp_path / "store", replace(SMALL, workers=1, timeout=1e-4))
+    assert [entry.reason for entry in store.failed] == ["took longer than 0.0001 s"] * 2
     again = extract(few, tmp_path / "store", replace(SMALL, retry_failed=True))
     assert len(again) == 2
     assert not again.failed
