@@ -11,9 +11,7 @@ import pytest
 import torch
 from tests.conftest import SMALL
 from tests.features.test_several import OWN
-from torch import nn
 
-from clipset.backbones.registry import BackboneSpec, load_as
 from clipset.clips.config import Sampling
 from clipset.errors import StoreError, TrainingError
 from clipset.features.config import ExtractConfig
@@ -51,19 +49,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> ExtractConfig:
     path.write_text(OWN)
     names = f"{path}:light,{path}:colours"
     return replace(SMALL, backbone=names, frames=None, stride=None, size=None)
-
-
-@pytest.fixture(autouse=True)
-def offered(two: ExtractConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backbones are found under the names that their specs have."""
-    file = two.backbone.partition(":")[0]
-
-    def load(spec: BackboneSpec) -> tuple[BackboneSpec, nn.Module]:
-        if spec.name not in ("light", "colours"):
-            return load_as(spec)
-        return load_as(replace(spec, name=f"{file}:{spec.name}"))
-
-    monkeypatch.setattr("clipset.predict.clips.load_as", load)
 
 
 @pytest.fixture(scope="module")

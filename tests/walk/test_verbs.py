@@ -94,7 +94,7 @@ def test_a_whole_run_with_clips_in_proportion_to_the_length(
     assert len(set(store.random.count.tolist())) > 1
     assert len(set(store.regular.count.tolist())) > 1
     records = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert len(records) == 7
+    assert len(records) == 8
     capsys.readouterr()
     words = ["pretrain", tmp_path / "run" / "store", "--out", tmp_path / "m"]
     assert run(*words, "--clips-per-set", 8) == 2
