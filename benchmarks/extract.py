@@ -224,7 +224,7 @@ threading.Thread(target=watch, daemon=True).start()
 
 set_quiet(True)
 sampling = Sampling(clips_per_minute=2.0, times_per_minute=0.5)
-config = ExtractConfig(frames=16, size=224, sampling=sampling)
+config = ExtractConfig(sampling=sampling)
 store = extract(read_videos(Path(sys.argv[1])), Path(sys.argv[2]), config)
 assert len(store) == 1, store.failed
 print(*(peaks[each] / 1e6 for each in peaks))

@@ -19,8 +19,8 @@ from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips,
 from clipset.errors import BackboneError
 from clipset.videos.decode import VideoInfo, VideoReader, open_video
 
-WHOLE_BYTES = 128 << 20  # up to this, all clips of a video are cut at once
-PIECE_BYTES = 48 << 20  # of a piece, if not
+WHOLE_BYTES = 64 << 20  # up to this, all clips of a video are cut at once
+PIECE_BYTES = 24 << 20  # of a piece, if not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
