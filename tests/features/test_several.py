@@ -28,7 +28,7 @@ from clipset.features.extract import cut_request, extract, plan
 from clipset.features.store import FeatureStore, open_store, store_digest, verify_store
 from clipset.features.upkeep import merge_stores, repair_store
 from clipset.model.config import ModelConfig
-from clipset.sets.reading import form_for, parse_features, read_clips, read_mixed, reader_for
+from clipset.sets.reading import form_for, parse_features, read_clips, reader_for
 from clipset.videos.catalog import Catalog
 
 OWN = """
@@ -274,7 +274,7 @@ def test_features_are_read_alone_side_by_side_or_mixed(pair: Path) -> None:
     side_by_side = form_for(store.manifest, ModelConfig(features="colours+light"))
     assert joined.features.shape[-1] == side_by_side.dim(store.manifest) == 14
     assert form_for(store.manifest, None).dim(store.manifest) == 8
-    mixed = read_mixed(store, "random", videos, ["colours", "light"])
+    mixed = reader_for(store, ModelConfig(features="colours,light"))("random", videos)
     assert mixed.features.shape == (2, 16, 8)
     assert torch.equal(mixed.features[:, :8, :6], second.features)
     assert not mixed.features[:, :8, 6:].any()

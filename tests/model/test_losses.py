@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clipset.model.config import ModelConfig
-from clipset.model.losses import masked_clip_loss, set_contrastive_loss
+from clipset.model.losses import contrast_clips, set_contrastive_loss
 from clipset.model.scale import ScaleModel
 
 
@@ -43,6 +43,18 @@ def masked_by_hand(predicted: Tensor, target: Tensor, masked: Tensor, temperatur
             if masked[video, clip]:
                 total += symmetric(a, b, video * per_video + clip, temperature)
     return total / len(predicted)
+
+
+def masked_clip_loss(
+    predicted: Tensor, target: Tensor, masked: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Equation 6 with the paper's choices, by the product's loss."""
+    hidden = masked.flatten().nonzero().squeeze(1)
+    scores = contrast_clips(
+        predicted.flatten(0, 1), target.flatten(0, 1), hidden, hidden, temperature,
+        videos=len(masked), symmetric=True, average=False,
+    )  # fmt: skip
+    return scores.loss, scores.found
 
 
 def test_masked_clip_loss_is_the_one_of_the_paper() -> None:

@@ -200,7 +200,7 @@ def made_up_trust(rng: np.random.Generator) -> dict[str, Any]:
         for seed, video in zip(*np.nonzero(hit), strict=True):
             one, two = best[seed, video], truth[video]
             outputs[seed, video, [one, two]] = outputs[seed, video, [two, one]]
-        calibration.append(calibrate(f"{features}/{probe}", outputs, truth))
+        calibration.append(calibrate((features, probe), outputs, truth))
     comparisons = [
         {
             "features": "scale", "probe": probe, "against_features": "backbone",

@@ -33,7 +33,7 @@ from clipset.sets.clips import (
     mean_over_clips,
 )
 from clipset.sets.draw import draw_set_pair, draw_subset
-from clipset.sets.reading import read_clips, read_mixed
+from clipset.sets.reading import read_clips, reader_for
 
 COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 
@@ -203,9 +203,7 @@ def test_a_store_with_unequal_counts_is_read_represented_and_mixed(
     write_representations(table, tmp_path / "vectors")
     again = read_representations(tmp_path / "vectors")
     np.testing.assert_array_equal(again.pooled, table.pooled)
-    mixed = read_mixed(store, "regular", np.arange(3), ["imported"])
-    assert mixed.counts.tolist() == [4, 3, 4]
     with pytest.raises(StoreError, match="has no features of 'b'; it has only imported"):
-        read_mixed(store, "regular", np.arange(3), ["b"])
-    with pytest.raises(StoreError, match="name at least one backbone"):
-        read_mixed(store, "regular", np.arange(3), [])
+        read_clips(store, "regular", np.arange(3), "b")
+    with pytest.raises(StoreError, match="has no features of 'b'; it has only imported"):
+        reader_for(store, ModelConfig(features="imported,b"))("regular", np.arange(3))

@@ -108,31 +108,6 @@ def contrast_clips(
     return Scores(total * scale, found * (gather.ranks / max(clips, 1)))
 
 
-def masked_clip_loss(
-    predicted: Float[Tensor, "B V P"],
-    target: Float[Tensor, "B V P"],
-    masked: Bool[Tensor, "B V"],
-    temperature: float,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Equation 6 as the paper has it: each hidden clip among all clips of the minibatch, both ways.
-
-    Summed over the masked clips of a video, mean over the videos. Returns the loss and the share of
-    hidden clips that were recognised.
-    """
-    hidden = masked.flatten().nonzero().squeeze(1)  # (M,)
-    scores = contrast_clips(
-        predicted.flatten(0, 1),
-        target.flatten(0, 1),
-        hidden,
-        hidden,
-        temperature,
-        videos=len(masked),
-        symmetric=True,
-        average=False,
-    )
-    return scores.loss, scores.found
-
-
 def rebuild_clips(
     predicted: Float[Tensor, "M D"],
     features: Float[Tensor, "M D"],

@@ -79,18 +79,6 @@ class ScaleModel(nn.Module):
         """Represent sets of clips."""
         return self.encoder(features, boxes, None, present, sources)  # type: ignore[no-any-return]
 
-    def forward(
-        self,
-        features: Float[Tensor, "2 B V D"],
-        boxes: Float[Tensor, "2 B V X"],
-        masked: Bool[Tensor, "2 B V"],
-        present: Bool[Tensor, "2 B V"] | None = None,
-        sources: Int[Tensor, "2 B V"] | None = None,
-        gather: Gather | None = None,
-    ) -> ScaleLosses:
-        """The same as `losses`, for wrappers that know `forward` only."""
-        return self.losses(features, boxes, masked, present, sources, gather)
-
     def losses(
         self,
         features: Float[Tensor, "2 B V D"],

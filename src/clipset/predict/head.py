@@ -17,11 +17,11 @@ from clipset.errors import ModelError
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel, make_encoder
 from clipset.predict.calibration import error_of, fit_temperature, temper
-from clipset.predict.fitting import count_epochs, train_epochs
 from clipset.probes.config import ProbeConfig
-from clipset.probes.fit import Network, predict, validation_split
+from clipset.probes.fit import Network, NetworkRun, fit, predict
 from clipset.probes.networks import ClipProbe, SetProbe
 from clipset.probes.problem import Labelled
+from clipset.probes.selection import count_epochs, validation_split
 from clipset.probes.suite import Features, ProbeName
 from clipset.progress import bar
 from clipset.sets.clips import VideoClips, clip_statistics
@@ -152,11 +152,12 @@ def _try(
     """The rate and epoch that do best on the validation videos, and the probabilities there."""
     best: tuple[Trial, Float[Tensor, "M C"]] | None = None
     tuned = row[1] in ("transformer", "finetune")
-    epochs = count_epochs(len(learn), config.fit)
+    epochs = _epochs(row, learn, config)
     for rate in config.fit.rates if tuned else config.fit.head_rates:
-        trained = train_epochs(make, learn, config.fit, rate=rate, epochs=epochs, seed=seed)
-        for epoch, network in enumerate(trained, start=1):
-            guesses = predict(network, check.regular)  # (M, C)
+        run = NetworkRun(make, learn, config.fit, rate=rate, epochs=epochs, seed=seed)
+        for epoch in range(1, epochs + 1):
+            run.run_epoch()
+            guesses = predict(run.network, check.regular)  # (M, C)
             true = guesses[torch.arange(len(check)), check.classes]
             trial = Trial(
                 features=row[0],
@@ -177,12 +178,16 @@ def _train_fully(
     make: Network, train: Labelled, config: ProbeConfig, best: Trial, seed: int
 ) -> nn.Module:
     """The chosen kind of head on all training videos, stopped where it did best."""
-    epochs = count_epochs(len(train), config.fit)
-    trained = train_epochs(make, train, config.fit, rate=best.rate, epochs=epochs, seed=seed)
-    for epoch, network in enumerate(trained, start=1):
-        if epoch >= min(best.epochs, epochs):
-            return network
-    raise ModelError("there is no epoch to train; see the recipe's probe.fit")
+    planned = _epochs((best.features, best.probe), train, config)
+    epochs = min(best.epochs, planned)
+    return fit(make, train, config.fit, rate=best.rate, epochs=epochs, seed=seed, schedule=planned)
+
+
+def _epochs(row: Row, train: Labelled, config: ProbeConfig) -> int:
+    """Epochs of a training: as configured, or fewer where there are many videos."""
+    tuned = row[1] in ("transformer", "finetune")
+    steps = config.fit.tuned_steps if tuned else config.fit.head_steps
+    return count_epochs(len(train), config.fit, steps)
 
 
 class _Maker:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
 
 from clipset.config import read_json
-from clipset.errors import ReportError
+from clipset.errors import ProbeError, ReportError
 from clipset.predict.calibration import Bin, calibration_error, reliability
+from clipset.probes.results import read_predictions
 from clipset.report.wording import row_name
 
 
@@ -104,28 +103,22 @@ def read_calibration(path: Path) -> list[Calibration]:
     if not path.is_file():
         return []
     try:
-        with safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
-            classes = json.loads(about.get("classes", "[]"))
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        truth = arrays.pop("truth")
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise ReportError(f"{path} holds no predictions ({error}); run the probes again") from None
-    if not classes:
+        found = read_predictions(path)
+    except ProbeError as error:
+        raise ReportError(str(error)) from None
+    if not found.classes:
         return []
-    ordered = json.loads(about.get("seeds", "{}")) or arrays
-    return [calibrate(name, arrays[name], truth) for name in ordered if name in arrays]
+    return [calibrate(row, outputs, found.truth) for row, outputs in found.outputs.items()]
 
 
 def calibrate(
-    row: str, outputs: Float[np.ndarray, "S M C"], truth: Int[np.ndarray, " M"]
+    row: tuple[str, str], outputs: Float[np.ndarray, "S M C"], truth: Int[np.ndarray, " M"]
 ) -> Calibration:
-    """The reliability of a row such as `scale/linear`."""
-    features, _, probe = row.partition("/")
+    """The reliability of a row such as ("scale", "linear")."""
     confidence = outputs.max(axis=2).astype(np.float64).ravel()  # (S M,)
     right = (outputs.argmax(axis=2) == truth).astype(np.float64).ravel()
     bins = reliability(np.clip(confidence, 0.0, 1.0), right)
-    return Calibration(features=features, probe=probe, bins=tuple(bins))
+    return Calibration(features=row[0], probe=row[1], bins=tuple(bins))
 
 
 def read_differences(records: Sequence[Mapping[str, Any]]) -> list[Difference]:

@@ -153,23 +153,6 @@ def read_clips(
     return _read(store, kind, videos, form)
 
 
-def read_mixed(
-    store: FeatureStore,
-    kind: Kind,
-    videos: Int[np.ndarray, " N"],
-    names: Sequence[str],
-    *,
-    boxes: BoxKind = "paper",
-    box_numbers: int = 6,
-) -> VideoClips:
-    """The clips of several backbones as one set, in which each backbone's clips are their own."""
-    if not names:
-        known = ", ".join(spec.name for spec in store.manifest.backbones)
-        raise StoreError(f"name at least one backbone; {store.folder} has {known}")
-    form = ClipForm(names=tuple(names), mixed=True, boxes=boxes, box_numbers=box_numbers)
-    return _read(store, kind, videos, form)
-
-
 def parse_features(features: str) -> tuple[str, ...]:
     """The backbones in a setting such as "a+b" or "a,b"."""
     names = tuple(name.strip() for name in features.split("," if "," in features else "+"))
