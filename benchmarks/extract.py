@@ -1,13 +1,14 @@
 """Extraction side by side: ours, the plain way, and the backbone alone on ready clips (the limit).
 
-Ours is a whole extraction, from an empty folder to a finished store, with the start of its worker
-processes. The plain way opens the video anew for each clip, decodes up to the clip's end, and runs
-the backbone in torch video by video. The backbone is loaded and compiled before the clock starts,
-for all three. They see the same clips of the same files in one run and take turns (the plain way,
-which has nothing to start, only those of some of the files); times are of the wall and for one
-clip, and only the ratios (of medians) mean anything on a shared machine. Seconds of all cores, with
-those of child processes, are noted besides. An hour of video is extracted as well, for its memory:
-the peaks of the main process and its worker.
+Ours is a whole extraction: it loads the backbone, makes it ready, starts worker processes and ends
+with a finished store. The limit loads the same backbone, makes it ready in the same way and shows
+it as many clips, which are in memory. The plain way has its backbone loaded, opens the video anew
+for each clip, decodes up to the clip's end, and runs the backbone in torch video by video. They see
+the same clips of the same files in one run and take turns (the plain way, which has nothing to
+start, only those of some of the files); times are of the wall and for one clip, and only the ratios
+(of medians) mean anything on a shared machine. Seconds of all cores, with those of child processes,
+are noted besides. An hour of video is extracted as well, for its memory: the peaks of the main
+process and its worker.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from copy import deepcopy
 from fractions import Fraction
 from pathlib import Path
 
@@ -39,16 +39,7 @@ from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips,
 from clipset.demo.render import render_demo
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest, cut_video
-from clipset.features.extract import (
-    cut_request,
-    engine_names,
-    fill_store,
-    open_engines,
-    plan,
-    signature,
-)
-from clipset.features.store import FeatureStore
-from clipset.features.writer import StoreWriter
+from clipset.features.extract import cut_request, extract, open_engines, plan
 from clipset.progress import set_quiet
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.datasets import read_videos
@@ -106,10 +97,9 @@ class Contest:
     ) -> None:
         self.catalog, self.config, self.folder = catalog, config, folder
         self.some = spread(catalog, plain_videos)
-        self.manifest, [network] = plan(config, 0)
-        self.network = NormalisedNetwork(self.manifest.backbone, deepcopy(network)).eval()
-        [self.engine] = open_engines(self.manifest, [network], [config.engine], device="auto")
-        self.request = cut_request(self.manifest)
+        manifest, [network] = plan(config, 0)
+        self.network = NormalisedNetwork(manifest.backbone, network).eval()
+        self.request = cut_request(manifest)
         self.plans = {video.id: plan_of(video, self.request) for video in catalog}
         first = catalog.videos[0]
         self.ready = next(cut_video(first.id, first.path, self.request)).pixels
@@ -121,21 +111,20 @@ class Contest:
         return sum(len(self.plans[video.id]) for video in seen)
 
     def ours(self) -> None:
-        """A whole extraction, its start and its end included."""
+        """A whole extraction, from nothing to a finished store."""
         self.rounds += 1
-        folder = self.folder / str(self.rounds)
-        with StoreWriter(folder, self.manifest, self.catalog) as writer:
-            writer.sign(signature(self.manifest, self.config, engine_names([self.engine])))
-            fill_store(writer, self.catalog, [self.engine], self.config)
-        assert len(FeatureStore(folder)) == len(self.catalog)
+        store = extract(self.catalog, self.folder / str(self.rounds), self.config)
+        assert len(store) == len(self.catalog)
 
     def limit(self) -> None:
         """The backbone alone on as many clips, all of them ready."""
+        manifest, networks = plan(self.config, 0)
+        [engine] = open_engines(manifest, networks, [self.config.engine], device="auto")
         for each in self.plans.values():
             left = len(each)
             while left:
                 clips = self.ready[:left]
-                self.engine.features(clips)
+                engine.features(clips)
                 left -= len(clips)
 
     def plain(self) -> None:

@@ -8,9 +8,11 @@ Torch's bits may change with its number of threads; OpenVINO's were not seen to.
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, Literal
 
@@ -26,7 +28,11 @@ from clipset.errors import BackboneError
 ENGINES = ("auto", "torch", "openvino")
 LARGEST_CHUNK = 32  # clips that a card takes at once, if they fit
 NOT_INSTALLED = "openvino is not installed; pip install 'clipset[openvino]'"
+PATIENCE = 30.0  # seconds after which it is looked whether openvino is still at work
 AGREEMENT = 1e-3  # relative error at which a converted network is no longer the same network
+
+Answer = Callable[[], Float[Tensor, "B ..."]]
+"""Waits until the features of some clips are there."""
 
 
 class Engine(ABC):
@@ -40,6 +46,13 @@ class Engine(ABC):
 
     def features(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
         """The features of the clips, on the CPU; one that is not finite is an error."""
+        return self.start(clips)()
+
+    def start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Answer:
+        """Begin with some clips; call the answer for their features.
+
+        Whoever begins with further clips before that leaves no core idle in between.
+        """
         spec = self.spec
         if clips.shape[1:] != (spec.frames, 3, spec.size, spec.size):
             raise BackboneError(
@@ -47,8 +60,12 @@ class Engine(ABC):
                 f"(frames, RGB, height, width), got {tuple(clips.shape[1:])}"
             )
         if len(clips) == 0:
-            return torch.zeros(0, spec.dim)
-        features = self._run(clips)
+            return lambda: torch.zeros(0, spec.dim)
+        answer = self._start(clips)
+        return lambda: self._checked(answer())
+
+    def _checked(self, features: Float[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
+        spec = self.spec
         if features.shape[1:] != (spec.dim,):
             shape = tuple(features.shape[1:])
             raise BackboneError(f"{spec.name} should give ({spec.dim},) for a clip, gave {shape}")
@@ -56,9 +73,12 @@ class Engine(ABC):
         if broken:
             raise BackboneError(
                 f"{spec.name} gave features that are not finite, "
-                f"for clip {', '.join(map(str, broken))} of a batch of {len(clips)}"
+                f"for clip {', '.join(map(str, broken))} of a batch of {len(features)}"
             )
         return features
+
+    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Answer:
+        return lambda: self._run(clips)
 
     @abstractmethod
     def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]: ...
@@ -131,19 +151,30 @@ class OpenVinoEngine(Engine):
         compiled = _compile(openvino, torch_network, spec)
         # A plain compiled model runs one request at a time; the queue keeps all cores busy.
         self._queue = openvino.AsyncInferQueue(compiled)
+        self._queue.set_callback(lambda request, keep: keep(request.get_output_tensor(0).data))
         _refuse_disagreement(self, torch_network)
 
-    def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
+    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Answer:
         rows: dict[int, Tensor] = {}
+        complete = threading.Event()
 
-        def keep(request: Any, place: int) -> None:
-            rows[place] = torch.tensor(request.get_output_tensor(0).data)
+        def keep(place: int, feature: Any) -> None:
+            rows[place] = torch.tensor(feature)
+            if len(rows) == len(clips):
+                complete.set()
 
-        self._queue.set_callback(keep)
-        for place, clip in enumerate(clips.split(1)):
-            self._queue.start_async({0: clip.contiguous().numpy()}, place)
-        self._queue.wait_all()
-        return torch.cat([rows[place] for place in range(len(clips))])
+        for place, clip in enumerate(clips.split(1)):  # waits while all requests are busy
+            self._queue.start_async({0: clip.contiguous().numpy()}, partial(keep, place))
+
+        def answer() -> Tensor:
+            if not complete.wait(PATIENCE):
+                self._queue.wait_all()  # raises what a request may have died of
+            return torch.cat([rows[place] for place in range(len(clips))])
+
+        return answer
+
+    def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
+        return self._start(clips)()
 
 
 def open_engine(

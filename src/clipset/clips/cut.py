@@ -17,7 +17,7 @@ from clipset.clips.sampling import ClipPlan
 from clipset.videos.decode import VideoReader
 
 DETAIL = 2.0  # frames are read with the shorter side at most this many times the clip's size
-TOGETHER = 16  # frames that are cut together
+TOGETHER = 32  # frames that are cut together
 
 Frames = dict[int, UInt8[Tensor, "H W 3"]]
 Uses = dict[int, dict[int, list[int]]]
@@ -75,8 +75,9 @@ def _cut_frames(
         numbers = dict.fromkeys(index for _, index in pairs)
         crops = _crop([frames[index] for index in numbers], plan.boxes[clip], clips.shape[-1])
         row = {index: row for row, index in enumerate(numbers)}
-        chosen = crops if len(row) == len(pairs) else crops[[row[index] for _, index in pairs]]
-        clips[clip, [place for place, _ in pairs]] = chosen
+        shown_in, crop_of = clips[clip].numpy(), crops.numpy()  # it copies across layouts faster
+        for place, index in pairs:
+            shown_in[place] = crop_of[row[index]]
 
 
 def _crop(

@@ -8,7 +8,8 @@ it stopped and ends with the same bytes as one that ran through.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from clipset.backbones.engine import Engine, open_engine
 from clipset.backbones.own import absolute_name
 from clipset.backbones.registry import BackboneSpec, find_backbone, load_as, load_backbone
 from clipset.errors import StoreError
+from clipset.features.child import Outcome
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
 from clipset.features.looking import look
@@ -42,9 +44,10 @@ def extract(
     with StoreWriter(folder, manifest, catalog, retry_failed=config.retry_failed) as writer:
         if writer.todo:
             chosen = choose_engines(writer, config)
-            engines = open_engines(manifest, networks, chosen, device=device)
-            writer.sign(signature(manifest, config, engine_names(engines)))
-            fill_store(writer, catalog, engines, config)
+            with cutting(writer, catalog, config) as outcomes:  # workers start up meanwhile
+                engines = open_engines(manifest, networks, chosen, device=device)
+                writer.sign(signature(manifest, config, engine_names(engines)))
+                fill_store(writer, catalog, engines, outcomes)
     return FeatureStore(folder)
 
 
@@ -149,22 +152,28 @@ def choose_engines(writer: StoreWriter, config: ExtractConfig) -> list[str]:
     return chosen
 
 
+@contextmanager
+def cutting(
+    writer: StoreWriter, catalog: Catalog, config: ExtractConfig
+) -> Iterator[Iterator[Outcome]]:
+    """Workers at the videos that a store still lacks."""
+    with cut_videos(
+        videos_to_do(writer, catalog),
+        cut_request(writer.manifest),
+        workers=count_workers(config),
+        timeout=config.timeout,
+    ) as outcomes:
+        yield outcomes
+
+
 def fill_store(
-    writer: StoreWriter, catalog: Catalog, engines: Sequence[Engine], config: ExtractConfig
+    writer: StoreWriter, catalog: Catalog, engines: Sequence[Engine], outcomes: Iterable[Outcome]
 ) -> None:
-    """Show the videos that a store still lacks to its backbones."""
+    """Show the videos that a store still lacks to its backbones, as they are cut."""
     videos = videos_to_do(writer, catalog)
     names = " and ".join(dict.fromkeys(engine.name for engine in engines))
     title = f"extracting ({names} on {engines[0].device})"
-    with (
-        bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance,
-        cut_videos(
-            videos,
-            cut_request(writer.manifest),
-            workers=count_workers(config),
-            timeout=config.timeout,
-        ) as outcomes,
-    ):
+    with bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance:
         for seen in look(engines, outcomes, [video.id for video in videos]):
             writer.put(seen)
             advance(note=f"{writer.failures} failed" if writer.failures else "")

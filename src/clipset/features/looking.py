@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +14,15 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clipset.backbones.engine import LARGEST_CHUNK, Engine
+from clipset.backbones.engine import LARGEST_CHUNK, Answer, Engine
 from clipset.errors import BackboneError
 from clipset.features.child import Outcome
 from clipset.features.cutting import CutFacts, CutVideo
 from clipset.features.ledger import Entry
 from clipset.features.pieces import join_rows
+
+Named = tuple[str, UInt8[Tensor, "_ T 3 S S"]]
+"""A video's id and the pixels of its clips."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,10 @@ class Seen:
         )
 
 
+Finish = Callable[[], Iterator[Seen]]
+"""Waits for what the backbones see in some videos."""
+
+
 def look(
     engines: Engine | Sequence[Engine], outcomes: Iterable[Outcome], ids: Sequence[str]
 ) -> Iterator[Seen]:
@@ -88,6 +96,7 @@ def look_at_pieces(
     """Show the clips to one or several backbones; a card gets those of several videos at once."""
     engines = [engines] if isinstance(engines, Engine) else engines
     waiting: list[Outcome] = []
+    begun: deque[Finish] = deque()
     clips = 0
     for outcome in outcomes:
         if outcome.cut is None:
@@ -96,9 +105,14 @@ def look_at_pieces(
         waiting.append(outcome)
         clips += len(outcome.cut.pixels)
         if engines[0].device == "cpu" or clips >= LARGEST_CHUNK:
-            yield from _look_at(engines, waiting, ids)
+            begun.append(_begin(engines, waiting, ids))
             waiting, clips = [], 0
-    yield from _look_at(engines, waiting, ids)
+        if len(begun) > 1:  # the next one keeps the cores busy while this one is finished
+            yield from begun.popleft()()
+    if waiting:
+        begun.append(_begin(engines, waiting, ids))
+    while begun:
+        yield from begun.popleft()()
 
 
 def join_pieces(pieces: Iterable[Seen]) -> Iterator[Seen]:
@@ -134,40 +148,52 @@ def _join(parts: Sequence[Seen]) -> Seen:
     return Seen(parts[0].place, facts=whole, rows=rows, seconds=seconds)
 
 
-def _look_at(
-    engines: Sequence[Engine], outcomes: Sequence[Outcome], ids: Sequence[str]
-) -> Iterator[Seen]:
+def _begin(engines: Sequence[Engine], outcomes: Sequence[Outcome], ids: Sequence[str]) -> Finish:
+    """Give some videos to the backbones."""
     cuts = [(outcome.place, outcome.cut) for outcome in outcomes if outcome.cut is not None]
-    if not cuts:
-        return
-    began = time.perf_counter()
-    seen = [_rows(engine, [(ids[place], cut) for place, cut in cuts]) for engine in engines]
-    seconds = (time.perf_counter() - began) / len(cuts)
-    for number, (place, cut) in enumerate(cuts):
-        first, *others = [rows[number] for rows in seen]
-        kept = ClipRows(first.features, cut.boxes, first.times, tuple(others))
-        yield Seen(place, facts=cut.facts, rows=kept, seconds=seconds)
+    named = [(ids[place], cut) for place, cut in cuts]
+    answers = [_begin_rows(engine, named) for engine in engines]
+
+    def finish() -> Iterator[Seen]:
+        began = time.perf_counter()
+        seen = [answer() for answer in answers]
+        seconds = (time.perf_counter() - began) / len(cuts)
+        for number, (place, cut) in enumerate(cuts):
+            first, *others = [rows[number] for rows in seen]
+            kept = ClipRows(first.features, cut.boxes, first.times, tuple(others))
+            yield Seen(place, facts=cut.facts, rows=kept, seconds=seconds)
+
+    return finish
 
 
-def _rows(engine: Engine, cuts: Sequence[tuple[str, CutVideo]]) -> list[OtherRows]:
-    """What one backbone sees in each of some videos."""
-    spec = engine.spec
-    shown = [cut.shown(spec.frames, spec.size) for _, cut in cuts]
-    ids = [id for id, _ in cuts]
-    features = _features(engine, [(id, s.pixels) for id, s in zip(ids, shown, strict=True)])
-    return [OtherRows(f.numpy(), s.times) for f, s in zip(features, shown, strict=True)]
+def _begin_rows(
+    engine: Engine, cuts: Sequence[tuple[str, CutVideo]]
+) -> Callable[[], list[OtherRows]]:
+    """Give some videos to one backbone; the answer is what it sees in each of them."""
+    shown = [cut.shown(engine.spec.frames, engine.spec.size) for _, cut in cuts]
+    videos = [(id, each.pixels) for (id, _), each in zip(cuts, shown, strict=True)]
+    answer = engine.start(_join_clips(videos))
+
+    def rows() -> list[OtherRows]:
+        features = _features(engine, videos, answer)
+        return [OtherRows(f.numpy(), s.times) for f, s in zip(features, shown, strict=True)]
+
+    return rows
 
 
 def _features(
-    engine: Engine, videos: Sequence[tuple[str, UInt8[Tensor, "_ T 3 S S"]]]
+    engine: Engine, videos: Sequence[Named], answer: Answer
 ) -> Sequence[Float[Tensor, "_ D"]]:
     """The features of each video; an error names the video that it is about."""
-    clips = videos[0][1] if len(videos) == 1 else torch.cat([pixels for _, pixels in videos])
     try:
-        features = engine.features(clips)
+        features = answer()
     except BackboneError as error:
         if len(videos) == 1:
             raise BackboneError(f"{videos[0][0]}: {error}") from None
-        return [_features(engine, [video])[0] for video in videos]
+        return [_features(engine, [each], engine.start(each[1]))[0] for each in videos]
     parts: tuple[Tensor, ...] = features.split([len(pixels) for _, pixels in videos])
     return parts
+
+
+def _join_clips(videos: Sequence[Named]) -> UInt8[Tensor, "_ T 3 S S"]:
+    return videos[0][1] if len(videos) == 1 else torch.cat([pixels for _, pixels in videos])
