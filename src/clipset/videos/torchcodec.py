@@ -60,13 +60,12 @@ class TorchcodecDecoder:
     """
 
     def __init__(self, file: VideoFile, scan: Scan, first: VideoFrame, pose: Pose) -> None:
-        self.times = scan.times
+        self.file, self.times = file, scan.times
         if scan.frame_of is None:
             raise Disagreement("the file does not say when its frames are shown")
         if (pose.transposed + pose.upside_down + pose.mirrored) % 2:
             raise Disagreement("torchcodec turns pictures, but does not mirror them")
         self.decoder = _open(file)
-        file.refuse_change()
         self.begin = float(self.decoder.metadata.begin_stream_seconds)
         if len(self.decoder) != len(self.times):
             raise Disagreement(f"{len(self.decoder)} frames instead of {len(self.times)}")
@@ -81,6 +80,7 @@ class TorchcodecDecoder:
         try:
             frame = self.decoder.get_frame_at(number)
             late = frame.pts_seconds - self.begin - float(self.times[number])
+            self.file.refuse_change()  # it reads from the disk as it goes
             picture = VideoFrame.from_numpy_buffer(frame.data.numpy(), format="rgb24")
         except Exception as error:  # whatever it is, PyAV decides what the file is worth
             raise Disagreement(f"frame {number}: {error}") from None
