@@ -80,7 +80,7 @@ class Looker:
         threads: int,
         timeout: float,
     ) -> None:
-        self.request = cut_request(manifest, find_decoder(decoder))
+        self.request = cut_request(manifest, decoder)
         self.manifest, self.device, self.timeout = manifest, device, timeout
         self.backbones, self.wanted, self.threads = backbones, engines, threads
         self.engines: list[Engine] | None = None
@@ -105,6 +105,7 @@ class Looker:
 
     def _open(self) -> list[Engine]:
         if self.engines is None:
+            find_decoder(self.request.decoder)  # every machine must have it
             torch.set_num_threads(self.threads)
             networks = load_again(self.manifest, self.backbones)
             self.engines = open_engines(self.manifest, networks, self.wanted, device=self.device)
