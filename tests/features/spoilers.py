@@ -18,8 +18,8 @@ from clipset.videos.decode import VideoReader, open_video
 def spoil(patch: Callable[[Any, str, Any], None]) -> None:
     """Files named `changes…` are overwritten once they are open; `unreadable…` is never ours."""
 
-    def open_and_change(path: Path, *, end: float | None = None) -> VideoReader:
-        reader = open_video(path, end=end)
+    def open_and_change(path: Path, **how: Any) -> VideoReader:
+        reader = open_video(path, **how)
         if path.name.startswith("changes"):
             path.write_bytes(b"something else")
         return reader

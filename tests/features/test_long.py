@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,9 +70,9 @@ def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once
     opened = []
     reader = cutting.open_video
 
-    def open_noted(path: Path, *, end: float | None = None) -> VideoReader:
+    def open_noted(path: Path, **how: Any) -> VideoReader:
         opened.append(path)
-        return reader(path, end=end)
+        return reader(path, **how)
 
     monkeypatch.setattr(cutting, "open_video", open_noted)
     monkeypatch.setattr(cutting, "WHOLE_BYTES", 0)

@@ -25,6 +25,7 @@ from clipset.features.child import Cutter
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import (
     absolute_names,
+    choose_decoder,
     choose_engines,
     cut_request,
     engine_names,
@@ -39,6 +40,7 @@ from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.torchcodec import DecoderName, find_decoder
 
 RETRIES = 3  # how often a video is begun again after its machine was lost
 KNOCK_SECONDS = 5.0  # how long an address may take to answer
@@ -73,10 +75,12 @@ class Looker:
         backbones: Sequence[str],
         *,
         engines: list[str],
+        decoder: DecoderName,
         device: str,
         threads: int,
         timeout: float,
     ) -> None:
+        self.request = cut_request(manifest, decoder)
         self.manifest, self.device, self.timeout = manifest, device, timeout
         self.backbones, self.wanted, self.threads = backbones, engines, threads
         self.engines: list[Engine] | None = None
@@ -91,7 +95,7 @@ class Looker:
     def look(self, place: int, video: Video) -> Seen:
         """Cut one video and show it to the backbone."""
         if not hasattr(self.local, "cutter"):
-            self.local.cutter = Cutter(cut_request(self.manifest), timeout=self.timeout)
+            self.local.cutter = Cutter(self.request, timeout=self.timeout)
         pieces: list[Seen] = []
         for outcome in self.local.cutter.cut(0, video):
             with self.lock:
@@ -101,6 +105,7 @@ class Looker:
 
     def _open(self) -> list[Engine]:
         if self.engines is None:
+            find_decoder(self.request.decoder)  # every machine must have it
             torch.set_num_threads(self.threads)
             networks = load_again(self.manifest, self.backbones)
             self.engines = open_engines(self.manifest, networks, self.wanted, device=self.device)
@@ -162,8 +167,10 @@ def _fill(
     ray: Any, writer: StoreWriter, catalog: Catalog, config: ExtractConfig, device: str
 ) -> None:
     videos = videos_to_do(writer, catalog)
+    decoder = choose_decoder(writer, config)
     actors, engines = _start_actors(ray, writer, config, device, len(videos))
-    writer.sign(signature(writer.manifest, config, engines))
+    made_by = signature(writer.manifest, config, engines)
+    writer.sign(made_by | {"decoder": decoder})
     names = " and ".join(dict.fromkeys(engines.values()))
     title = f"extracting ({names} on {len(actors)} Ray actors)"
     with bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance:
@@ -186,6 +193,7 @@ def _start_actors(
             writer.manifest,
             absolute_names(config),
             engines=engines,
+            decoder=choose_decoder(writer, config),
             device=device,
             threads=torch.get_num_threads(),
             timeout=config.timeout,

@@ -18,6 +18,7 @@ from clipset.clips.cut import cut_plans
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.errors import BackboneError
 from clipset.videos.decode import VideoInfo, VideoReader, open_video
+from clipset.videos.torchcodec import DecoderName
 
 WHOLE_BYTES = 64 << 20  # up to this, all clips of a video are cut at once
 PIECE_BYTES = 24 << 20  # of a piece, if not
@@ -37,6 +38,7 @@ class CutRequest:
     seed: int
     more: tuple[tuple[int, int], ...] = ()
     random: bool = True  # without, only the regular clips are cut
+    decoder: DecoderName = "pyav"
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -109,7 +111,7 @@ def cut_video(
 
     If they would take too much memory, they come in pieces, each of clips that are next in time.
     """
-    with open_video(path, end=end) as video:
+    with open_video(path, end=end, decoder=request.decoder) as video:
         plans, regular = _plans(video.info, request, video_id)
         pieces = clips_of_pieces(plans[0], request.clip_bytes)
         for piece, clips in enumerate(pieces):
@@ -144,8 +146,11 @@ def _cut_piece(
 ) -> CutVideo:
     """The pixels of some clips; `place` says which of the video's clips they are."""
     info = video.info
-    sizes = [size for _, size in request.shapes]
-    pixels = cut_plans(video, list(zip(plans, sizes, strict=True)))
+    sized = [(plan, size) for plan, (_, size) in zip(plans, request.shapes, strict=True)]
+    decoder = video.decoder
+    pixels = cut_plans(video, sized)
+    if video.decoder != decoder:  # torchcodec gave up on the way: all clips are to be PyAV's
+        pixels = cut_plans(video, sized)
     facts = CutFacts(
         duration=info.duration,
         width=info.width,

@@ -24,6 +24,7 @@ from clipset.features.extract import count_workers, cut_request, open_engines, p
 from clipset.features.ledger import KINDS
 from clipset.features.store import Manifest
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.torchcodec import find_decoder
 
 SAMPLE = 3  # videos that are really cut
 ATTEMPTS = 12  # videos that are tried for that
@@ -54,7 +55,8 @@ def estimate(
     manifest, networks = plan(config, seed)
     wanted = [config.engine] * len(networks)
     engines = open_engines(manifest, networks, wanted, device=device)
-    with closing(Cutter(cut_request(manifest), timeout=config.timeout)) as cutter:
+    request = cut_request(manifest, find_decoder(config.decoder))
+    with closing(Cutter(request, timeout=config.timeout)) as cutter:
         cuts, cut_seconds = _cut_sample(cutter, _spread(catalog.videos))
     counts = [cut.facts.random_clips + cut.facts.regular_clips for cut in cuts]
     clips = float(np.mean(counts)) * len(catalog)

@@ -28,6 +28,7 @@ from clipset.features.store import FeatureStore, Manifest, made_by_key
 from clipset.features.writer import StoreWriter, difference
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.torchcodec import DecoderName, find_decoder
 
 
 def extract(
@@ -43,10 +44,11 @@ def extract(
     manifest, networks = plan(config, seed)
     with StoreWriter(folder, manifest, catalog, retry_failed=config.retry_failed) as writer:
         if writer.todo:
-            chosen = choose_engines(writer, config)
-            with cutting(writer, catalog, config) as outcomes:  # workers start up meanwhile
+            chosen, decoder = choose_engines(writer, config), choose_decoder(writer, config)
+            with cutting(writer, catalog, config, decoder) as outcomes:  # workers start meanwhile
                 engines = open_engines(manifest, networks, chosen, device=device)
-                writer.sign(signature(manifest, config, engine_names(engines)))
+                made_by = signature(manifest, config, engine_names(engines))
+                writer.sign(made_by | {"decoder": decoder})
                 fill_store(writer, catalog, engines, outcomes)
     return FeatureStore(folder)
 
@@ -127,7 +129,7 @@ def signature(manifest: Manifest, config: ExtractConfig, engines: dict[str, str]
     }
 
 
-def cut_request(manifest: Manifest) -> CutRequest:
+def cut_request(manifest: Manifest, decoder: DecoderName = "pyav") -> CutRequest:
     """How the videos of a store are cut; backbones that are fed alike share the pixels."""
     spec = manifest.backbone
     shapes = dict.fromkeys((each.frames, each.size) for each in manifest.backbones)
@@ -138,6 +140,7 @@ def cut_request(manifest: Manifest) -> CutRequest:
         size=spec.size,
         seed=manifest.seed,
         more=tuple(shapes)[1:],
+        decoder=decoder,
     )
 
 
@@ -152,14 +155,24 @@ def choose_engines(writer: StoreWriter, config: ExtractConfig) -> list[str]:
     return chosen
 
 
+def choose_decoder(writer: StoreWriter, config: ExtractConfig) -> DecoderName:
+    """The decoder that began a store also ends it: their colours differ a little."""
+    begun_with = writer.manifest.decoder
+    if begun_with is None:
+        return find_decoder(config.decoder)
+    if config.decoder not in ("auto", begun_with):
+        raise StoreError(f"{writer.folder} was begun with {begun_with}, not {config.decoder}")
+    return find_decoder(begun_with)
+
+
 @contextmanager
 def cutting(
-    writer: StoreWriter, catalog: Catalog, config: ExtractConfig
+    writer: StoreWriter, catalog: Catalog, config: ExtractConfig, decoder: DecoderName
 ) -> Iterator[Iterator[Outcome]]:
     """Workers at the videos that a store still lacks."""
     with cut_videos(
         videos_to_do(writer, catalog),
-        cut_request(writer.manifest),
+        cut_request(writer.manifest, decoder),
         workers=count_workers(config),
         timeout=config.timeout,
     ) as outcomes:

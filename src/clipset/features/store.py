@@ -35,6 +35,7 @@ from clipset.errors import StoreError
 from clipset.features.arrays import has_header, open_found_rows, open_rows
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
 from clipset.videos.catalog import Catalog, read_catalog
+from clipset.videos.torchcodec import DecoderName
 
 FORMAT = 1
 
@@ -81,6 +82,16 @@ class Manifest:
         """By which name a backbone was asked for; for a file of your own, where that was."""
         spec = self.backbones[place]
         return self.made_by.get(made_by_key("backbone", spec, place), spec.name)
+
+    @property
+    def decoder(self) -> DecoderName | None:
+        """What decoded the videos (before this was noted, PyAV); None if it is still open.
+
+        It is open before the first video, and where a merged store has videos of both.
+        """
+        if not self.made_by or "decoders" in self.made_by:
+            return None
+        return "torchcodec" if self.made_by.get("decoder") == "torchcodec" else "pyav"
 
     def columns(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """The files of a kind of clips: name, shape of a row, number type."""

@@ -12,6 +12,7 @@ from clipset.errors import StoreError
 from clipset.features.arrays import open_found_rows
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import (
+    choose_decoder,
     choose_engines,
     count_workers,
     cut_request,
@@ -75,7 +76,7 @@ def _redo(
         bar("repairing", len(videos), "videos") as advance,
         cut_videos(
             videos,
-            cut_request(manifest),
+            cut_request(manifest, choose_decoder(writer, config)),
             workers=count_workers(config),
             timeout=config.timeout,
         ) as outcomes,
@@ -175,7 +176,7 @@ def _refuse_conflicts(writer: StoreWriter, chosen: dict[str, tuple[FeatureStore,
 
 
 def _credits(manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Who made the rows; where stores differ, all of them. Engines are kept apart.
+    """Who made the rows; where stores differ, all of them. Engines and decoders are kept apart.
 
     Of the places where a backbone of your own was, the first is enough: it is the same one.
     """
@@ -183,10 +184,14 @@ def _credits(manifests: Sequence[Manifest]) -> dict[str, str]:
     credits = {}
     for name in names:
         values = dict.fromkeys(m.made_by[name] for m in manifests if name in m.made_by)
+        if name == "decoder":
+            values = dict.fromkeys(m.decoder for m in manifests if m.decoder is not None)
         if name.startswith("backbone"):
             values = dict.fromkeys(list(values)[:1])
-        several = name.startswith("engine") and len(values) > 1  # none of them can go on with it
-        credits[name.replace("engine", "engines", 1) if several else name] = " and ".join(values)
+        what, *rest = name.split(" ", 1)
+        if what in ("engine", "decoder") and len(values) > 1:  # none of them can go on with it
+            name = " ".join([f"{what}s", *rest])
+        credits[name] = " and ".join(values)
     return credits
 
 

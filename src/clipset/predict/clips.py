@@ -29,6 +29,7 @@ from clipset.sets.clips import VideoClips
 from clipset.sets.reading import ModelInput, form_for
 from clipset.videos.catalog import Video
 from clipset.videos.decode import VideoInfo, open_video
+from clipset.videos.torchcodec import DecoderName, find_decoder, import_torchcodec
 
 IMPORTED = "imported"  # what a store of imported features calls its backbone
 
@@ -74,7 +75,11 @@ class ClipReader:
         shapes = list(dict.fromkeys((spec.frames, spec.size) for spec in self.specs))
         (frames, size), *more = shapes
         self.request = replace(
-            cut_request(manifest), frames=frames, size=size, more=tuple(more), random=False
+            cut_request(manifest, _decoder_for(manifest)),
+            frames=frames,
+            size=size,
+            more=tuple(more),
+            random=False,
         )
         self._networks = networks
 
@@ -121,7 +126,8 @@ class ClipReader:
 
     def read_windows(self, video: Video, windows: Sequence[Window]) -> Iterator[VideoClips]:
         """The regular clips of pieces of a video, as if each piece were a video of its own."""
-        with open_video(video.path, end=video.end) as reader:
+        decoder = self.request.decoder
+        with open_video(video.path, end=video.end, decoder=decoder) as reader:
             for window in windows:
                 plans = {
                     shape: plan_window(reader.info, window, replace(self.request, frames=shape[0]))
@@ -156,6 +162,12 @@ class ClipReader:
         return stored
 
 
+def _decoder_for(manifest: Manifest) -> DecoderName:
+    """The decoder of a store if it is here: the other one's colours are almost the same."""
+    kept = manifest.decoder
+    return "torchcodec" if kept == "torchcodec" and import_torchcodec() is not None else "pyav"
+
+
 def plan_window(info: VideoInfo, window: Window, request: CutRequest) -> ClipPlan:
     """The regular clips of a piece of a video: frames of the whole, boxes within the piece."""
     first, last = frames_at(np.array([window.start, window.end]), info.frame_times).tolist()
@@ -185,7 +197,8 @@ def spread_windows(duration: float, window: float, step: float) -> list[Window]:
 def open_backbone(config: ExtractConfig, *, seed: int = 0, device: str = "auto") -> ClipReader:
     """A reader with a backbone by its name, without any run; of several, side by side."""
     manifest, networks = plan(config, seed)
-    made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
+    wanted = {"engine": config.engine, "decoder": find_decoder(config.decoder)}
+    made_by: dict[str, str] = {what: name for what, name in wanted.items() if name != "auto"}
     names = [spec.name for spec in manifest.backbones]
     return ClipReader(
         replace(manifest, made_by=made_by),

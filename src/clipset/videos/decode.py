@@ -15,8 +15,9 @@ from numpy import ndarray
 from clipset.errors import VideoError
 from clipset.videos.decoder import Decoder
 from clipset.videos.file import VideoFile, check_size
-from clipset.videos.picture import Painter, pose_of, scaled_size, square_size
+from clipset.videos.picture import Painter, Pose, pose_of, scaled_size, square_size
 from clipset.videos.scan import Scan, scan_packets
+from clipset.videos.torchcodec import DecoderName, Disagreement, open_torchcodec
 
 Paint = Callable[[int | None], UInt8[ndarray, "H W 3"]]
 """A decoded frame as RGB, scaled down if its shorter side is longer than the number given."""
@@ -38,14 +39,17 @@ class VideoInfo:
     codec: str
 
 
-def open_video(path: Path, *, end: float | None = None, threads: int = 1) -> VideoReader:
+def open_video(
+    path: Path, *, end: float | None = None, threads: int = 1, decoder: DecoderName = "pyav"
+) -> VideoReader:
     """A reader of the frames of `path`; raises VideoError with a short reason if it has none.
 
-    With `end`, the video is over after so many seconds.
+    With `end`, the video is over after so many seconds. A file on which torchcodec disagrees with
+    the scan is read by PyAV, whatever `decoder` says.
     """
     file = VideoFile(path, threads)
     try:
-        return VideoReader(file, scan_packets(file), end)
+        return VideoReader(file, scan_packets(file), end, decoder)
     except BaseException:
         file.close()
         raise
@@ -54,12 +58,20 @@ def open_video(path: Path, *, end: float | None = None, threads: int = 1) -> Vid
 class VideoReader:
     """Frames of one video by number. Close it, or use it in a `with` block."""
 
-    def __init__(self, file: VideoFile, scan: Scan, end: float | None = None) -> None:
+    def __init__(
+        self,
+        file: VideoFile,
+        scan: Scan,
+        end: float | None = None,
+        decoder: DecoderName = "pyav",
+    ) -> None:
         self._decoder = Decoder(file, scan)
         first = self._decoder.first_frame()
         width, height = square_size(first, file.stream)
         check_size(width, height)
         self._pose = pose_of(first)
+        asked = decoder == "torchcodec"
+        self._torchcodec = open_torchcodec(file, scan, first, self._pose) if asked else None
         if self._pose.transposed:
             width, height = height, width
         self._found: set[int] = set()
@@ -73,6 +85,11 @@ class VideoReader:
             expected_frames=file.stream.frames or None,
             codec=file.stream.codec_context.name,
         )
+
+    @property
+    def decoder(self) -> DecoderName:
+        """What decodes; torchcodec gives way to PyAV at the first frame that it gets wrong."""
+        return "pyav" if self._torchcodec is None else "torchcodec"
 
     @property
     def frames_in_file(self) -> int:
@@ -108,17 +125,33 @@ class VideoReader:
     def paintings(self, wanted: Sequence[int]) -> Iterator[tuple[int, Paint]]:
         """`frames`, each one decoded once and painted in as many sizes as one likes."""
         self._check(wanted)
-        painters: dict[tuple[int, int], Painter] = {}
-        for number, frame, found in self._decoder.frames(wanted):
+        painters: dict[tuple[tuple[int, int], Pose], Painter] = {}
+        for number, frame, found, pose in self._decode(wanted):
             (self._found if found else self._missing).add(number)
 
-            def paint(short_side: int | None, frame: VideoFrame = frame) -> UInt8[ndarray, "H W 3"]:
+            def paint(
+                short_side: int | None, frame: VideoFrame = frame, pose: Pose = pose
+            ) -> UInt8[ndarray, "H W 3"]:
                 size = scaled_size(self.info.width, self.info.height, short_side)
-                if size not in painters:
-                    painters[size] = Painter(*size, self._pose)
-                return painters[size].paint(frame)
+                if (size, pose) not in painters:
+                    painters[size, pose] = Painter(*size, pose)
+                return painters[size, pose].paint(frame)
 
             yield number, paint
+
+    def _decode(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame, bool, Pose]]:
+        """Each wanted frame: its number, a frame, whether it is the very one, how to turn it."""
+        done = 0
+        if self._torchcodec is not None:
+            try:
+                for number, frame in self._torchcodec.frames(wanted):
+                    yield number, frame, True, Pose()
+                    done += 1
+                return
+            except Disagreement:
+                self._torchcodec = None
+        for number, frame, found in self._decoder.frames(wanted[done:]):
+            yield number, frame, found, self._pose
 
     def close(self) -> None:
         """Let go of the file."""
