@@ -14,7 +14,7 @@ from clipset.demo.render import render_demo
 from clipset.devices import find_device
 from clipset.errors import ProbeError, RunError
 from clipset.features.config import ExtractConfig
-from clipset.features.extract import extract
+from clipset.features.extract import check_store, extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
@@ -71,9 +71,10 @@ def walk(
     of them, and what follows is done for each in a folder of its own.
     """
     recipe = recipe or Recipe()
-    named = videos.name if isinstance(videos, Catalog) else videos.resolve().stem
+    named, source = _names(videos, recipe)
     chosen = str(find_device(device))
-    run = Run(out, name=named, recipe=to_mapping(recipe), seed=seed, device=chosen)
+    told = to_mapping(recipe)
+    run = Run(out, name=named, recipe=told, seed=seed, device=chosen, source=source)
     with run.step("catalog"):
         parts = read_parts(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
         catalog = join_parts(parts)
@@ -81,8 +82,11 @@ def walk(
         say(describe(catalog))
     with run.step("extract") as step:
         step.skipped = _is_extracted(out / "store", catalog)
-        extract(catalog, out / "store", recipe.extract, seed=seed, device=device)
-        store = open_store(out / "store")
+        if step.skipped and (out / "store").is_symlink():
+            check_store(out / "store", recipe.extract, seed)  # it belongs to somebody else
+        else:
+            extract(catalog, out / "store", recipe.extract, seed=seed, device=device)
+        store = open_store(out / "store", catalog)
     if len(parts) == 1:
         note = _learn(run, store, catalog, recipe, device)
     else:
@@ -140,13 +144,14 @@ def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -
                 recipe=content["recipe"],
                 seed=content["seed"],
                 device=content["device"],
+                source=content["source"],
             )
             write_catalog(part.catalog, within.folder / "catalog.csv")
             store = open_store(run.folder / "store", part.catalog)
             note = _learn(within, store, part.catalog, recipe, device)
             notes += [f"{part.name}: {note}"] if note else []
     found = {part.name: read_results(run.folder / part.name) for part in parts}
-    records = join_records(found, averaged=recipe.data.format != "lvu")
+    records = join_records(found, averaged=recipe.data.averaged)
     with run.step("report"):
         write_json(run.folder / "results.json", records)
         report_parts(run.folder, str(content["name"]), found, records)
@@ -188,6 +193,15 @@ def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "aut
     rendering = time.perf_counter() - began
     summary = walk(catalog, out / "run", DEMO, seed=seed, device=device)
     return replace(summary, seconds={"render": rendering} | summary.seconds)
+
+
+def _names(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
+    """What the data is called, and what was given: a folder's name, or a file in its folder."""
+    if isinstance(videos, Catalog):
+        return recipe.data.name or videos.name, videos.name
+    where = videos.resolve()
+    given = where.name if where.is_dir() else f"{where.parent.name}/{where.name}"
+    return recipe.data.name or where.stem, given
 
 
 def _is_extracted(folder: Path, catalog: Catalog) -> bool:
