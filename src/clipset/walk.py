@@ -30,7 +30,7 @@ from clipset.representation import represent, write_representations
 from clipset.runs import Run, read_run
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
-from clipset.training.pretrain import pretrain, ssl_videos
+from clipset.training.pretrain import is_trained, pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, describe, write_catalog
 from clipset.videos.protocols import Part, join_parts, read_parts
 
@@ -224,7 +224,10 @@ def _pretrain(
         note = "not pre-trained: contrast needs at least two videos"
         say(note)
         return None, note
-    return pretrain(store, out / "model", recipe.pretrain, seed=seed, device=device), ""
+    where = out / "model"
+    if where.is_symlink() and not is_trained(store, where, recipe.pretrain, seed=seed):
+        raise RunError(f"{where} is a link to a model that was trained otherwise; remove the link")
+    return pretrain(store, where, recipe.pretrain, seed=seed, device=device), ""
 
 
 def _probe(
