@@ -144,6 +144,11 @@ def test_one_row_alone_has_the_number_of_the_whole_table(
     assert (alone["value"], alone["interval"]) == (within["value"], within["interval"])
 
 
+def test_tasks_on_the_same_videos_share_one_model(runs: Path) -> None:
+    order, count = (runs / "tasks" / name / "model" for name in ("order", "count"))
+    assert (order / "metrics.jsonl").read_bytes() == (count / "metrics.jsonl").read_bytes()
+
+
 def test_the_page_has_every_table_and_where_it_comes_from(written: Path) -> None:
     text = page(written)
     assert "## Squares, tints.py:make" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,6 +149,7 @@ def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -
             )
             write_catalog(part.catalog, within.folder / "catalog.csv")
             store = open_store(run.folder / "store", part.catalog)
+            _share_model(within, store, [run.folder / other.name for other in parts], recipe)
             note = _learn(within, store, part.catalog, recipe, device)
             notes += [f"{part.name}: {note}"] if note else []
     found = {part.name: read_results(run.folder / part.name) for part in parts}
@@ -156,6 +158,17 @@ def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -
         write_json(run.folder / "results.json", records)
         report_parts(run.folder, str(content["name"]), found, records)
     return "; ".join(notes)
+
+
+def _share_model(run: Run, store: FeatureStore, others: Sequence[Path], recipe: Recipe) -> None:
+    """Tasks on the same videos have the same model, as no label is looked at: train it once."""
+    where, seed = run.folder / "model", int(run.content["seed"])
+    if where.exists():
+        return
+    for other in others:
+        if is_trained(store, other / "model", recipe.pretrain, seed=seed):
+            shutil.copytree(other / "model", where)
+            return
 
 
 def report_run(folder: Path) -> Path:
