@@ -25,8 +25,8 @@ test: setup
 	$(BIN)/python -m pytest -n 2
 
 check: setup
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples results
+	$(BIN)/ruff check src tests benchmarks examples results
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test

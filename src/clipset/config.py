@@ -53,7 +53,9 @@ def settled(value: Any) -> Any:
         fields = dataclasses.fields(value)
         kept = {field.name: getattr(value, field.name) for field in fields}
         for field in fields:
-            if field.metadata.get("added") and kept[field.name] == field.default:
+            factory = field.default_factory
+            usual = field.default if factory is dataclasses.MISSING else factory()
+            if field.metadata.get("added") and kept[field.name] == usual:
                 del kept[field.name]
         return {name: settled(inner) for name, inner in kept.items()}
     if isinstance(value, Mapping):

@@ -18,6 +18,7 @@ from clipset.config import read_json, write_json
 from clipset.errors import RunError
 
 FORMAT = 1
+BEFOREHAND = ("store", "model")  # what may be in a run's folder before its first step
 PACKAGES = ("clipset", "torch", "numpy", "av", "openvino", "scikit-learn", "safetensors")
 
 
@@ -35,13 +36,21 @@ class Run:
     """A folder that belongs to one run; `run.json` is rewritten after every step."""
 
     def __init__(
-        self, folder: Path, *, name: str, recipe: dict[str, Any], seed: int, device: str
+        self,
+        folder: Path,
+        *,
+        name: str,
+        recipe: dict[str, Any],
+        seed: int,
+        device: str,
+        source: str = "",
     ) -> None:
         self.folder = folder
         before = _claim(folder)
         self.content: dict[str, Any] = {
             "format": FORMAT,
             "name": name,
+            "source": source,
             "recipe": recipe,
             "seed": seed,
             "device": device,
@@ -70,13 +79,16 @@ class Run:
 
 
 def _claim(folder: Path) -> dict[str, Any]:
-    """Make the folder, or go on with a run that is there; anything else in it is left alone."""
+    """Make the folder, or go on with a run that is there; anything else in it is left alone.
+
+    A store or a model may lie there beforehand (or a link to one): both are checked when used.
+    """
     marker = folder / "run.json"
     try:
         if marker.is_file():
             return read_run(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if any(path.name not in BEFOREHAND for path in folder.iterdir()):
             raise RunError(f"{folder} holds something that is no clipset run; use another folder")
         write_json(marker, {"format": FORMAT})
     except OSError as error:

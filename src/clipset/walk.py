@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from clipset.demo.render import render_demo
 from clipset.devices import find_device
 from clipset.errors import ProbeError, RunError
 from clipset.features.config import ExtractConfig
-from clipset.features.extract import extract
+from clipset.features.extract import check_store, extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
@@ -30,7 +31,7 @@ from clipset.representation import represent, write_representations
 from clipset.runs import Run, read_run
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
-from clipset.training.pretrain import pretrain, ssl_videos
+from clipset.training.pretrain import is_trained, pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, describe, write_catalog
 from clipset.videos.protocols import Part, join_parts, read_parts
 
@@ -71,9 +72,10 @@ def walk(
     of them, and what follows is done for each in a folder of its own.
     """
     recipe = recipe or Recipe()
-    named = videos.name if isinstance(videos, Catalog) else videos.resolve().stem
+    named, source = _names(videos, recipe)
     chosen = str(find_device(device))
-    run = Run(out, name=named, recipe=to_mapping(recipe), seed=seed, device=chosen)
+    told = to_mapping(recipe)
+    run = Run(out, name=named, recipe=told, seed=seed, device=chosen, source=source)
     with run.step("catalog"):
         parts = read_parts(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
         catalog = join_parts(parts)
@@ -81,8 +83,11 @@ def walk(
         say(describe(catalog))
     with run.step("extract") as step:
         step.skipped = _is_extracted(out / "store", catalog)
-        extract(catalog, out / "store", recipe.extract, seed=seed, device=device)
-        store = open_store(out / "store")
+        if step.skipped and (out / "store").is_symlink():
+            check_store(out / "store", recipe.extract, seed)  # it belongs to somebody else
+        else:
+            extract(catalog, out / "store", recipe.extract, seed=seed, device=device)
+        store = open_store(out / "store", catalog)
     if len(parts) == 1:
         note = _learn(run, store, catalog, recipe, device)
     else:
@@ -140,17 +145,30 @@ def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -
                 recipe=content["recipe"],
                 seed=content["seed"],
                 device=content["device"],
+                source=content["source"],
             )
             write_catalog(part.catalog, within.folder / "catalog.csv")
             store = open_store(run.folder / "store", part.catalog)
+            _share_model(within, store, [run.folder / other.name for other in parts], recipe)
             note = _learn(within, store, part.catalog, recipe, device)
             notes += [f"{part.name}: {note}"] if note else []
     found = {part.name: read_results(run.folder / part.name) for part in parts}
-    records = join_records(found, averaged=recipe.data.format != "lvu")
+    records = join_records(found, averaged=recipe.data.averaged)
     with run.step("report"):
         write_json(run.folder / "results.json", records)
         report_parts(run.folder, str(content["name"]), found, records)
     return "; ".join(notes)
+
+
+def _share_model(run: Run, store: FeatureStore, others: Sequence[Path], recipe: Recipe) -> None:
+    """Tasks on the same videos have the same model, as no label is looked at: train it once."""
+    where, seed = run.folder / "model", int(run.content["seed"])
+    if where.exists():
+        return
+    for other in others:
+        if is_trained(store, other / "model", recipe.pretrain, seed=seed):
+            shutil.copytree(other / "model", where)
+            return
 
 
 def report_run(folder: Path) -> Path:
@@ -190,6 +208,15 @@ def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "aut
     return replace(summary, seconds={"render": rendering} | summary.seconds)
 
 
+def _names(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
+    """What the data is called, and what was given: a folder's name, or a file in its folder."""
+    if isinstance(videos, Catalog):
+        return recipe.data.name or videos.name, videos.name
+    where = videos.resolve()
+    given = where.name if where.is_dir() else f"{where.parent.name}/{where.name}"
+    return recipe.data.name or where.stem, given
+
+
 def _is_extracted(folder: Path, catalog: Catalog) -> bool:
     if not (folder / "ledger.sqlite").is_file():
         return False
@@ -210,7 +237,10 @@ def _pretrain(
         note = "not pre-trained: contrast needs at least two videos"
         say(note)
         return None, note
-    return pretrain(store, out / "model", recipe.pretrain, seed=seed, device=device), ""
+    where = out / "model"
+    if where.is_symlink() and not is_trained(store, where, recipe.pretrain, seed=seed):
+        raise RunError(f"{where} is a link to a model that was trained otherwise; remove the link")
+    return pretrain(store, where, recipe.pretrain, seed=seed, device=device), ""
 
 
 def _probe(

@@ -25,7 +25,7 @@ from clipset.features.cutting import CutRequest
 from clipset.features.looking import look
 from clipset.features.pool import cut_videos
 from clipset.features.store import FeatureStore, Manifest, made_by_key
-from clipset.features.writer import StoreWriter, difference
+from clipset.features.writer import StoreWriter, agree, difference
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.torchcodec import DecoderName, find_decoder
@@ -51,6 +51,11 @@ def extract(
                 writer.sign(made_by | {"decoder": decoder})
                 fill_store(writer, catalog, engines, outcomes)
     return FeatureStore(folder)
+
+
+def check_store(folder: Path, config: ExtractConfig, seed: int) -> None:
+    """Refuse a store that was made in another way; nothing is written."""
+    agree(folder, plan(config, seed)[0])
 
 
 def plan(config: ExtractConfig, seed: int) -> tuple[Manifest, list[nn.Module]]:

@@ -188,13 +188,18 @@ def writing_to(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def agree(folder: Path, manifest: Manifest) -> Manifest:
+    """The manifest of a store that was made in the wanted way; an error if it was not."""
+    found = read_manifest(folder)
+    if replace(found, made_by={}) != manifest:
+        raise StoreError(f"{folder} was made {difference(found, manifest)}; use another folder")
+    return found
+
+
 def _agree_on_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """The folder's own manifest if it was made the same way, else a new one in an empty folder."""
     if (folder / "manifest.json").exists():
-        found = read_manifest(folder)
-        if replace(found, made_by={}) != manifest:
-            raise StoreError(f"{folder} was made {difference(found, manifest)}; use another folder")
-        return found
+        return agree(folder, manifest)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise StoreError(f"{folder} holds something that is no feature store; use another folder")

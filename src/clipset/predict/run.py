@@ -88,7 +88,9 @@ class TrainedRun:
     def __init__(self, folder: Path, *, device: str = "auto", workers: int | None = None) -> None:
         self.folder = folder
         self.content = read_run(folder)
-        self.store: FeatureStore = open_store(folder / "store")
+        listed = folder / "catalog.csv"
+        catalog = read_catalog(listed) if listed.is_file() else None
+        self.store: FeatureStore = open_store(folder / "store", catalog)
         self.device, self.workers = device, workers
 
     @cached_property

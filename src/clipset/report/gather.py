@@ -78,9 +78,9 @@ def gather_content(folder: Path) -> ReportContent:
 def _open_store_of(folder: Path) -> FeatureStore:
     """The run's own store; a part of a run shares that of the whole."""
     above = folder.absolute().parent / "store"
-    if not (folder / "store").exists() and above.is_dir():
-        return open_store(above, read_catalog(folder / "catalog.csv"))
-    return open_store(folder / "store")
+    own, listed = folder / "store", folder / "catalog.csv"
+    where = above if not own.exists() and above.is_dir() else own
+    return open_store(where, read_catalog(listed) if listed.is_file() else None)
 
 
 def _subtitle(run: dict[str, Any], store: FeatureStore) -> str:

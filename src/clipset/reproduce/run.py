@@ -170,6 +170,8 @@ def _dataset(recipe: Recipe, order: Order) -> str:
     if recipe.data.format in ("ucf101", "hmdb51"):
         return dataset_title(recipe.data.format)
     path = (order.data or order.store or Path()).resolve()
+    if recipe.data.name:
+        return recipe.data.name
     return path.parent.name if path.name == "store" else path.stem
 
 

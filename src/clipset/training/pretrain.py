@@ -67,6 +67,13 @@ def pretrain(
         return run.trained.to("cpu").eval()
 
 
+def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int) -> bool:
+    """Whether a folder holds the very model that `pretrain` would make."""
+    config = with_dims(config, store)
+    videos = ssl_videos(store, config.ssl_split)
+    return _is_trained(folder, _card(store, videos, config, seed))
+
+
 def with_dims(config: PretrainConfig, store: FeatureStore) -> PretrainConfig:
     """The same settings with the widths of the store's features, where several form one set."""
     model = config.model

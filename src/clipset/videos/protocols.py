@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from clipset.config import near_names
+from clipset.config import ADDED, near_names
 from clipset.errors import CatalogError
 from clipset.videos.catalog import Catalog, Video, read_catalog
 from clipset.videos.datasets import Dataset, read_dataset, read_videos
 from clipset.videos.folders import read_folder
 from clipset.videos.lvu import CLASSIFICATION, REGRESSION, TASKS, read_lvu
 from clipset.videos.official import FOLDS
-from clipset.videos.splits import assign_splits
+from clipset.videos.splits import assign_splits, hold_out_groups
+from clipset.videos.tables import SUFFIXES
 
 MARKERS: dict[str, str] = {  # a file that only the folder with a dataset's official lists has
     "ucf101": "trainlist01.txt",
@@ -37,17 +38,36 @@ class DataConfig:
     split: Literal[1, 2, 3, "all"] = 1
     """UCF101 and HMDB51: which official split; all: each of them, and the mean"""
     task: str = "all"
-    """LVU: a task, or all, classification, regression"""
+    """LVU: a task, or all, classification, regression; elsewhere one of `tasks`, or all"""
     judge: Literal["auto", "test", "val"] = "auto"
     """the split that scores are from (auto: test where it has labels, else val)"""
     lists: str = ""
     """where in the dataset's folder its lists are (looked for if not given)"""
+    name: str = field(default="", metadata=ADDED)
+    """what the data is called in reports and tables (the file's or folder's name if not given)"""
+    columns: dict[str, str] = field(default_factory=dict, metadata=ADDED)
+    """tables: which column holds what, such as {label = "topic"}, where names are not the usual"""
+    tasks: dict[str, dict[str, str]] = field(default_factory=dict, metadata=ADDED)
+    """tables: several problems on the same videos, each with its columns ({label = "order"})"""
+    validation_groups: tuple[str, ...] = field(default=(), metadata=ADDED)
+    """groups of the train split that become the split val, to make choices or to be judged on"""
 
     def __post_init__(self) -> None:
-        if self.task not in (*TASK_GROUPS, *TASKS):
-            raise CatalogError(
-                f"LVU has no task {self.task!r}; {near_names(self.task, (*TASK_GROUPS, *TASKS))}"
-            )
+        known = ("all", *self.tasks) if self.tasks else (*TASK_GROUPS, *TASKS)
+        if self.task not in known:
+            whose = "data.tasks" if self.tasks else "LVU"
+            raise CatalogError(f"{whose} has no task {self.task!r}; {near_names(self.task, known)}")
+        for name, columns in self.tasks.items():
+            if not name.isidentifier() or not {"label", "target"} & set(columns):
+                raise CatalogError(
+                    f"a task has a plain name and names the column of its label or target, "
+                    f"got {name!r} with {columns}"
+                )
+
+    @property
+    def averaged(self) -> bool:
+        """Whether several parts are repetitions of one problem, of which the mean is taken."""
+        return self.format != "lvu" and not self.tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +83,21 @@ def read_parts(
 ) -> tuple[Part, ...]:
     """The problems that a dataset poses; all of them are about the same videos."""
     if isinstance(source, Catalog):
+        _refuse_columns(config, f"the catalog {source.name!r}")
         parts = [Part(catalog=source)]
     elif config.format in get_args(Dataset):
         parts = _read_official(source, config)
     else:
-        parts = [Part(catalog=_read_plain(source, config.format))]
+        parts = _read_plain(source, config)
     return tuple(
         replace(
             part,
             catalog=_judged_on(
-                assign_splits(part.catalog, test_fraction=test_fraction, seed=seed), config.judge
+                hold_out_groups(
+                    assign_splits(part.catalog, test_fraction=test_fraction, seed=seed),
+                    config.validation_groups,
+                ),
+                config.judge,
             ),
         )
         for part in parts
@@ -97,14 +122,36 @@ def join_parts(parts: Sequence[Part]) -> Catalog:
     return Catalog(name=_shared_name(parts), videos=tuple(videos.values()))
 
 
-def _read_plain(source: Path, format: str) -> Catalog:
-    if format == "folder" and source.is_dir():
-        return read_folder(source)
-    if format == "table" and source.is_file():
-        return read_catalog(source)
-    if format in ("folder", "table"):
+def _read_plain(source: Path, config: DataConfig) -> list[Part]:
+    format = config.format
+    if format in ("folder", "table") and not (source.is_dir, source.is_file)[format == "table"]():
         raise CatalogError(f"{source} is no {format}; data.format says that it is one")
-    return read_videos(source)
+    if source.is_file() and (format == "table" or source.suffix.lower() in SUFFIXES):
+        return _read_columns(source, config)
+    _refuse_columns(config, str(source))
+    return [Part(catalog=read_folder(source) if format == "folder" else read_videos(source))]
+
+
+def _read_columns(table: Path, config: DataConfig) -> list[Part]:
+    """The problem of a table's columns, or several that share its videos."""
+    if not config.tasks:
+        return [Part(catalog=read_catalog(table, columns=config.columns))]
+    tasks = config.tasks if config.task == "all" else {config.task: config.tasks[config.task]}
+    parts = []
+    for name, columns in tasks.items():
+        found = read_catalog(table, name=f"{table.stem}-{name}", columns=config.columns | columns)
+        other = {"label": None} if "label" not in columns else {"target": None}
+        asked = found.only(replace(video, **other) for video in found)  # type: ignore[arg-type]
+        parts.append(Part(name=name if len(tasks) > 1 else "", catalog=asked))
+    return parts
+
+
+def _refuse_columns(config: DataConfig, what: str) -> None:
+    if config.columns or config.tasks:
+        raise CatalogError(
+            f"data.columns and data.tasks name columns of a table, and {what} is none; "
+            f"give a file that ends in {', '.join(SUFFIXES)}"
+        )
 
 
 def _read_official(folder: Path, config: DataConfig) -> list[Part]:

@@ -31,6 +31,21 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
     )
 
 
+def hold_out_groups(catalog: Catalog, groups: Sequence[str]) -> Catalog:
+    """The videos of the train split that belong to some groups become the split `val`."""
+    there = {video.group for video in catalog if video.split == "train" and video.group is not None}
+    for group in groups:
+        if group not in there:
+            known = ", ".join(sorted(there)) or "none"
+            raise CatalogError(f"no training video is of the group {group!r}; there are: {known}")
+    if there and there == set(groups):
+        raise CatalogError(f"nothing is left to learn from without the groups {', '.join(groups)}")
+    return catalog.only(
+        replace(video, split="val") if video.split == "train" and video.group in groups else video
+        for video in catalog
+    )
+
+
 def keep_fraction(
     catalog: Catalog,
     fraction: float,

@@ -1,0 +1,124 @@
+"""What results/*.json hold: finished runs and tables, without anything of the machine's paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from clipset.config import build, read_json, to_mapping, write_json
+
+HERE = Path(__file__).resolve().parent
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartResult:
+    """One problem of a run: its rows and whether they really differ."""
+
+    name: str = ""
+    counts: dict[str, int]
+    """videos, classes, failed, and the videos of each split"""
+    split: str
+    """the split that was judged"""
+    rows: list[dict[str, Any]]
+    comparisons: list[dict[str, Any]]
+    training_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """One place of a table of the paper on our data."""
+
+    row: str
+    column: str
+    part: str = ""
+    record: dict[str, Any]
+    seconds: float
+    date: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finished run or table, and what is needed to make it again."""
+
+    kind: Literal["run", "table"]
+    dataset: str
+    source: str
+    backbone: str
+    preset: str
+    low_shot: float | None = None
+    command: str
+    recipe_file: str
+    recipe_text: str
+    recipe: dict[str, Any]
+    fingerprint: str
+    changes: list[str]
+    validation: str
+    """what rates and epochs were chosen on"""
+    seeds: list[int]
+    date: str
+    commit: str
+    clipset: str
+    machine: dict[str, str]
+    parts: list[PartResult] = field(default_factory=list)
+    table: str = ""
+    title: str = ""
+    table_rows: list[str] = field(default_factory=list)
+    cells: list[CellResult] = field(default_factory=list)
+    paper: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def variant(self) -> str:
+        """How the model was trained: the preset, and what else was set."""
+        own = [change for change in self.changes if not change.startswith(NOT_TRAINING)]
+        return ", ".join([self.preset, *own])
+
+    @property
+    def split(self) -> str:
+        """The splits that were judged."""
+        judged = {part.split for part in self.parts}
+        judged |= {str(cell.record["split"]) for cell in self.cells}
+        return ", ".join(sorted(judged))
+
+
+NOT_TRAINING = ("pretrain.preset=", "probe.low_shot=", "probe.rows=", "probe.seeds=", "data.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """The same row of two runs, on the same videos."""
+
+    of: int
+    against: int
+    part: str
+    features: str
+    probe: str
+    metric: str
+    difference: float
+    interval: tuple[float, float]
+    p: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFile:
+    """Results that belong together, and how the first run compares with each other one."""
+
+    format: int = FORMAT
+    name: str
+    results: list[Result]
+    between: list[Between] = field(default_factory=list)
+
+
+def write_result_file(content: ResultFile, folder: Path = HERE) -> Path:
+    """Write `NAME.json`."""
+    path = folder / f"{content.name}.json"
+    write_json(path, to_mapping(content))
+    return path
+
+
+def read_result_files(folder: Path = HERE) -> list[ResultFile]:
+    """All files of a folder, in the order of their names."""
+    paths = sorted(folder.glob("*.json"))
+    return [build(ResultFile, read_json(path), path.name) for path in paths]

@@ -1,0 +1,185 @@
+"""Results as tables in markdown, each with where its numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from records import Between, PartResult, Result, ResultFile
+
+from clipset.report.parts import SHARES, write_interval, write_score
+from clipset.report.wording import figure, row_name, row_order
+
+Row = tuple[str, str]
+CLAIMS: tuple[tuple[Row, Row], ...] = (
+    (("scale", "finetune"), ("backbone", "transformer")),
+    (("scale", "linear"), ("backbone", "linear")),
+    (("scale", "knn"), ("backbone", "knn")),
+    (("scale", "finetune"), ("backbone", "ordered")),
+)
+MODEL_ROWS: tuple[Row, ...] = (("scale", "knn"), ("scale", "linear"), ("scale", "finetune"))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    lines = [_line(header), _line(["---"] * len(header)), *(_line(row) for row in rows)]
+    return [*lines, ""]
+
+
+def _line(words: Sequence[str]) -> str:
+    return f"| {' | '.join(word.replace('|', '∣') for word in words)} |"
+
+
+def origin(result: Result, what: str = "") -> list[str]:
+    """One line that says how a column was made."""
+    machine = f"{result.machine.get('cores', '?')} cores, {result.machine.get('processor', '?')}"
+    seeds = ", ".join(map(str, result.seeds))
+    return [
+        f"{what + ': ' if what else ''}[{result.recipe_file}](../{result.recipe_file}) "
+        f"({result.fingerprint}), commit {result.commit}, seeds {seeds}, {machine}, "
+        f"{result.date[:10]}: `{result.command}`",
+        "",
+    ]
+
+
+def score(record: dict[str, Any] | None) -> str:
+    """A score with its interval, or a dash."""
+    return "–" if record is None else f"{write_score(record)} {write_interval(record)}".strip()
+
+
+def find_row(part: PartResult, row: Row) -> dict[str, Any] | None:
+    """The record of a row."""
+    found = (each for each in part.rows if (each["features"], each["probe"]) == row)
+    return next(found, None)
+
+
+def scores(columns: Sequence[tuple[str, PartResult]]) -> list[str]:
+    """All rows that any column has, in the paper's order."""
+    rows = {(each["features"], each["probe"]) for _, part in columns for each in part.rows}
+    ordered = sorted(rows, key=lambda row: (row_order(*row), row))
+    told = [
+        [row_name(*row), *(score(find_row(part, row)) for _, part in columns)] for row in ordered
+    ]
+    return table(["", *(title for title, _ in columns)], told)
+
+
+def claims(columns: Sequence[tuple[str, PartResult]]) -> list[str]:
+    """The differences that the method claims, on the same videos."""
+    told = [
+        [
+            f"{row_name(*row)} − {row_name(*other)}",
+            *(difference(find_claim(part, row, other)) for _, part in columns),
+        ]
+        for row, other in CLAIMS
+    ]
+    return table(["paired difference", *(title for title, _ in columns)], told)
+
+
+def find_claim(part: PartResult, row: Row, other: Row) -> dict[str, Any] | None:
+    """The comparison of two rows."""
+    for each in part.comparisons:
+        against = (each["against_features"], each["against_probe"])
+        if (each["features"], each["probe"]) == row and against == other:
+            return each
+    return None
+
+
+def difference(found: dict[str, Any] | None) -> str:
+    """A difference with its interval and p; shares in points of a hundred."""
+    if found is None:
+        return "–"
+    value, low, high = (
+        f"{100 * number:+.1f}" if found["metric"] in SHARES else _signed(number)
+        for number in (found["difference"], *found["interval"])
+    )
+    p = "p < 0.001" if found["p"] < 0.001 else f"p = {found['p']:.3f}"
+    return f"{value} ({low} to {high}), {p}".replace("-", "−")
+
+
+def _signed(number: float) -> str:
+    return f"{'−' if number < 0 else '+'}{figure(abs(number))}"
+
+
+def variants(results: Sequence[Result]) -> list[str]:
+    """Trainings side by side: what they cost, and what the rows that depend on them score."""
+    named = [(result.variant, result.parts[0]) for result in results]
+    seconds = [
+        "–" if part.training_seconds is None else f"{part.training_seconds:,.0f}"
+        for _, part in named
+    ]
+    rows = [
+        [row_name(*row), *(score(find_row(part, row)) for _, part in named)] for row in MODEL_ROWS
+    ]
+    header = ["", *(name for name, _ in named)]
+    return table(header, [["training, seconds", *seconds], *rows])
+
+
+def between(file: ResultFile, chosen: Sequence[Result]) -> list[str]:
+    """How the runs of a file compare with its first one."""
+    pairs: dict[tuple[int, int, str], list[Between]] = {}
+    for each in file.between:
+        if file.results[each.of] in chosen and file.results[each.against] in chosen:
+            pairs.setdefault((each.of, each.against, each.part), []).append(each)
+    told = []
+    for (one, two, part), found in pairs.items():
+        share = labels(file.results[one])
+        name = f"{file.results[one].variant} − {file.results[two].variant}, {part or share}"
+        by_row = {(each.features, each.probe): each for each in found}
+        told.append([name, *(_between(by_row.get(row)) for row in MODEL_ROWS)])
+    header = ["paired difference", *(row_name(*row) for row in MODEL_ROWS)]
+    return table(header, told) if told else []
+
+
+def _between(each: Between | None) -> str:
+    if each is None:
+        return "–"
+    return difference(
+        {"metric": each.metric, "difference": each.difference, "interval": each.interval}
+        | {"p": each.p}
+    )
+
+
+def labels(result: Result) -> str:
+    """How many labels the probes saw, in words."""
+    if result.low_shot is None:
+        return "all labels"
+    return f"{100 * result.low_shot:g} % of the labels"
+
+
+def ablation(result: Result) -> list[str]:
+    """A table of the paper on our data, next to the paper's numbers."""
+    ours = list(dict.fromkeys(cell.column for cell in result.cells))
+    theirs = list(dict.fromkeys(column for _, column, _ in result.paper))
+    printed = {(row, column): text for row, column, text in result.paper}
+    rows = []
+    for row in result.table_rows:
+        found = {cell.column: cell for cell in result.cells if cell.row == row}
+        cells = [found.get(column) for column in ours]
+        rows.append(
+            [
+                row,
+                *(score(None if cell is None else cell.record) for cell in cells),
+                *(printed.get((row, column), "–") for column in theirs),
+            ]
+        )
+    return table(["", *ours, *(f"paper: {column}" for column in theirs)], rows)
+
+
+def tried(results: Sequence[Result]) -> list[str]:
+    """Runs that were judged on validation videos: what was changed, and what came of it."""
+    rows = []
+    shown: tuple[Row, ...] = (*MODEL_ROWS, ("backbone", "transformer"), ("backbone", "ordered"))
+    for result in results:
+        for part in result.parts:
+            where = ", ".join(filter(None, [result.dataset, result.backbone, part.name]))
+            seconds = part.training_seconds
+            rows.append(
+                [
+                    where,
+                    f"{result.variant}, {labels(result)}",
+                    "–" if seconds is None else f"{seconds:,.0f}",
+                    *(score(find_row(part, row)) for row in shown),
+                ]
+            )
+    header = ["data", "training", "seconds", *(row_name(*row) for row in shown)]
+    return table(header, rows)

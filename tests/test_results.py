@@ -1,0 +1,185 @@
+"""A number goes from `clipset run` to docs/results.md without hands."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.conftest import write_video
+from tests.miniatures import TINY, run, write_backbone
+
+from clipset.config import build
+from clipset.errors import ClipsetError
+from clipset.recipe import Recipe, read_recipe
+
+ROOT = Path(__file__).parents[1]
+ROWS = ("knn", "scale_knn", "linear", "scale_linear", "transformer", "finetune", "ordered")
+NAMED = "--set=data.name=Squares"
+SHORT = "--set=pretrain.min_steps=1"
+HELD_OUT = ('--set=data.validation_groups=["p2"]', "--set=data.judge=val")
+
+
+def rows(*names: str) -> str:
+    return f"--set=probe.rows={json.dumps(names)}"
+
+
+def load(name: str) -> ModuleType:
+    """One of the scripts in results/."""
+    sys.path.insert(0, str(ROOT / "results"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "results"))
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve videos of four persons with a label, another one and a number; one is tested."""
+    folder = tmp_path_factory.mktemp("squares")
+    lines = ["path,label,split,group,order,count"]
+    for number in range(12):
+        colour, person = number % 2, number // 3
+        write_video(folder / f"{number}.mp4", seed=number, seconds=0.5, colour=colour)
+        split = "test" if person == 3 else "train"
+        lines.append(f"{number}.mp4,c{colour},{split},p{person},{number // 3 % 2},{number}")
+    for number in (3, 9):  # both orders are learned and tested
+        lines[number + 1] = lines[number + 1].rsplit(",", 2)[0] + f",0,{number}"
+    path = folder / "labels.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four runs on one store, a run with two tasks, and a table of the paper."""
+    folder = tmp_path_factory.mktemp("runs")
+    backbone = f"--set=extract.backbone={write_backbone(folder)}"
+
+    def walk(name: str, *words: str, links: tuple[str, ...] = ("store",)) -> None:
+        (folder / name).mkdir()
+        for link in links:
+            (folder / name / link).symlink_to(folder / "full" / link)
+        given = (*TINY, SHORT, backbone, NAMED, *words, "--quiet")
+        assert run("run", labels, "--out", folder / name, *given) == 0
+
+    walk("full", rows(*ROWS), links=())
+    walk("few", rows(*ROWS), "--set=probe.low_shot=0.5", links=("store", "model"))
+    walk("paper", rows(*ROWS), "--set=pretrain.preset=paper")
+    walk("tried", rows("scale_knn"), *HELD_OUT)
+    tasks = 'data.tasks={order = {label = "order"}, count = {target = "count"}}'
+    walk("tasks", rows("knn", "scale_knn"), f"--set={tasks}")
+    words = ("--store", folder / "full" / "store", "--out", folder / "losses", NAMED, *HELD_OUT)
+    quick = [word for word in TINY if "extract" not in word]
+    assert run("reproduce", "ablation-losses", *words, *quick, "--quiet") == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of result files."""
+    out, collect = tmp_path_factory.mktemp("results"), load("collect").collect
+    collect([runs / "full", runs / "few", runs / "paper"], "squares", out)
+    for name in ("tried", "tasks", "losses"):
+        collect([runs / name], name, out)
+    return out
+
+
+def page(written: Path) -> str:
+    return str(load("write").render(load("records").read_result_files(written), ["## A note\n"]))
+
+
+def test_the_page_of_results_is_what_the_script_writes() -> None:
+    files, notes = load("records").read_result_files(), load("write").read_notes()
+    assert (ROOT / "docs" / "results.md").read_text("utf-8") == load("write").render(files, notes)
+
+
+def test_result_files_name_no_place_on_one_machine(written: Path) -> None:
+    for path in (*written.glob("*.json"), *(ROOT / "results").glob("*.json")):
+        text = path.read_text("utf-8")
+        assert not re.findall(r"(?<![\w~.:])/(?:home|Users|root|tmp|opt|work)/", text)
+        assert str(written.parent) not in text
+
+
+def test_a_result_says_all_that_a_number_depends_on(written: Path) -> None:
+    file = json.loads((written / "squares.json").read_text())
+    full, few, paper = file["results"]
+    assert (full["dataset"], full["backbone"]) == ("Squares", "tints.py:make")
+    assert (full["preset"], paper["preset"]) == ("recommended", "paper")
+    assert (full["low_shot"], few["low_shot"]) == (None, 0.5)
+    [part] = full["parts"]
+    assert part["counts"] == {"videos": 12, "classes": 2, "train": 9, "test": 3, "failed": 0}
+    assert part["training_seconds"] > 0
+    assert full["source"].endswith("/labels.csv")
+    assert full["recipe_text"] == (ROOT / full["recipe_file"]).read_text("utf-8")
+    for record in part["rows"]:
+        assert {"value", "interval", "seeds", "selected_on", "split"} <= set(record)
+    assert {"processor", "cores", "torch"} <= set(full["machine"])
+    assert {(each["of"], each["against"]) for each in file["between"]} == {(0, 2)}
+
+
+def test_the_command_of_a_result_gives_the_recipe_of_its_run(written: Path) -> None:
+    for path in written.glob("*.json"):
+        for result in json.loads(path.read_text())["results"]:
+            if result["kind"] == "run":
+                told = read_recipe(ROOT / result["recipe_file"], result["changes"])
+                assert told == build(Recipe, result["recipe"], path.name)
+                for change in result["changes"]:
+                    assert change.split("=")[0] in result["command"]
+
+
+def test_one_row_alone_has_the_number_of_the_whole_table(
+    labels: Path, runs: Path, tmp_path: Path
+) -> None:
+    for name in ("store", "model"):
+        (tmp_path / name).symlink_to(runs / "full" / name)
+    backbone = f"--set=extract.backbone={runs / 'tints.py'}:make"
+    given = (*TINY, SHORT, backbone, NAMED, rows("finetune"), "--quiet")
+    assert run("run", labels, "--out", tmp_path, *given) == 0
+    [alone] = json.loads((tmp_path / "results.json").read_text())
+    table = json.loads((runs / "full" / "results.json").read_text())
+    [within] = [each for each in table if each["probe"] == "finetune"]
+    assert (alone["value"], alone["interval"]) == (within["value"], within["interval"])
+
+
+def test_tasks_on_the_same_videos_share_one_model(runs: Path) -> None:
+    order, count = (runs / "tasks" / name / "model" for name in ("order", "count"))
+    assert (order / "metrics.jsonl").read_bytes() == (count / "metrics.jsonl").read_bytes()
+
+
+def test_the_page_has_every_table_and_where_it_comes_from(written: Path) -> None:
+    text = page(written)
+    assert "## Squares, tints.py:make" in text
+    assert "|  | all labels | 50 % of the labels |" in text
+    for words in (
+        "| SCALE fine-tuned − Transformer |",
+        "| SCALE linear − Linear |",
+        "| SCALE k-NN − k-NN |",
+        "| SCALE fine-tuned − Clips in order |",
+        "### Trainings side by side",
+        "| training, seconds |",
+        "| order | count (squared error) |",
+        "### Loss functions: Squares",
+        "## Tried on validation videos",
+        "## A note",
+    ):
+        assert words in text, words
+    assert len(re.findall(r"^\| recommended.* − paper", text, re.M)) == 1
+    commands = re.findall(r"seeds [\d, ]+ cores.*?`clipset (run|reproduce) ", text)
+    assert commands.count("reproduce") == 1
+    assert commands.count("run") >= 5
+
+
+def test_validation_runs_never_stand_in_a_table_of_test_scores(written: Path) -> None:
+    before, after = page(written).split("## Tried on validation videos")
+    assert "runs/tried" not in before
+    assert "runs/tried" in after
+    assert "Judged on val." in before.split("### Loss functions")[1]
+
+
+def test_a_run_without_an_end_is_refused(tmp_path: Path, runs: Path) -> None:
+    (tmp_path / "run.json").write_text((runs / "full" / "run.json").read_text())
+    with pytest.raises(ClipsetError, match=r"no results\.json"):
+        load("collect").collect([tmp_path], "none", tmp_path)
