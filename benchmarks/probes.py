@@ -76,7 +76,8 @@ def made_up_problem(scale: float, seed: int) -> Problem:
 
 def train_alone(
     data: HeadInputs, setting: HeadSetting, config: FitConfig, learn: Tensor, check: Tensor,
-    statistics: tuple[Tensor, Tensor], *, epochs: int, seed: int, encoder: SetEncoder | None = None, clips: VideoClips | None = None,
+    statistics: tuple[Tensor, Tensor], *, epochs: int, seed: int,
+    encoder: SetEncoder | None = None, clips: VideoClips | None = None,
 ) -> Tensor:  # fmt: skip
     """The plain way for one point of the grid: what it says of the videos set aside, at the end.
 

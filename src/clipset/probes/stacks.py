@@ -192,7 +192,7 @@ def slopes(answers: Float[Tensor, "*A C"], wanted: Tensor, share: float) -> Floa
     """How a share of the cross-entropy (or squared error) of each answer grows with it."""
     if wanted.is_floating_point():
         return (answers - wanted[..., None]).mul_(2.0 * share)
-    found = F.threshold_(answers.softmax(dim=-1), NOTHING, 0.0)
+    found = torch.threshold_(answers.softmax(dim=-1), NOTHING, 0.0)
     found.view(-1, found.shape[-1])[torch.arange(wanted.numel()), wanted.flatten()] -= 1.0
     return found.mul_(share)
 
