@@ -231,6 +231,14 @@ class HeadGrid:
         order = torch.cat(places).argsort()
         return {number: torch.cat(parts)[order] for number, parts in found.items()}
 
+    def only_head(self) -> Weights:
+        """The weights of the one head that is left, with the norm before it."""
+        group = self.groups[0]
+        plain = torch.zeros_like(self.mean), torch.ones_like(self.std)
+        mean, std = (self.mean, self.std) if group.norm else plain
+        weights = {name: value[0].clone() for name, value in group.stack.weights.items()}
+        return {"mean": mean, "std": std, **weights}
+
     def _normed(self, rows: Float[Tensor, "B K R"]) -> Float[Tensor, "B K R"]:
         """Batch norm without affine; a single row is normed by all training videos."""
         if rows.shape[:2].numel() < 2:
