@@ -19,14 +19,23 @@ from clipset.features.extract import check_store, extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
+from clipset.probes.pooling import compare_parts, pool_intervals
 from clipset.probes.problem import pose_problem
+from clipset.probes.results import read_predictions
 from clipset.probes.suite import run_suite
 from clipset.progress import bar, say
 from clipset.recipe import Recipe
 from clipset.report.gather import gather_content
 from clipset.report.page import write_report
-from clipset.report.parts import MEAN, join_records, scores_page
+from clipset.report.parts import (
+    MEAN,
+    join_records,
+    scores_page,
+    with_intervals,
+    write_comparisons,
+)
 from clipset.report.table import write_table_page
+from clipset.report.trust import read_list
 from clipset.representation import represent, write_representations
 from clipset.runs import Run, read_run
 from clipset.training.checkpoint import read_card
@@ -98,7 +107,7 @@ def walk(
         videos=len(store),
         failed=len(store.failed),
         records=read_results(out),
-        comparisons=read_json(out / "comparisons.json") if len(parts) == 1 else [],
+        comparisons=read_json(out / "comparisons.json"),
         seconds={step.name: step.seconds for step in run.steps.values()},
         note=note,
     )
@@ -153,9 +162,15 @@ def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -
             note = _learn(within, store, part.catalog, recipe, device)
             notes += [f"{part.name}: {note}"] if note else []
     found = {part.name: read_results(run.folder / part.name) for part in parts}
-    records = join_records(found, averaged=recipe.data.averaged)
+    averaged = recipe.data.averaged
+    records, comparisons = join_records(found, averaged=averaged), []
+    if averaged and records:
+        said = [read_predictions(run.folder / name / "predictions.safetensors") for name in found]
+        records = with_intervals(records, pool_intervals(said, seed=content["seed"]))
+        comparisons = to_mapping(compare_parts(said, seed=content["seed"]))
     with run.step("report"):
         write_json(run.folder / "results.json", records)
+        write_json(run.folder / "comparisons.json", comparisons)
         report_parts(run.folder, str(content["name"]), found, records)
     return "; ".join(notes)
 
@@ -194,8 +209,9 @@ def report_parts(
     """Write the page of a run with several parts, with a link to the page of each."""
     means = [record for record in joined if record.get("part") == MEAN]
     page = scores_page(name, {**parts, **({MEAN: means} if means else {})})
+    notes = write_comparisons(read_list(folder / "comparisons.json"))
     links = [(f"{part}: report", f"{part}/report.html") for part in parts]
-    write_table_page(replace(page, links=links), folder / "report.html")
+    write_table_page(replace(page, links=links, notes=notes), folder / "report.html")
 
 
 def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> WalkSummary:

@@ -34,7 +34,7 @@ def place(
 
 def test_the_commands_of_the_guide_run(place: Path) -> None:
     commands = [line for block in blocks("sh") for line in block.splitlines() if line]
-    assert len(commands) == 6
+    assert len(commands) == 7
     for line in commands:
         words = shlex.split(line, comments=True)
         assert words[0] == "clipset"

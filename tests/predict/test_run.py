@@ -17,9 +17,14 @@ from tests.conftest import SMALL, write_video
 import clipset
 from clipset.errors import ClipError, ModelError, ProbeError, RunError
 from clipset.predict.clips import open_backbone, spread_windows
+from clipset.predict.head import load_head
 from clipset.predict.run import TrainedRun, embed_videos, load_run
 from clipset.predict.sources import list_new_videos
+from clipset.probes.config import ProbeConfig, RowName
+from clipset.probes.networks import SetProbe
+from clipset.probes.suite import ROW_OF
 from clipset.representation import read_representations, represent
+from clipset.sets.reading import reader_for
 from clipset.videos.catalog import read_catalog, write_catalog
 
 COLOURS = ("red", "green", "blue")
@@ -144,12 +149,82 @@ def test_the_classifier_is_chosen_on_training_videos_only(trained: TrainedRun) -
     card = trained.head.card
     train = trained.catalog.split("train")
     assert card.videos == len(train) == 18
-    assert card.selected_on == "4 of 18 training videos"
+    assert card.selected_on == "4 of 18 training videos (stratified)"
     rows = {(trial.features, trial.probe): trial for trial in card.trials}
-    assert len(rows) == 5
+    assert list(rows) == [ROW_OF[name] for name in ProbeConfig().rows]
     best = max(rows.values(), key=lambda trial: trial.score)
     assert (card.features, card.probe) == (best.features, best.probe)
     assert card.calibration_error is not None
+    assert card.why == f"the best of 8 rows, {best.right:.1%} right on {card.selected_on}"
+
+
+@pytest.mark.parametrize("row", ROW_OF)
+def test_every_row_of_the_table_can_be_the_classifier(
+    run_folder: Path, trained: TrainedRun, row: RowName, tmp_path: Path
+) -> None:
+    """And a kept one answers as the fitted one did."""
+    videos = list(range(6))
+    clips = reader_for(trained.store, trained.shape)("regular", np.array(videos))
+    copied = tmp_path / "run"
+    shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
+    fitted = load_run(copied, workers=0, row=row).head
+    assert (fitted.card.features, fitted.card.probe) == ROW_OF[row]
+    assert fitted.card.why.startswith("the row that was asked for, ")
+    kept = load_head(copied / f"head-{row}", fitted.card.fingerprint)
+    assert kept is not None
+    assert kept.card == fitted.card
+    found = fitted.predict(clips)
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(6))
+    torch.testing.assert_close(kept.predict(clips), found, atol=1e-6, rtol=0)
+
+
+def test_a_transformer_that_classifies_by_the_set_token_alone_is_kept_as_such(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
+    content = json.loads((copied / "run.json").read_text())
+    content["recipe"]["probe"]["fit"]["set_only"] = True
+    (copied / "run.json").write_text(json.dumps(content))
+    head = load_run(copied, workers=0, row="finetune").head
+    assert isinstance(head.network, SetProbe)
+    assert head.network.set_only
+    kept = load_head(copied / "head-finetune", head.card.fingerprint)
+    assert kept is not None
+    assert isinstance(kept.network, SetProbe)
+    assert kept.network.set_only
+
+
+def test_the_split_for_choices_chooses_and_calibrates_where_there_is_one(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
+    catalog = read_catalog(copied / "catalog.csv")
+    train = [video.id for video in catalog if video.split == "train"]
+    some = set(train[::3])
+    split = (replace(v, split="val") if v.id in some else v for v in catalog)
+    write_catalog(catalog.only(split), copied / "catalog.csv")
+    card = load_run(copied, workers=0, row="linear").head.card
+    assert card.selected_on == "the 6 videos of the split 'val'"
+    assert card.videos == 12
+    assert card.calibration_error is not None
+    alone = (replace(v, split="train" if v.split == "test" else v.split)
+             for v in read_catalog(copied / "catalog.csv"))  # fmt: skip
+    write_catalog(catalog.only(alone), copied / "catalog.csv")
+    judged = load_run(copied, workers=0, row="linear").head.card
+    assert "training videos" in judged.selected_on  # the table is judged on `val`: it has no say
+
+
+def test_a_row_that_needs_a_model_is_refused_where_there_is_none(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*", "model"))
+    with pytest.raises(ProbeError, match=r"none of the table's rows \(scale_linear\) can say"):
+        load_run(copied, workers=0, row="scale_linear").head  # noqa: B018
+    with pytest.raises(ProbeError, match="there is no row 'best'; rows are knn, scale_knn"):
+        load_run(copied, workers=0, row="best")
 
 
 def test_labels_of_test_videos_do_not_change_the_classifier(

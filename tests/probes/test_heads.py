@@ -24,7 +24,7 @@ from clipset.probes.heads import (
 from clipset.probes.inputs import divide_into_sets, encode_sets, set_inputs
 from clipset.probes.problem import Labelled
 from clipset.probes.selection import best_of, count_epochs, rungs, score, survivors
-from clipset.probes.stacks import AttentiveStack, LinearStack, MLPStack
+from clipset.probes.stacks import AttentiveStack, LinearStack, MLPStack, slopes
 from clipset.representation import join_parts
 from clipset.sets.clips import VideoClips, mean_over_clips
 from clipset.sets.draw import draw_batches
@@ -226,3 +226,13 @@ def test_long_training_ends_after_enough_steps_but_never_within_the_first_epoch(
     assert count_epochs(180, config, 1000) == 40
     assert count_epochs(9537, config, 1000) == 7
     assert count_epochs(240_000, config, 1000) == 1
+
+
+def test_heads_that_are_sure_of_themselves_multiply_no_denormal_numbers() -> None:
+    """Processors are many times slower with them, and probabilities so small move no weight."""
+    answers = 60.0 * torch.randn(2, 3, 4, 9, generator=Generator().manual_seed(0))
+    wanted = torch.tensor([1, 5, 8])[None, :, None].expand(2, 3, 4)
+    found = slopes(answers, wanted, 1.0)
+    plain = answers.softmax(dim=-1) - F.one_hot(wanted, 9)
+    torch.testing.assert_close(found, plain, atol=1e-6, rtol=0)
+    assert not bool(((found != 0) & (found.abs() < 1e-13)).any())

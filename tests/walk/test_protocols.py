@@ -1,10 +1,13 @@
 """Every protocol of the paper runs end to end on a miniature of its dataset's folder."""
 
 import json
+import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.miniatures import (
     LABELS,
@@ -18,6 +21,7 @@ from tests.miniatures import (
 )
 
 from clipset.errors import ClipsetError
+from clipset.probes.results import read_predictions
 from clipset.probes.suite import ROWS
 from clipset.recipe import read_recipe
 from clipset.videos.catalog import read_catalog
@@ -83,6 +87,15 @@ def test_ucf101_runs_on_three_splits_and_the_result_is_their_mean(finished: Path
     page = (out / "report.html").read_text()
     assert "split-3/report.html" in page
     assert (out / "split-3" / "report.html").is_file()
+    comparisons = json.loads((out / "comparisons.json").read_text())
+    values = {(each["features"], each["probe"]): each["value"] for each in records}
+    assert len(comparisons) == 3 + 7  # each SCALE row and its baseline; all and the clips in order
+    for each in comparisons:
+        against = values[each["against_features"], each["against_probe"]]
+        gap = values[each["features"], each["probe"]] - against
+        assert each["difference"] == pytest.approx(gap)
+        assert each["n"] == 18  # every video is tested by one split
+    assert "SCALE linear minus Linear, mean over the parts" in page
 
 
 def test_a_run_of_several_splits_goes_on_where_it_stopped(
@@ -122,6 +135,8 @@ def test_errors_are_reported_on_their_own_scale(finished: Path, tmp_path: Path) 
     page = (part / "report.html").read_text()
     assert "mean squared error" in page
     assert ">5.4<" in page
+    assert "How well simple probes predict the numbers" in page
+    assert 'id="confusion"' not in page  # there are no classes that could be mixed up
     assert "4.8–5.9" in page
 
 
@@ -219,11 +234,18 @@ def test_ssv2_has_two_times_three_regular_clips_and_mirrors_none(
     assert (sampling["crop"], manifest["backbone"]["stride"]) == ("short-side", 2)
 
 
-def test_lvu_runs_on_all_tasks_with_features_extracted_once(tmp_path: Path, backbone: str) -> None:
-    folder, out = write_lvu(tmp_path / "lvu"), tmp_path / "out"
-    records = run_recipe("lvu", folder, out, backbone)
+@pytest.fixture(scope="module")
+def lvu(backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lvu")
+    run_recipe("lvu", write_lvu(folder / "lvu"), folder / "out", backbone)
+    return folder / "out"
+
+
+def test_lvu_runs_on_all_tasks_with_features_extracted_once(lvu: Path) -> None:
+    out, records = lvu, json.loads((lvu / "results.json").read_text())
     found = {(record["part"], record["metric"]) for record in records}
-    assert found >= {(task, "top1") for task in CLASSIFICATION}
+    assert found == {(task, "top1") for task in CLASSIFICATION} | {(t, "mse") for t in REGRESSION}
+    assert rows(records) == 9 * list(ROWS)
     assert {record["split"] for record in records} == {"test"}
     assert list(out.rglob("ledger.sqlite")) == [out / "store" / "ledger.sqlite"]
     ends = [line.rsplit(",", 1)[1] for line in (out / "catalog.csv").read_text().splitlines()[1:]]
@@ -232,6 +254,36 @@ def test_lvu_runs_on_all_tasks_with_features_extracted_once(tmp_path: Path, back
     page = (out / "report.html").read_text()
     for task in (*CLASSIFICATION, *REGRESSION):
         assert f"{task}/report.html" in page
+
+
+@pytest.mark.parametrize(
+    ("task", "scale"),
+    [
+        ("like_ratio", lambda n: 10 * (n + 1) / (n + 4)),  # ten times the share of likes
+        ("view_count", lambda n: math.log(100 * (n + 1))),  # the logarithm of the views
+    ],
+)
+def test_lvu_predicts_numbers_on_the_scale_of_the_benchmark(
+    lvu: Path, task: str, scale: Callable[[int], float]
+) -> None:
+    records = [r for r in json.loads((lvu / "results.json").read_text()) if r["part"] == task]
+    said = read_predictions(lvu / task / "predictions.safetensors")
+    films = [int(id.removeprefix("film").removesuffix(".mp4")) for id in said.ids]
+    truth = np.array([scale(number) for number in films])
+    guess = np.mean([scale(number) for number in range(10)])  # the training videos
+    np.testing.assert_allclose(said.truth, truth, rtol=1e-5)
+    assert sorted(films) == [12, 13, 14, 15]
+    assert len(records) == len(ROWS)
+    for record in records:
+        outputs = said.outputs[record["features"], record["probe"]][..., 0]
+        error = np.mean((outputs - truth) ** 2)
+        assert record["metric"] == "mse"
+        assert record["value"] == pytest.approx(error, rel=1e-4)
+        assert record["metrics"]["mse"] == record["value"]
+        assert record["chance"] == pytest.approx(np.mean((truth - guess) ** 2), rel=1e-4)
+        fixed = "nothing: k is fixed" if record["probe"] == "knn" else None
+        assert record["selected_on"] == (fixed or "the 2 videos of the split 'val'")
+        assert 0 <= record["interval"][0] <= record["value"] <= record["interval"][1]
 
 
 def test_one_task_of_lvu_can_be_chosen(tmp_path: Path, backbone: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.probes.config import RowName
 
 
 @app.command
@@ -19,6 +20,7 @@ def predict(
     step: float | None = None,
     timeline: bool | None = None,
     csv: Path | None = None,
+    row: RowName | None = None,
     workers: int | None = None,
     common: Common = COMMON,
 ) -> None:
@@ -28,6 +30,8 @@ def predict(
     video much longer than those also gets a timeline.
 
     Example: clipset predict new.mp4 --run runs/first
+
+    Example: clipset predict new.mp4 --run runs/first --row scale_linear
 
     Example: clipset predict film.mp4 --run runs/first --window 4 --step 2 --csv timeline.csv
 
@@ -47,12 +51,14 @@ def predict(
         Make a timeline of every video, or of none; otherwise of the long ones.
     csv
         A file for the rows: video, start, end, label, probability.
+    row
+        The row of the probes' table to predict by (the best on validation videos if not given).
     workers
         Processes that decode (as many as cores, at most 8; 0: decode in the main process).
     """
     from clipset.predict.run import load_run
 
-    opened = load_run(run, device=common.device, workers=workers)
+    opened = load_run(run, device=common.device, workers=workers, row=row)
     found = opened.predict(videos, top=top, window=window, step=step, timeline=timeline)
     if csv is not None:
         write_rows(csv, found)
@@ -61,6 +67,7 @@ def predict(
         "run": run,
         "classifier": {
             "features": card.features, "probe": card.probe, "selected_on": card.selected_on,
+            "why": card.why, "trials": card.trials,
             "temperature": card.temperature, "calibration_error": card.calibration_error,
         },
         "videos": [each for each in found if each.reason is None],
@@ -150,7 +157,7 @@ def show_predictions(found: Iterable[Any], card: Any) -> None:
         for moment in each.timeline:
             span = f"{moment.start:8.1f} s – {moment.end:.1f} s"
             print_line(f"{span}  {moment.label}  {moment.probability:.1%}")
-    print_line(f"{row_name(card.features, card.probe)}, chosen on {card.selected_on}")
+    print_line(f"{row_name(card.features, card.probe)}: {card.why}")
 
 
 def write_rows(path: Path, found: Iterable[Any]) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,45 +12,54 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from clipset.config import build, read_json, to_mapping, write_atomic, write_json
-from clipset.errors import ModelError
+from clipset.errors import ModelError, ProbeError
 from clipset.model.config import ModelConfig
-from clipset.model.scale import ScaleModel, make_encoder
+from clipset.model.scale import ScaleModel
 from clipset.predict.calibration import error_of, fit_temperature, temper
-from clipset.probes.config import ProbeConfig
-from clipset.probes.fit import Network, NetworkRun, fit, predict
-from clipset.probes.networks import ClipProbe, SetProbe
-from clipset.probes.problem import Labelled
-from clipset.probes.selection import count_epochs, validation_split
-from clipset.probes.suite import Features, ProbeName
+from clipset.probes.classifiers import rebuild
+from clipset.probes.config import ProbeConfig, RowName
+from clipset.probes.fit import predict
+from clipset.probes.job import Job, Plan, default_shape, every_video
+from clipset.probes.problem import HeldOut, Labelled, Problem
+from clipset.probes.results import Features, ProbeName, Row
+from clipset.probes.rows import plan_row
+from clipset.probes.selection import score
+from clipset.probes.suite import ROW_OF
 from clipset.progress import bar
-from clipset.sets.clips import VideoClips, clip_statistics
+from clipset.sets.clips import VideoClips
 
-FORMAT = 1
-Row = tuple[Features, ProbeName]
-ROWS: tuple[Row, ...] = (
+FORMAT = 2
+PREFERRED: tuple[Row, ...] = (
     ("scale", "linear"),
+    ("scale", "logistic"),
+    ("scale", "attentive"),
     ("backbone", "linear"),
+    ("backbone", "logistic"),
+    ("backbone", "attentive"),
     ("backbone", "mlp"),
-    ("backbone", "transformer"),
     ("scale", "finetune"),
-)  # what a head may be; where nothing can be chosen, it is the first
+    ("backbone", "transformer"),
+    ("scale", "knn"),
+    ("backbone", "knn"),
+    ("backbone", "ordered"),
+)  # of rows that are equally good, and where nothing can be chosen, the first of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """How one kind of head did on the validation videos, at its best rate and epoch."""
+    """How one row of the table did on the validation videos, at its best settings."""
 
     features: Features
     probe: ProbeName
-    rate: float
-    epochs: int
+    rate: float | None
+    epochs: int | None
     right: float
     log_likelihood: float
 
     @property
-    def score(self) -> tuple[float, float]:
-        """What choices go by: more videos right, then surer of the truth."""
-        return self.right, self.log_likelihood
+    def score(self) -> tuple[float, int]:
+        """What choices go by: more videos right; how sure a row is has to be calibrated anyway."""
+        return self.right, -PREFERRED.index((self.features, self.probe))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,7 @@ class HeadCard:
     classes: tuple[str, ...]
     dim: int
     model: ModelConfig
-    mlp_hidden: int
+    config: ProbeConfig
     temperature: float
     calibration_error: tuple[float, float] | None
     selected_on: str
@@ -75,6 +83,17 @@ class HeadCard:
     seed: int
     fingerprint: str
     format: int = FORMAT
+
+    @property
+    def why(self) -> str:
+        """Why this row of the table is the head."""
+        mine = [t for t in self.trials if (t.features, t.probe) == (self.features, self.probe)]
+        if not mine:
+            return f"chosen on {self.selected_on}"
+        right = f"{mine[0].right:.1%} right on {self.selected_on}"
+        if len(self.trials) == 1:
+            return f"the row that was asked for, {right}"
+        return f"the best of {len(self.trials)} rows, {right}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +108,23 @@ class Head:
         return temper(predict(self.network, clips), self.card.temperature)
 
 
+def list_rows(config: ProbeConfig, train: Labelled, *, model: bool) -> tuple[Row, ...]:
+    """The rows of the run's table that can be a head.
+
+    Clips in order cannot where videos have different numbers of them.
+    """
+    rows = [ROW_OF[name] for name in config.rows]
+    able = [row for row in rows if row[0] == "backbone" or model]
+    if train.regular.present is not None:
+        able = [row for row in able if row[1] != "ordered"]
+    if not able:
+        raise ProbeError(
+            f"none of the table's rows ({', '.join(config.rows)}) can say what new videos show; "
+            f"name another with --row"
+        )
+    return tuple(able)
+
+
 def fit_head(
     train: Labelled,
     classes: tuple[str, ...],
@@ -97,139 +133,106 @@ def fit_head(
     *,
     seed: int,
     fingerprint: str,
+    validation: Labelled | None = None,
 ) -> Head:
-    """Choose a head and its temperature on a part of the training videos; train it on all."""
-    made = _Maker(train, len(classes), model, config.mlp_hidden)
-    rows = [row for row in ROWS if row[0] == "backbone" or model is not None]
-    parts = validation_split(train, config.fit.validation, seed)
-    trials: list[Trial] = []
-    temperature, error = 1.0, None
-    selected_on = "nothing: too few training videos to set some aside"
-    if parts is None:
-        best = Trial(
-            features=rows[0][0],
-            probe=rows[0][1],
-            rate=config.fit.head_rates[len(config.fit.head_rates) // 2],
-            epochs=config.fit.epochs,
-            right=float("nan"),
-            log_likelihood=float("nan"),
-        )
+    """Choose a row of the table and its temperature on validation videos; train it on all.
+
+    These are `validation` if given, else a part of the training videos.
+    """
+    rows = list_rows(config, train, model=model is not None)
+    job = _job(train, classes, model, config, seed, validation)
+    parts = job.divide()
+    if parts.can_choose:
+        row, plan, temperature, error, trials = _choose(job, rows)
     else:
-        learn, check = train.only(parts[0]), train.only(parts[1])
-        found = []
-        with bar("choosing a classifier", len(rows), "kinds") as advance:
-            for row in rows:
-                found.append(_try(row, made.network(row), learn, check, config, seed))
-                advance(note=f"{' '.join(row)} {found[-1][0].right:.1%}")
-        best, guesses = max(found, key=lambda pair: pair[0].score)
-        trials = [trial for trial, _ in found]
-        temperature = fit_temperature(guesses, check.classes)
-        after = error_of(temper(guesses, temperature), check.classes)
-        error = (error_of(guesses, check.classes), after)
-        selected_on = f"{len(check)} of {len(train)} training videos"
-    network = _train_fully(made.network((best.features, best.probe)), train, config, best, seed)
+        row = min(rows, key=PREFERRED.index)
+        plan, temperature, error, trials = plan_row(job, row), 1.0, None, ()
     card = HeadCard(
-        features=best.features,
-        probe=best.probe,
+        features=row[0],
+        probe=row[1],
         classes=classes,
-        dim=made.dim,
-        model=made.shape,
-        mlp_hidden=config.mlp_hidden,
+        dim=train.random.features.shape[-1],
+        model=job.model,
+        config=config,
         temperature=temperature,
         calibration_error=error,
-        selected_on=selected_on,
-        trials=tuple(trials),
+        selected_on=parts.selected_on,
+        trials=trials,
         videos=len(train),
         seed=seed,
         fingerprint=fingerprint,
     )
-    return Head(network, card)
+    return Head(plan.fit(every_video(job), seed).eval(), card)
 
 
-def _try(
-    row: Row, make: Network, learn: Labelled, check: Labelled, config: ProbeConfig, seed: int
-) -> tuple[Trial, Float[Tensor, "M C"]]:
-    """The rate and epoch that do best on the validation videos, and the probabilities there."""
-    best: tuple[Trial, Float[Tensor, "M C"]] | None = None
-    tuned = row[1] in ("transformer", "finetune")
-    epochs = _epochs(row, learn, config)
-    for rate in config.fit.rates if tuned else config.fit.head_rates:
-        run = NetworkRun(make, learn, config.fit, rate=rate, epochs=epochs, seed=seed)
-        for epoch in range(1, epochs + 1):
-            run.run_epoch()
-            guesses = predict(run.network, check.regular)  # (M, C)
-            true = guesses[torch.arange(len(check)), check.classes]
-            trial = Trial(
-                features=row[0],
-                probe=row[1],
-                rate=rate,
-                epochs=epoch,
-                right=(guesses.argmax(dim=1) == check.classes).double().mean().item(),
-                log_likelihood=true.double().clamp_min(1e-9).log().mean().item(),
-            )
-            if best is None or trial.score > best[0].score:
-                best = trial, guesses
-    if best is None:
-        raise ModelError("there is no learning rate or no epoch to try; see the recipe's probe.fit")
-    return best
+def _job(
+    train: Labelled, classes: tuple[str, ...], model: ScaleModel | None, config: ProbeConfig,
+    seed: int, validation: Labelled | None,
+) -> Job:  # fmt: skip
+    """What rows are made from, without any test video."""
+    none = torch.zeros(0, dtype=torch.int64)
+    problem = Problem(
+        classes=classes,
+        train=train.with_all_clips() if config.fit.regular_too else train,
+        test=HeldOut((), train.regular.of(none), none),
+        validation=validation,
+    )
+    return Job(
+        problem=problem,
+        encoder=None if model is None else model.encoder,
+        model=default_shape(train.random) if model is None else model.config,
+        config=config,
+        seeds=(seed,),
+    )
 
 
-def _train_fully(
-    make: Network, train: Labelled, config: ProbeConfig, best: Trial, seed: int
-) -> nn.Module:
-    """The chosen kind of head on all training videos, stopped where it did best."""
-    planned = _epochs((best.features, best.probe), train, config)
-    epochs = min(best.epochs, planned)
-    return fit(make, train, config.fit, rate=best.rate, epochs=epochs, seed=seed, schedule=planned)
+def _choose(
+    job: Job, rows: tuple[Row, ...]
+) -> tuple[Row, Plan, float, tuple[float, float], tuple[Trial, ...]]:
+    """The row that does best on the validation videos, calibrated there."""
+    parts, check = job.divide(), job.problem.validation
+    if parts.check is not None:
+        check = job.problem.train.only(parts.check)
+    assert check is not None  # only called where there is something to choose by
+    found: list[tuple[Trial, Plan, Tensor]] = []
+    with bar("choosing a classifier", len(rows), "rows") as advance:
+        for row in rows:
+            plan = plan_row(job, row)
+            guesses = predict(plan.fit(parts.learn, job.seeds[0]), check.regular)  # (M, C)
+            trial = _trial(row, plan, guesses, check)
+            found.append((trial, plan, guesses))
+            advance(note=f"{' '.join(row)} {trial.right:.1%}")
+    best, plan, guesses = max(found, key=lambda each: each[0].score)
+    temperature = fit_temperature(guesses, check.classes)
+    after = error_of(temper(guesses, temperature), check.classes)
+    error = (error_of(guesses, check.classes), after)
+    trials = tuple(trial for trial, _, _ in found)
+    return (best.features, best.probe), plan, temperature, error, trials
 
 
-def _epochs(row: Row, train: Labelled, config: ProbeConfig) -> int:
-    """Epochs of a training: as configured, or fewer where there are many videos."""
-    tuned = row[1] in ("transformer", "finetune")
-    steps = config.fit.tuned_steps if tuned else config.fit.head_steps
-    return count_epochs(len(train), config.fit, steps)
+def _trial(row: Row, plan: Plan, guesses: Float[Tensor, "M C"], check: Labelled) -> Trial:
+    right, likely = score(guesses, check.classes)
+    return Trial(
+        features=row[0],
+        probe=row[1],
+        rate=plan.rate,
+        epochs=plan.epochs,
+        right=right,
+        log_likelihood=likely,
+    )
 
 
-class _Maker:
-    """Makes fresh networks for the rows."""
-
-    def __init__(
-        self, train: Labelled, classes: int, model: ScaleModel | None, mlp_hidden: int
-    ) -> None:
-        self.dim, self.classes, self.mlp_hidden = (
-            train.random.features.shape[-1],
-            classes,
-            mlp_hidden,
-        )
-        self.encoder = None if model is None else model.encoder
-        self.shape = ModelConfig() if model is None else model.config
-        self.statistics = clip_statistics(train.random)
-
-    def network(self, row: Row) -> Network:
-        """A function that makes a network: from the pre-trained encoder, or from a random start."""
-
-        def make() -> nn.Module:
-            network = empty_network(row, self.dim, self.classes, self.shape, self.mlp_hidden)
-            if isinstance(network, SetProbe):
-                if row[0] == "scale" and self.encoder is not None:
-                    network.encoder.load_state_dict(copy.deepcopy(self.encoder.state_dict()))
-                else:
-                    network.encoder.standardise_by(*self.statistics)
-            return network
-
-        return make
+def row_called(name: str) -> RowName:
+    """A row of the probes' table by its name."""
+    for row in ROW_OF:
+        if row == name:
+            return row
+    raise ProbeError(f"there is no row {name!r}; rows are {', '.join(ROW_OF)}")
 
 
-def empty_network(
-    row: Row, dim: int, classes: int, model: ModelConfig, mlp_hidden: int
-) -> ClipProbe | SetProbe:
-    """The network of a row before it has learned anything."""
-    channels = sum(model.dims) or dim  # of all backbones that saw a clip
-    if row == ("backbone", "linear"):
-        return ClipProbe(channels, classes)
-    if row == ("backbone", "mlp"):
-        return ClipProbe(channels, classes, hidden=mlp_hidden, out=mlp_hidden // 4, dropout=0.1)
-    return SetProbe(make_encoder(dim, model), classes, frozen=row == ("scale", "linear"))
+def only_row(config: ProbeConfig, name: RowName | None) -> ProbeConfig:
+    """The same settings for one row of the table, if one is named."""
+    return config if name is None else replace(config, rows=(name,))
 
 
 def save_head(head: Head, folder: Path) -> None:
@@ -252,13 +255,15 @@ def load_head(folder: Path, fingerprint: str) -> Head | None:
         return None
     card = build(HeadCard, content, str(path))
     row = (card.features, card.probe)
-    network = empty_network(row, card.dim, len(card.classes), card.model, card.mlp_hidden)
     try:
-        network.load_state_dict(load_file(folder / "head.safetensors"))
-    except (OSError, SafetensorError, RuntimeError) as error:
+        state = load_file(folder / "head.safetensors")
+        network = rebuild(
+            row, state, card.config, outputs=len(card.classes), dim=card.dim, model=card.model
+        )
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
         first = str(error).splitlines()[0]
         raise ModelError(
             f"the weights in {folder} do not fit head.json: {first}; delete the folder, "
             f"and the head is made again"
         ) from None
-    return Head(network.eval(), card)
+    return Head(network, card)

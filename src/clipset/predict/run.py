@@ -17,7 +17,7 @@ from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
 from clipset.predict.clips import ClipReader, SeenVideo, spread_windows
-from clipset.predict.head import FORMAT, Head, fit_head, load_head, save_head
+from clipset.predict.head import FORMAT, Head, fit_head, load_head, only_row, row_called, save_head
 from clipset.predict.sources import Sources, list_new_videos
 from clipset.probes.config import ProbeConfig
 from clipset.probes.problem import Labelled
@@ -82,11 +82,19 @@ class Embedded(Representations):
 class TrainedRun:
     """A finished run: `predict` says what new videos show, `embed` gives their vectors.
 
-    The classifier is fitted the first time that it is needed, and kept in the run's folder.
+    The classifier is fitted the first time that it is needed, and kept in the run's folder. It is
+    the best row of the run's table on validation videos, or the `row` that is named.
     """
 
-    def __init__(self, folder: Path, *, device: str = "auto", workers: int | None = None) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: str = "auto",
+        workers: int | None = None,
+        row: str | None = None,
+    ) -> None:
+        self.folder, self.row = folder, None if row is None else row_called(row)
         self.content = read_run(folder)
         listed = folder / "catalog.csv"
         catalog = read_catalog(listed) if listed.is_file() else None
@@ -117,25 +125,32 @@ class TrainedRun:
 
     @cached_property
     def head(self) -> Head:
-        """The classifier: the one in the folder, or a new one if the run has changed since."""
-        folder = self.folder / "head"
+        """The classifier: the one in the folder, or a new one if the run has changed since.
+
+        It is the row of the run's table that does best on validation videos, or `row`.
+        """
+        folder = self.folder / ("head" if self.row is None else f"head-{self.row}")
         recipe = self.content.get("recipe", {})
         config = build(ProbeConfig, recipe.get("probe", {}), f"the recipe of {self.folder}")
+        config = only_row(config, self.row)
         seed = int(self.content.get("seed", 0))
         places, classes = self._to_learn_from()
+        check = self._to_choose_by(classes)
         identity = fingerprint(
             FORMAT,
             config,
             seed,
             self.store.manifest,
-            [self.store.entries[place].checksum for place in places],
+            [self.store.entries[place].checksum for place in (*places, *check)],
             self.catalog.fingerprint,
             "" if self.model is None else read_card(self.folder / "model").fingerprint,
         )
         found = load_head(folder, identity)
         if found is None:
-            train = self._training_videos(places, classes)
-            found = fit_head(train, classes, self.model, config, seed=seed, fingerprint=identity)
+            found = fit_head(
+                self._videos(places, classes), classes, self.model, config, seed=seed,
+                fingerprint=identity, validation=self._videos(check, classes) if check else None,
+            )  # fmt: skip
             save_head(found, folder)
         return found
 
@@ -236,7 +251,18 @@ class TrainedRun:
             )
         return list(labels), classes
 
-    def _training_videos(self, places: Sequence[int], classes: tuple[str, ...]) -> Labelled:
+    def _to_choose_by(self, classes: tuple[str, ...]) -> list[int]:
+        """The places of the split `val`, where the catalog has one beside its test split."""
+        if "test" not in self.catalog.splits:
+            return []  # then `val` is what the run's table is judged on
+        known = {video.id: video for video in self.catalog if video.split == "val"}
+        return [
+            place
+            for place, id in enumerate(self.store.ids)
+            if id in known and known[id].label in classes
+        ]
+
+    def _videos(self, places: Sequence[int], classes: tuple[str, ...]) -> Labelled:
         known = {video.id: video for video in self.catalog}
         videos = [known[self.store.ids[place]] for place in places]
         numbers = {name: number for number, name in enumerate(classes)}
@@ -249,12 +275,19 @@ class TrainedRun:
         )
 
 
-def load_run(folder: str | Path, *, device: str = "auto", workers: int | None = None) -> TrainedRun:
+def load_run(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    workers: int | None = None,
+    row: str | None = None,
+) -> TrainedRun:
     """A finished run, ready for new videos.
 
-    `workers` processes decode (as many as cores, at most 8; 0: decode in this process).
+    `workers` processes decode (as many as cores, at most 8; 0: decode in this process). `row` names
+    a row of the probes' table to predict by (the best on validation videos if not given).
     """
-    return TrainedRun(Path(folder), device=device, workers=workers)
+    return TrainedRun(Path(folder), device=device, workers=workers, row=row)
 
 
 def embed_videos(

@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 
-import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from clipset.probes.classifiers import HeadClassifier, rows_of, stack_of
 from clipset.probes.heads import HeadGrid, HeadInputs, HeadSetting, fit_heads, list_settings
-from clipset.probes.inputs import clip_inputs, placed, placed_inputs, set_inputs
-from clipset.probes.job import Job, Outcome
+from clipset.probes.inputs import clip_inputs, placed_inputs, set_inputs
+from clipset.probes.job import Job, Plan
 from clipset.probes.present import Present
 from clipset.probes.results import Row
 from clipset.probes.selection import Parts, Score, best_of, count_epochs, rungs, score, survivors
-from clipset.probes.stacks import AttentiveStack, LinearStack, MakeStack, MLPStack
-from clipset.representation import Part, encode_clips
-from clipset.sets.clips import VideoClips
-
-Represent = Callable[[VideoClips], Float[Tensor, "M W R"]]
+from clipset.probes.stacks import MakeStack
+from clipset.representation import Part
 
 
-def train_heads(job: Job, row: Row) -> Outcome:
-    """A grid of heads at once, the best one again on all training videos with each seed."""
+def plan_heads(job: Job, row: Row) -> Plan:
+    """A grid of heads at once; the best one is trained again."""
     config, parts = job.config.fit, job.divide()
-    make, inputs, represent = _stack(job, row), _inputs(job, row), _represent(job, row)
+    make, inputs, encoder = stack_of(row, job.config), _inputs(job, row), job.encoder_for(row)
     epochs = count_epochs(len(job.problem.train), config, config.head_steps)
     settings = list_settings(config)
     chosen, best = settings[len(settings) // 2], epochs
     if parts.can_choose:
-        check, there, truth = _to_choose_by(job, parts, inputs, represent)
+        check, there, truth = _to_choose_by(job, row, parts, inputs)
         chosen, best = choose_head(
             make, inputs, check, there, truth, job=job, parts=parts, epochs=epochs,
             halvings=0 if row[1] == "linear" else config.halvings,
         )  # fmt: skip
-    videos = torch.arange(len(job.problem.train)) if config.refit else parts.learn
-    test = represent(job.problem.test.clips)
-    found = [
-        fit_heads(
+
+    def fit(videos: Int[Tensor, " B"], seed: int) -> HeadClassifier:
+        grid = fit_heads(
             make, inputs, (chosen,), config, videos=videos, outputs=job.problem.outputs,
             schedule=epochs, epochs=best, seed=seed,
-        ).answer(test, job.problem.test.clips.of_one.present)[0]
-        for seed in job.seeds
-    ]  # fmt: skip
-    return Outcome(
-        predictions=found,
-        seeds=job.seeds,
-        selected_on=parts.selected_on,
+        )  # fmt: skip
+        return HeadClassifier(row, grid.only_head(), encoder, job.config)
+
+    return Plan(
+        fit=fit,
+        parts=parts,
         rate=chosen.rate,
         epochs=best,
         settings=asdict(chosen),
@@ -82,7 +75,7 @@ def choose_head(
 
 
 def _to_choose_by(
-    job: Job, parts: Parts, inputs: HeadInputs, represent: Represent
+    job: Job, row: Row, parts: Parts, inputs: HeadInputs
 ) -> tuple[Float[Tensor, "M W R"], Present, Tensor]:
     """What the videos set aside look like, which of their clips are there, and what they show."""
     if parts.check is not None:
@@ -91,28 +84,13 @@ def _to_choose_by(
         return inputs.regular[parts.check], kept, inputs.wanted[parts.check]
     named = job.problem.validation
     assert named is not None  # only then is there no part of the training videos
-    return represent(named.regular), named.regular.of_one.present, named.wanted
-
-
-def _stack(job: Job, row: Row) -> MakeStack:
-    if row[1] == "mlp":
-        return partial(MLPStack, hidden=job.config.mlp_hidden)
-    if row[1] == "attentive":
-        return partial(AttentiveStack, queries=job.config.queries)
-    return LinearStack
+    rows = rows_of(row, named.regular, job.encoder_for(row))
+    return rows, named.regular.of_one.present, named.wanted
 
 
 def _inputs(job: Job, row: Row) -> HeadInputs:
-    train = job.problem.train
-    if row[0] == "backbone":
+    train, encoder = job.problem.train, job.encoder_for(row)
+    if encoder is None:
         return placed_inputs(train) if row[1] == "attentive" else clip_inputs(train)
     part: Part = "token" if row[1] == "attentive" else "set"
-    return set_inputs(train, job.trained_encoder(), job.config.fit, part, job.seeds[0])
-
-
-def _represent(job: Job, row: Row) -> Represent:
-    """What `_inputs` holds of regular clips, for other videos."""
-    if row[0] == "backbone":
-        return placed if row[1] == "attentive" else (lambda clips: clips.features)
-    parts: tuple[Part, ...] = ("clip", "token" if row[1] == "attentive" else "set")
-    return lambda clips: encode_clips(job.trained_encoder(), clips, parts)
+    return set_inputs(train, encoder, job.config.fit, part, job.seeds[0])

@@ -14,11 +14,11 @@ from torch import Generator, Tensor, optim
 
 from clipset.probes.config import FitConfig, Optimiser
 from clipset.probes.present import Present, by_number
-from clipset.probes.stacks import MakeStack, Stack, Wanted, Weights, drop, to_predictions
+from clipset.probes.stacks import MakeStack, Stack, Wanted, Weights, drop
 from clipset.sets.draw import draw_batches
 from clipset.training.schedule import learning_rate
 
-CHUNK = 256  # videos judged at once
+CHUNK = 64  # videos judged at once: few enough for a processor's cache
 EPSILON = 1e-6  # of AdamW: what is smaller in a gradient is rounding, and must not move a weight
 
 
@@ -101,7 +101,7 @@ def moments(
         rows = values[part].flatten(0, 1) if present is None else values[part][present[part]]
         centred = rows - shift
         total[0] += centred.sum(dim=0)
-        total[1] += torch.linalg.vector_norm(centred, dim=0).double().square()
+        total[1] += centred.square_().sum(dim=0)
         count += len(rows)
     mean, square = total / count
     return (mean + shift).float(), (square - mean**2).clamp_min(0.0).sqrt().float()
@@ -161,17 +161,19 @@ class _Group:
 
 
 def _optimisers(leaves: list[Weights], settings: list[HeadSetting]) -> list[optim.Optimizer]:
-    groups: dict[str, list[dict[str, object]]] = {"adamw": [], "sgd": []}
+    alike: dict[tuple[Optimiser, float, float], list[Tensor]] = {}
     for each, setting in zip(leaves, settings, strict=True):
-        for decays in (True, False):
-            chosen = [leaf for name, leaf in each.items() if name.startswith("w") is decays]
-            decay = setting.decay if decays else 0.0
-            group = {"params": chosen, "weight_decay": decay, "peak": setting.rate}
-            groups[setting.optimiser].append(group)
+        for name, leaf in each.items():
+            decay = setting.decay if name.startswith("w") else 0.0
+            alike.setdefault((setting.optimiser, setting.rate, decay), []).append(leaf)
+    groups: dict[Optimiser, list[dict[str, object]]] = {}
+    for (optimiser, rate, decay), chosen in alike.items():
+        group = {"params": chosen, "weight_decay": decay, "peak": rate}
+        groups.setdefault(optimiser, []).append(group)
     found: list[optim.Optimizer] = []
-    if groups["adamw"]:
+    if "adamw" in groups:
         found.append(optim.AdamW(groups["adamw"], lr=1.0, eps=EPSILON, fused=True))
-    if groups["sgd"]:
+    if "sgd" in groups:
         found.append(optim.SGD(groups["sgd"], lr=1.0, momentum=0.9, nesterov=True))
     return found
 
@@ -223,12 +225,19 @@ class HeadGrid:
             places.append(videos)
             normed = (rows - self.mean) / self.std
             for group in self.groups:
-                answers = group.stack.answer(normed if group.norm else rows, None)
-                said = to_predictions(answers, numbers)  # (E, B, C)
+                said = group.stack.predict(normed if group.norm else rows, numbers)  # (E, B, C)
                 for number, each in zip(group.settings, said, strict=True):
                     found.setdefault(number, []).append(each)
         order = torch.cat(places).argsort()
         return {number: torch.cat(parts)[order] for number, parts in found.items()}
+
+    def only_head(self) -> Weights:
+        """The weights of the one head that is left, with the norm before it."""
+        group = self.groups[0]
+        plain = torch.zeros_like(self.mean), torch.ones_like(self.std)
+        mean, std = (self.mean, self.std) if group.norm else plain
+        weights = {name: value[0].clone() for name, value in group.stack.weights.items()}
+        return {"mean": mean, "std": std, **weights}
 
     def _normed(self, rows: Float[Tensor, "B K R"]) -> Float[Tensor, "B K R"]:
         """Batch norm without affine; a single row is normed by all training videos."""

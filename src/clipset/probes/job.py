@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from jaxtyping import Float
-from torch import Tensor
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from clipset.errors import ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.config import ProbeConfig
 from clipset.probes.problem import Problem
+from clipset.probes.results import Row
 from clipset.probes.selection import Parts, divide
+from clipset.sets.clips import VideoClips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +40,32 @@ class Job:
         problem = self.problem
         return divide(problem.train, self.config.fit, self.seeds[0], problem.validation)
 
-    def trained_encoder(self) -> SetEncoder:
-        """The encoder, without which there is no SCALE row."""
+    def encoder_for(self, row: Row) -> SetEncoder | None:
+        """The encoder, without which there is no row on clipset's features."""
+        if row[0] == "backbone":
+            return None
         if self.encoder is None:
             raise ProbeError("rows on clipset's features need a trained model; give one")
         return self.encoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a row is trained, after all choices: `fit` takes places of training videos and a seed."""
+
+    fit: Callable[[Int[Tensor, " B"], int], nn.Module]
+    parts: Parts
+    repeats: bool = True  # whether another seed gives another classifier
+    chooses: bool = True  # whether there was anything to choose at all
+    rate: float | None = None
+    epochs: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    tried: int = 1
+
+    @property
+    def selected_on(self) -> str:
+        """The videos that choices were made on."""
+        return self.parts.selected_on if self.chooses else "nothing: k is fixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +79,16 @@ class Outcome:
     epochs: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     tried: int = 1
+
+
+def every_video(job: Job) -> Int[Tensor, " N"]:
+    """The places of all training videos."""
+    return torch.arange(len(job.problem.train))
+
+
+def default_shape(clips: VideoClips) -> ModelConfig:
+    """The default architecture for clips of this form."""
+    numbers = clips.boxes.shape[-1]
+    kind: Literal["paper", "official"] = "official" if numbers == 7 else "paper"
+    dims = clips.dims if clips.backbones > 1 else ()
+    return ModelConfig(dims=dims, boxes=kind, box_numbers=numbers)

@@ -62,11 +62,18 @@ def compare_values(
     means = resample(np.concatenate([one, other]), generator)
     ours = over_seeds(means[:, : len(one)], generator)
     gaps = ours - over_seeds(means[:, len(one) :], generator)  # (R,)
+    exact = mcnemar(one[0], other[0]) if len(one) == len(other) == 1 and _is_binary(one) else None
+    return judge_gaps(gaps, float(one.mean() - other.mean()), exact)
+
+
+def judge_gaps(
+    gaps: Float[np.ndarray, " R"], value: float, exact: float | None = None
+) -> Difference:
+    """A difference with its interval and p from what it was in each resample."""
     low, high = np.quantile(gaps, [0.025, 0.975])
     tail = min((gaps <= 0).sum(), (gaps >= 0).sum())
-    exact = mcnemar(one[0], other[0]) if len(one) == len(other) == 1 and _is_binary(one) else None
     return Difference(
-        value=float(one.mean() - other.mean()),
+        value=value,
         interval=(float(low), float(high)),
         p=min(1.0, 2.0 * float(tail + 1) / (RESAMPLES + 1)),
         mcnemar=exact,

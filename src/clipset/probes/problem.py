@@ -217,7 +217,10 @@ def _refuse_hopeless(
         raise ProbeError("no video that could be read has a label; probes need labels")
     for split, videos in (("train", train), ("test", test)):
         if not videos:
-            raise ProbeError(f"no labelled video that could be read is in the split {split!r}")
+            raise ProbeError(
+                f"no labelled video that could be read is in the split {split!r}; "
+                f"give the catalog's column split both train and test"
+            )
     if not numbers and len({video.label for video in useful.values()}) < 2:
         raise ProbeError("all videos have the same label; there is nothing to tell apart")
     if numbers and len({video.target for video in train.values()}) < 2:

@@ -98,10 +98,14 @@ RIVAL: Row = ("backbone", "ordered")
 
 def compare(predictions: Predictions, *, seed: int = 0) -> list[Comparison]:
     """Each SCALE row against its baseline, and every row against the clips in order."""
-    rows = list(predictions.outputs)
-    pairs = [(row, BASELINES[row]) for row in rows if BASELINES.get(row) in rows]
-    pairs += [(row, RIVAL) for row in rows if RIVAL in rows and row != RIVAL]
+    pairs = list_pairs(list(predictions.outputs))
     return [compare_rows(predictions, row, other, seed=seed) for row, other in pairs]
+
+
+def list_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Which rows of a table are compared with which."""
+    pairs = [(row, BASELINES[row]) for row in rows if BASELINES.get(row) in rows]
+    return pairs + [(row, RIVAL) for row in rows if RIVAL in rows and row != RIVAL]
 
 
 def compare_rows(predictions: Predictions, row: Row, other: Row, *, seed: int = 0) -> Comparison:
@@ -130,7 +134,11 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
         "classes": json.dumps(predictions.classes),
         "seeds": json.dumps({"/".join(row): seeds for row, seeds in predictions.seeds.items()}),
     }
-    write_atomic(path, save({"truth": predictions.truth} | arrays, metadata=about))
+    whole = {
+        name: np.ascontiguousarray(each)  # safetensors would write the memory behind a view
+        for name, each in ({"truth": predictions.truth} | arrays).items()
+    }
+    write_atomic(path, save(whole, metadata=about))
 
 
 def read_predictions(path: Path) -> Predictions:

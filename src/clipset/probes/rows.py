@@ -5,65 +5,74 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
 from clipset.errors import ProbeError
 from clipset.model.scale import make_encoder
+from clipset.probes.classifiers import KNNClassifier, set_probe, vectors_of
 from clipset.probes.fit import Network, choose, fit, predict
-from clipset.probes.head_rows import train_heads
-from clipset.probes.job import Job, Outcome
-from clipset.probes.knn import knn_numbers, knn_probabilities
+from clipset.probes.head_rows import plan_heads
+from clipset.probes.job import Job, Outcome, Plan, every_video
 from clipset.probes.networks import SetProbe
 from clipset.probes.results import Row
 from clipset.probes.selection import count_epochs
-from clipset.probes.solved_rows import solve_classifier
-from clipset.representation import encode_clips
-from clipset.sets.clips import clip_statistics, feature_statistics, mean_over_clips
+from clipset.probes.solved_rows import plan_solved
+from clipset.sets.clips import clip_statistics, feature_statistics
 
 
 def run_row(job: Job, row: Row) -> Outcome:
-    """The predictions of one row; of a backbone's features alone, each clip with all of them."""
-    if row[0] == "backbone" and row[1] != "transformer":
-        job = replace(job, problem=job.problem.side_by_side)
-    if row[1] == "knn":
-        return _knn(job, row)
-    if row[1] in ("linear", "mlp", "attentive"):
-        return train_heads(job, row)
-    if row[1] in ("ordered", "logistic"):
-        return solve_classifier(job, row)
-    return _network(job, row)
-
-
-def _knn(job: Job, row: Row) -> Outcome:
-    problem, config = job.problem, job.config
-    train, test = problem.train.regular, problem.test.clips
-    if row[0] == "backbone":  # like for like: the encoder standardises, too
-        mean, std = feature_statistics(problem.train.random.only_present())
-        bank, queries = (
-            mean_over_clips((each.features - mean) / std, each.present) for each in (train, test)
-        )
-    else:
-        encoder = job.trained_encoder()
-        bank, queries = (
-            mean_over_clips(encode_clips(encoder, each), each.of_one.present)
-            for each in (train, test)
-        )
-    if config.centre:
-        middle = bank.mean(dim=0)
-        bank, queries = bank - middle, queries - middle
-    if problem.train.targets is None:
-        classes = problem.train.classes
-        found = knn_probabilities(bank, classes, queries, class_count=problem.outputs, k=config.k)
-    else:
-        found = knn_numbers(bank, problem.train.targets, queries, k=config.k)
+    """The predictions of one row for the test videos."""
+    plan = plan_row(job, row)
+    videos = every_video(job) if job.config.fit.refit else plan.parts.learn
+    if not plan.chooses:
+        videos = every_video(job)
+    seeds = job.seeds if plan.repeats else job.seeds[:1]
+    clips = job.problem.test.clips
     return Outcome(
-        predictions=[found],
-        seeds=job.seeds[:1],
-        selected_on="nothing: k is fixed",
-        settings={"k": config.k, "centre": config.centre},
+        predictions=[predict(plan.fit(videos, seed), clips, numbers=job.numbers) for seed in seeds],
+        seeds=seeds,
+        selected_on=plan.selected_on,
+        rate=plan.rate,
+        epochs=plan.epochs,
+        settings=plan.settings,
+        tried=plan.tried,
     )
 
 
-def _network(job: Job, row: Row) -> Outcome:
-    """Choose rate and epochs, train again on all training videos with each seed, predict."""
+def plan_row(job: Job, row: Row) -> Plan:
+    """All choices of one row; of a backbone's features alone, each clip with all of them."""
+    if row[0] == "backbone" and row[1] != "transformer":
+        job = replace(job, problem=job.problem.side_by_side)
+    if row[1] == "knn":
+        return _plan_knn(job, row)
+    if row[1] in ("linear", "mlp", "attentive"):
+        return plan_heads(job, row)
+    if row[1] in ("ordered", "logistic"):
+        return plan_solved(job, row)
+    return _plan_network(job, row)
+
+
+def _plan_knn(job: Job, row: Row) -> Plan:
+    train, config, encoder = job.problem.train, job.config, job.encoder_for(row)
+    bank = vectors_of(row, train.regular, encoder)
+    mean, std = torch.zeros(bank.shape[1]), torch.ones(bank.shape[1])
+    if encoder is None:  # like for like: the encoder standardises, too
+        mean, std = feature_statistics(train.random.only_present())
+
+    def fit(videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG001
+        middle = bank[videos].mean(dim=0) if config.centre else mean
+        known = {"bank": (bank[videos] - middle) / std, "wanted": train.wanted[videos]}
+        tensors = known | {"mean": middle, "std": std}
+        return KNNClassifier(row, tensors, encoder, job.problem.outputs, config.k)
+
+    settings = {"k": config.k, "centre": config.centre}
+    return Plan(fit=fit, parts=job.divide(), repeats=False, chooses=False, settings=settings)
+
+
+def _plan_network(job: Job, row: Row) -> Plan:
+    """Choose rate and epochs of a transformer that is trained as a whole."""
     config, train, parts = job.config.fit, job.problem.train, job.divide()
     make = _from_scratch(job) if row[1] == "transformer" else _pretrained(job, row)
     chosen = choose(
@@ -71,19 +80,18 @@ def _network(job: Job, row: Row) -> Outcome:
         shares=config.encoder_shares if row[1] == "finetune" else (1.0,),
         check=job.problem.validation,
     )  # fmt: skip
-    final = train if config.refit else train.only(parts.learn)
     epochs = count_epochs(len(train), config, config.tuned_steps)
-    found = []
-    for seed in job.seeds:
-        network = fit(
-            make, final, config, rate=chosen.rate, epochs=chosen.epochs, seed=seed,
+
+    def train_again(videos: Int[Tensor, " B"], seed: int) -> nn.Module:
+        known = train if len(videos) == len(train) else train.only(videos)
+        return fit(
+            make, known, config, rate=chosen.rate, epochs=chosen.epochs, seed=seed,
             share=chosen.share, schedule=epochs,
         )  # fmt: skip
-        found.append(predict(network, job.problem.test.clips, numbers=job.numbers))
-    return Outcome(
-        predictions=found,
-        seeds=job.seeds,
-        selected_on=chosen.selected_on,
+
+    return Plan(
+        fit=train_again,
+        parts=parts,
         rate=chosen.rate,
         epochs=chosen.epochs,
         settings={"encoder_share": chosen.share, "decay": config.weight_decay},
@@ -92,11 +100,10 @@ def _network(job: Job, row: Row) -> Outcome:
 
 
 def _pretrained(job: Job, row: Row) -> Network:
-    encoder = job.trained_encoder()
-    if row != ("scale", "finetune"):
+    encoder = job.encoder_for(row)
+    if encoder is None or row != ("scale", "finetune"):
         raise ProbeError(f"there is no probe {row[1]!r} on {row[0]!r} features")
-    outputs, set_only = job.problem.outputs, job.config.fit.set_only
-    return lambda: SetProbe(copy.deepcopy(encoder), outputs, frozen=False, set_only=set_only)
+    return lambda: set_probe(copy.deepcopy(encoder), job.problem.outputs, job.config.fit)
 
 
 def _from_scratch(job: Job) -> Network:
@@ -107,7 +114,6 @@ def _from_scratch(job: Job) -> Network:
     def make() -> SetProbe:
         encoder = make_encoder(dim, job.model)
         encoder.standardise_by(*statistics)
-        set_only = job.config.fit.set_only
-        return SetProbe(encoder, job.problem.outputs, frozen=False, set_only=set_only)
+        return set_probe(encoder, job.problem.outputs, job.config.fit)
 
     return make

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from clipset.probes.selection import Score, score
+from clipset.probes.stacks import Weights
 
 Wanted = Int[Tensor, " N"] | Float[Tensor, " N"]
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # what ridge scores are multiplied by before the softmax
@@ -23,9 +24,17 @@ def standardise(
     train: Float[Tensor, "N R"], *others: Float[Tensor, "M R"]
 ) -> tuple[Float[Tensor, "_ R"], ...]:
     """Each channel centred and scaled by the training videos, all of them together of length 1."""
-    std, mean = torch.std_mean(train, dim=0, correction=0)
-    scale = torch.where(std > 1e-6, std, torch.full_like(std, torch.inf)) * train.shape[1] ** 0.5
+    mean, scale = middle_and_scale(train)
     return tuple((each - mean) / scale for each in (train, *others))
+
+
+def middle_and_scale(
+    train: Float[Tensor, "N R"],
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """What is subtracted from each channel, and what it is divided by."""
+    std, mean = torch.std_mean(train, dim=0, correction=0)
+    scale = torch.where(std > 1e-6, std, torch.full_like(std, torch.inf))
+    return mean, scale * train.shape[1] ** 0.5
 
 
 class Ridge:
@@ -91,18 +100,15 @@ def choose_ridge(
 
 
 def solve_ridge(
-    train: Float[Tensor, "N R"],
-    wanted: Wanted,
-    queries: Float[Tensor, "M R"],
-    *,
-    outputs: int,
-    penalty: float,
-    sharpness: float,
-) -> Float[Tensor, "M C"]:
-    """Learn from all training videos and predict."""
-    train, queries = standardise(train, queries)
-    solver = Ridge(train, wanted, outputs)
-    return solver.predict(solver.fit(penalty), queries, sharpness)
+    train: Float[Tensor, "N R"], wanted: Wanted, *, outputs: int, penalty: float, sharpness: float
+) -> Weights:
+    """Learn from all training videos: a linear layer behind their mean and scale."""
+    mean, scale = middle_and_scale(train)
+    solver = Ridge((train - mean) / scale, wanted, outputs)
+    weight, bias = solver.fit(penalty), solver.middle.float()
+    if not solver.numbers:
+        weight, bias = sharpness * weight, sharpness * bias
+    return {"mean": mean, "scale": scale, "weight": weight, "bias": bias}
 
 
 class Logistic:
@@ -127,6 +133,19 @@ class Logistic:
         found[:, self.solver.classes_] = self.solver.predict_proba(queries.numpy())
         return torch.from_numpy(found)
 
+    def layer(self) -> tuple[Float[Tensor, "R C"], Float[Tensor, " C"]]:
+        """Weights and biases; a class that was not among the learned ones never wins."""
+        coefficients, intercepts = self.solver.coef_, self.solver.intercept_
+        if len(coefficients) == 1:  # of two classes, the second against the first
+            coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
+            intercepts = np.concatenate([np.zeros_like(intercepts), intercepts])
+        weight = torch.zeros(self.train.shape[1], self.outputs)
+        bias = torch.full((self.outputs,), -1e4)
+        known = torch.as_tensor(self.solver.classes_)
+        weight[:, known] = torch.as_tensor(coefficients.T, dtype=torch.float32)
+        bias[known] = torch.as_tensor(intercepts, dtype=torch.float32)
+        return weight, bias
+
 
 def choose_logistic(
     learn: Float[Tensor, "A R"],
@@ -148,15 +167,11 @@ def choose_logistic(
 
 
 def solve_logistic(
-    train: Float[Tensor, "N R"],
-    classes: Int[Tensor, " N"],
-    queries: Float[Tensor, "M R"],
-    *,
-    outputs: int,
-    penalty: float,
-) -> tuple[Float[Tensor, "M C"], bool]:
-    """Learn from all training videos and predict; also whether the solver converged."""
-    train, queries = standardise(train, queries)
-    solver = Logistic(train, classes, outputs)
+    train: Float[Tensor, "N R"], classes: Int[Tensor, " N"], *, outputs: int, penalty: float
+) -> tuple[Weights, bool]:
+    """The same by logistic regression; also whether the solver converged."""
+    mean, scale = middle_and_scale(train)
+    solver = Logistic((train - mean) / scale, classes, outputs)
     solver.fit(penalty)
-    return solver.predict(queries), solver.converged
+    weight, bias = solver.layer()
+    return {"mean": mean, "scale": scale, "weight": weight, "bias": bias}, solver.converged

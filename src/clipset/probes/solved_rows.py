@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from clipset.probes.job import Job, Outcome
+from clipset.probes.classifiers import SolvedClassifier, vectors_of
+from clipset.probes.job import Job, Plan
 from clipset.probes.results import Row
 from clipset.probes.selection import Parts
 from clipset.probes.solve import choose_logistic, choose_ridge, solve_logistic, solve_ridge
-from clipset.representation import encode_clips
-from clipset.sets.clips import VideoClips, mean_over_clips
 
 
-def solve_classifier(job: Job, row: Row) -> Outcome:
+def plan_solved(job: Job, row: Row) -> Plan:
     """A linear classifier of the whole video, solved for the penalty chosen on videos set aside."""
     config, train, parts = job.config.fit, job.problem.train, job.divide()
-    ordered = row[1] == "ordered"
-    vectors = _vectors(job, row, train.regular)
-    ridge = ordered or job.numbers
+    encoder = job.encoder_for(row)
+    vectors = vectors_of(row, train.regular, encoder)
+    ridge = row[1] == "ordered" or job.numbers
     penalty, sharpness = config.penalties[len(config.penalties) // 2], 10.0
     outputs = job.problem.outputs
     if parts.can_choose:
@@ -31,33 +29,22 @@ def solve_classifier(job: Job, row: Row) -> Outcome:
             penalty, sharpness = choose_ridge(*pair, outputs=outputs, penalties=config.penalties)
         else:
             penalty = choose_logistic(*pair, outputs=outputs, penalties=config.penalties)
-    videos = torch.arange(len(train)) if config.refit else parts.learn
-    known, wanted = vectors[videos], train.wanted[videos]
-    queries = _vectors(job, row, job.problem.test.clips)
     settings: dict[str, Any] = {"penalty": penalty, "solver": "ridge" if ridge else "logistic"}
-    if ridge:
-        found = solve_ridge(
-            known, wanted, queries, outputs=outputs, penalty=penalty, sharpness=sharpness
-        )
-    else:
-        found, converged = solve_logistic(known, wanted, queries, outputs=outputs, penalty=penalty)
-        settings["converged"] = converged
-    return Outcome(
-        predictions=[found],
-        seeds=job.seeds[:1],
-        selected_on=parts.selected_on,
-        settings=settings,
-        tried=len(config.penalties) if parts.can_choose else 1,
-    )
 
+    def fit(videos: Int[Tensor, " B"], seed: int) -> SolvedClassifier:  # noqa: ARG001
+        known, wanted = vectors[videos], train.wanted[videos]
+        if ridge:
+            found = solve_ridge(
+                known, wanted, outputs=outputs, penalty=penalty, sharpness=sharpness
+            )
+        else:
+            found, settings["converged"] = solve_logistic(
+                known, wanted, outputs=outputs, penalty=penalty
+            )
+        return SolvedClassifier(row, found, encoder)
 
-def _vectors(job: Job, row: Row, clips: VideoClips) -> Float[Tensor, "N R"]:
-    """One vector for each video: its regular clips in order, or their mean."""
-    if row[1] == "ordered":
-        return clips.features.flatten(1)
-    if row[0] == "backbone":
-        return mean_over_clips(clips.features, clips.present)
-    return mean_over_clips(encode_clips(job.trained_encoder(), clips), clips.of_one.present)
+    tried = len(config.penalties) if parts.can_choose else 1
+    return Plan(fit=fit, parts=parts, repeats=False, settings=settings, tried=tried)
 
 
 def _vectors_to_choose_by(
@@ -67,4 +54,4 @@ def _vectors_to_choose_by(
         return vectors[parts.check], job.problem.train.wanted[parts.check]
     named = job.problem.validation
     assert named is not None  # only then is there no part of the training videos
-    return _vectors(job, row, named.regular), named.wanted
+    return vectors_of(row, named.regular, job.encoder_for(row)), named.wanted

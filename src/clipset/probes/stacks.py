@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 
 Wanted = Int[Tensor, " B"] | Float[Tensor, " B"]
 Weights = dict[str, Tensor]  # a leading axis for the heads; names that begin with w decay
+NOTHING = 1e-12  # a smaller probability moves no weight, and denormal numbers are slow to multiply
 
 
 class Stack:
@@ -40,11 +41,17 @@ class Stack:
         """The gradients of every head's own loss."""
         for value in self.weights.values():
             value.requires_grad_()
-        loss = sum_of_losses(self.answer(rows, generator), wanted)
-        found = torch.autograd.grad(loss, list(self.weights.values()))
+        answers = self.answer(rows, generator)  # (E, B, L, C)
+        each = wanted[None, :, None].expand(answers.shape[:-1])
+        slope = slopes(answers.detach(), each, 1.0 / answers.shape[1:3].numel())
+        found = torch.autograd.grad(answers, list(self.weights.values()), slope)
         for value in self.weights.values():
             value.requires_grad_(False)
         return dict(zip(self.weights, found, strict=True))
+
+    def predict(self, rows: Float[Tensor, "B K R"], numbers: bool) -> Float[Tensor, "E B C"]:
+        """What each head says of whole videos."""
+        return to_predictions(self.answer(rows, None), numbers)
 
     def keep(self, heads: list[int]) -> None:
         """Go on with some of the heads."""
@@ -72,17 +79,17 @@ class LinearStack(Stack):
     ) -> Weights:
         """By hand: two matrix products for all heads, and nothing else that is large."""
         weight = self.weights["w"]  # (E, C, R)
-        wrong = side_by_side(rows, weight, self.weights["bias"])  # (B, K, E, C)
-        if wanted.is_floating_point():
-            wrong = (wrong - wanted[:, None, None, None]).mul_(2.0)
-        else:
-            wrong = wrong.softmax(dim=-1)
-            wrong[torch.arange(len(wanted)), :, :, wanted] -= 1.0
-        wrong = wrong.flatten(0, 1).flatten(1).mul_(1.0 / rows.shape[:2].numel())  # (B K, E C)
+        answers = side_by_side(rows, weight, self.weights["bias"])  # (B, K, E, C)
+        each = wanted[:, None, None].expand(answers.shape[:-1])
+        slope = slopes(answers, each, 1.0 / rows.shape[:2].numel()).flatten(2).flatten(0, 1)
         return {
-            "w": (wrong.T @ rows.flatten(0, 1)).view_as(weight),
-            "bias": wrong.sum(dim=0).view_as(self.weights["bias"]),
+            "w": (slope.T @ rows.flatten(0, 1)).view_as(weight),
+            "bias": slope.sum(dim=0).view_as(self.weights["bias"]),
         }
+
+    def predict(self, rows: Float[Tensor, "B K R"], numbers: bool) -> Float[Tensor, "E B C"]:
+        found = side_by_side(rows, self.weights["w"], self.weights["bias"])  # (B, K, E, C)
+        return (found if numbers else found.softmax(dim=-1)).mean(dim=1).transpose(0, 1)
 
 
 class MLPStack(Stack):
@@ -179,6 +186,15 @@ def drop(values: Tensor, chance: float, generator: Generator) -> Tensor:
 def uniform(shape: tuple[int, ...], fan_in: int, generator: Generator) -> Tensor:
     """Weights as a linear layer of torch starts with."""
     return torch.rand(shape, generator=generator).mul_(2.0).sub_(1.0).div_(math.sqrt(fan_in))
+
+
+def slopes(answers: Float[Tensor, "*A C"], wanted: Tensor, share: float) -> Float[Tensor, "*A C"]:
+    """How a share of the cross-entropy (or squared error) of each answer grows with it."""
+    if wanted.is_floating_point():
+        return (answers - wanted[..., None]).mul_(2.0 * share)
+    found = torch.threshold_(answers.softmax(dim=-1), NOTHING, 0.0)
+    found.view(-1, found.shape[-1])[torch.arange(wanted.numel()), wanted.flatten()] -= 1.0
+    return found.mul_(share)
 
 
 def sum_of_losses(answers: Float[Tensor, "E B L C"], wanted: Wanted) -> Float[Tensor, ""]:

@@ -6,17 +6,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 
 from clipset.config import to_mapping, write_json
 from clipset.errors import ProbeError, StoreError
-from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import ProbeConfig, RowName
-from clipset.probes.job import Job, Outcome
+from clipset.probes.job import Job, Outcome, default_shape
 from clipset.probes.judging import Truth, judge_classes, judge_numbers
 from clipset.probes.metrics import interval
 from clipset.probes.problem import Labelled, Problem, keep_few
@@ -33,7 +31,6 @@ from clipset.probes.results import (
 from clipset.probes.rows import run_row
 from clipset.progress import bar
 from clipset.representation.encode import refuse_others
-from clipset.sets.clips import VideoClips
 
 __all__ = ["ROWS", "Features", "ProbeName", "ProbeResult", "run_probes", "run_suite"]
 ROW_OF: dict[RowName, Row] = {
@@ -134,14 +131,6 @@ def _refuse_other_backbone(problem: Problem, model: ScaleModel | None) -> None:
         raise ProbeError(str(error)) from None
 
 
-def _untrained(clips: VideoClips) -> ModelConfig:
-    """The default architecture for clips of this form."""
-    numbers = clips.boxes.shape[-1]
-    kind: Literal["paper", "official"] = "official" if numbers == 7 else "paper"
-    dims = clips.dims if clips.backbones > 1 else ()
-    return ModelConfig(dims=dims, boxes=kind, box_numbers=numbers)
-
-
 def _run(
     problem: Problem,
     model: ScaleModel | None,
@@ -190,7 +179,7 @@ def _run_once(
     job = Job(
         problem=problem,
         encoder=None if model is None else model.encoder,
-        model=_untrained(problem.train.random) if model is None else model.config,
+        model=default_shape(problem.train.random) if model is None else model.config,
         config=config,
         seeds=seeds,
     )

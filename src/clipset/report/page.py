@@ -65,6 +65,7 @@ def _describe_page(content: ReportContent) -> dict[str, Any]:
         "tiles": _tiles(content.counts),
         "headline": write_headline(panels[0]) if panels else None,
         "panels": [_describe_panel(panel) for panel in panels],
+        "of_numbers": bool(panels) and all(panel.is_error for panel in panels),
         "per_class": _describe_classes(panels[0]) if panels else None,
         "differences": plots.place_differences(read_differences(content.comparisons)),
         "reliability": plots.place_reliability(content.calibration),

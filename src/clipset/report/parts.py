@@ -30,7 +30,8 @@ def mean_record(parts: Mapping[str, Record]) -> Record:
     """One record for several parts: the mean of their scores.
 
     The ends of the interval are the means of the parts' ends. That is right if the parts' errors go
-    together, and too wide if they are independent; it never promises too much.
+    together, and too wide if they are independent; it never promises too much. `with_intervals`
+    puts better ones in their place where the predictions are known.
     """
     records = list(parts.values())
     first = records[0]
@@ -48,6 +49,33 @@ def mean_record(parts: Mapping[str, Record]) -> Record:
     if all(record.get("chance") is not None for record in records):
         joined["chance"] = mean(record["chance"] for record in records)
     return joined
+
+
+def with_intervals(
+    records: Sequence[Record], intervals: Mapping[tuple[Any, Any], tuple[float, float]]
+) -> list[Record]:
+    """The same records with intervals by a bootstrap over the videos of all parts."""
+    found = []
+    for record in records:
+        pooled = intervals.get((record["features"], record["probe"]))
+        found.append(record if pooled is None else {**record, "interval": list(pooled)})
+    return found
+
+
+def write_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each pair of rows: is one really better than the other?"""
+    found = []
+    for each in comparisons:
+        digits = {"metric": each["metric"]}
+        ends = [write_score({**digits, "value": end}) for end in each["interval"]]
+        p = "p < 0.001" if each["p"] < 0.001 else f"p = {each['p']:.3f}"
+        names = [row_name(each[f"{k}features"], each[f"{k}probe"]) for k in ("", "against_")]
+        gap = write_score({**digits, "value": each["difference"]})
+        found.append(
+            f"{names[0]} minus {names[1]}, mean over the parts: {gap} ({ends[0]} to {ends[1]}), "
+            f"{p}; {each['n']} videos, each drawn for all the parts that test it"
+        )
+    return found
 
 
 def write_score(record: Record) -> str:
@@ -73,7 +101,7 @@ def scores_page(title: str, columns: Mapping[str, Sequence[Record]]) -> TablePag
     )
     metrics = ", ".join(sorted({metric_name(record["metric"]) for record in records}))
     ssl = ", ".join(sorted({str(record.get("ssl_split", "unknown")) for record in records}))
-    told = "; the ends of a mean's interval are the means of the parts' ends"
+    told = "; that of a mean is drawn over the videos of all parts together"
     return TablePage(
         title=title,
         subtitle=f"{metrics or 'not scored'}; pre-trained with ssl_split = {ssl or 'unknown'}",

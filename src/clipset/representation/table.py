@@ -72,7 +72,8 @@ def write_representations(table: Representations, folder: Path) -> None:
     if table.present is not None:
         arrays["present"] = table.present
     header = {"parts": ",".join(table.parts)}
-    write_atomic(folder / "vectors.safetensors", save(arrays, metadata=header))
+    whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}  # no views
+    write_atomic(folder / "vectors.safetensors", save(whole, metadata=header))
 
 
 def _columns(table: Representations) -> dict[str, tuple[Any, ...]]:
