@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -32,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from record import parse, write_record
 
-from clipset.backbones.engine import NormalisedNetwork
+from clipset.backbones.engine import Answer, NormalisedNetwork
 from clipset.backbones.registry import DEFAULT
 from clipset.clips.config import Sampling
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
@@ -120,12 +121,15 @@ class Contest:
         """The backbone alone on as many clips, all of them ready."""
         manifest, networks = plan(self.config, 0)
         [engine] = open_engines(manifest, networks, [self.config.engine], device="auto")
-        for each in self.plans.values():
-            left = len(each)
-            while left:
-                clips = self.ready[:left]
-                engine.features(clips)
-                left -= len(clips)
+        left, running = self.clips("limit"), deque[Answer]()
+        while left:  # as many at once as keep all cores busy, with no pause in between
+            clips = self.ready[:left]
+            running.append(engine.start(clips))
+            left -= len(clips)
+            if len(running) > 1:
+                running.popleft()()
+        for answer in running:
+            answer()
 
     def plain(self) -> None:
         """The plain way."""
