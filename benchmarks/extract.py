@@ -2,14 +2,14 @@
 
 Ours is a whole extraction: it loads the backbone, makes it ready, starts worker processes and ends
 with a finished store. The limit loads the same backbone, makes it ready in the same way and shows
-the clips of one video after the other, which are in memory; unpaused, it is also given the next
-clips before the last ones are finished, as in ours. The plain way has its backbone loaded, opens the video anew
-for each clip, decodes up to the clip's end, and runs the backbone in torch video by video. They see
-the same clips of the same files in one run and take turns (the plain way, which has nothing to
-start, only those of some of the files); times are of the wall and for one clip, and only the ratios
-(of medians) mean anything on a shared machine. Seconds of all cores, with those of child processes,
-are noted besides. An hour of video is extracted as well, for its memory: the peaks of the main
-process and its worker.
+it the clips of one video after the other, which are in memory; unpaused, it is also given the next
+clips before the last ones are finished, as in ours. The plain way has its backbone loaded, opens
+the video anew for each clip, decodes up to the clip's end, and runs the backbone in torch video by
+video. They see the same clips of the same files in one run and take turns (the plain way, which has
+nothing to start, only those of some of the files); times are of the wall and for one clip, and only
+the ratios (of medians) mean anything on a shared machine. Seconds of all cores, with those of child
+processes, are noted besides. An hour of video is extracted as well, for its memory: the peaks of
+the main process and its worker.
 """
 
 from __future__ import annotations
