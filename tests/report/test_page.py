@@ -240,9 +240,17 @@ def test_the_file_is_written_whole_over_an_old_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"cannot be written to .*No such file or directory"):
-        write_report(ReportContent(title="t"), tmp_path / "none" / "report.html")
+def test_a_folder_that_is_not_there_is_made(
+    tmp_path: Path, run_content: ReportContent, page: str
+) -> None:
+    write_report(run_content, tmp_path / "none" / "report.html")
+    assert (tmp_path / "none" / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ReportError, match=r"cannot be written to .*File exists"):
+        write_report(ReportContent(title="t"), tmp_path / "file" / "report.html")
 
 
 def test_a_bad_record_leaves_the_old_report(tmp_path: Path) -> None:
