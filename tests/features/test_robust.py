@@ -17,10 +17,10 @@ from jaxtyping import Float, UInt8
 from tests.conftest import SMALL
 from torch import Tensor
 
-from clipset.backbones.engine import TorchEngine, open_engine
+from clipset.backbones.engine import Answer, TorchEngine, open_engine
 from clipset.backbones.registry import load_backbone
 from clipset.errors import BackboneError, StoreError
-from clipset.features import child, writer
+from clipset.features import child, looking, writer
 from clipset.features import extract as extraction
 from clipset.features.child import Outcome
 from clipset.features.cutting import cut_video
@@ -252,6 +252,30 @@ def test_a_card_that_sees_several_videos_at_once_gives_the_same_features(
         np.testing.assert_array_equal(
             each.rows.features[:8].astype(np.float16), store.random.features[rows]
         )
+
+
+def test_the_seconds_of_the_videos_add_up_to_those_of_the_backbone(
+    few: Catalog, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, network = load_backbone("efficientnet_lite0", frames=2, stride=4, size=32)
+    engine = open_engine(spec, network, device="cpu", engine="torch")
+    clock = [100.0]
+    monkeypatch.setattr(looking.time, "perf_counter", lambda: clock[0])
+    start = engine.start
+
+    def start_slowly(clips: Tensor) -> Answer:  # as an engine whose requests are all busy
+        clock[0] += 3.0
+        return start(clips)
+
+    monkeypatch.setattr(engine, "start", start_slowly)
+    request = cut_request(open_store(whole).manifest)
+    cuts = [
+        Outcome(place, cut)
+        for place, video in enumerate(few)
+        for cut in cut_video(video.id, video.path, request)
+    ]
+    seen = list(look(engine, cuts, [video.id for video in few]))
+    assert sum(each.seconds or 0.0 for each in seen) == 3.0 * len(few)
 
 
 def test_features_can_be_stored_in_full_and_the_reader_knows(few: Catalog, tmp_path: Path) -> None:

@@ -169,6 +169,8 @@ class OpenVinoEngine(Engine):
         def answer() -> Tensor:
             if not complete.wait(PATIENCE):
                 self._queue.wait_all()  # raises what a request may have died of
+            if len(rows) < len(clips):
+                raise BackboneError(f"openvino lost {len(clips) - len(rows)} of {len(clips)} clips")
             return torch.cat([rows[place] for place in range(len(clips))])
 
         return answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,18 +170,16 @@ def choose_decoder(writer: StoreWriter, config: ExtractConfig) -> DecoderName:
     return find_decoder(begun_with)
 
 
-@contextmanager
 def cutting(
     writer: StoreWriter, catalog: Catalog, config: ExtractConfig, decoder: DecoderName
-) -> Iterator[Iterator[Outcome]]:
+) -> AbstractContextManager[Iterator[Outcome]]:
     """Workers at the videos that a store still lacks."""
-    with cut_videos(
+    return cut_videos(
         videos_to_do(writer, catalog),
         cut_request(writer.manifest, decoder),
         workers=count_workers(config),
         timeout=config.timeout,
-    ) as outcomes:
-        yield outcomes
+    )
 
 
 def fill_store(

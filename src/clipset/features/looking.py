@@ -79,8 +79,8 @@ class Seen:
         )
 
 
-Finish = Callable[[], Iterator[Seen]]
-"""Waits for what the backbones see in some videos."""
+Finish = Callable[[float], list[Seen]]
+"""Waits for what the backbones see in some videos; given when the videos before were finished."""
 
 
 def look(
@@ -97,7 +97,7 @@ def look_at_pieces(
     engines = [engines] if isinstance(engines, Engine) else engines
     waiting: list[Outcome] = []
     begun: deque[Finish] = deque()
-    clips = 0
+    clips, finished = 0, 0.0
     for outcome in outcomes:
         if outcome.cut is None:
             yield Seen(outcome.place, reason=outcome.reason)
@@ -108,11 +108,13 @@ def look_at_pieces(
             begun.append(_begin(engines, waiting, ids))
             waiting, clips = [], 0
         if len(begun) > 1:  # the next one keeps the cores busy while this one is finished
-            yield from begun.popleft()()
+            seen, finished = begun.popleft()(finished), time.perf_counter()
+            yield from seen
     if waiting:
         begun.append(_begin(engines, waiting, ids))
     while begun:
-        yield from begun.popleft()()
+        seen, finished = begun.popleft()(finished), time.perf_counter()
+        yield from seen
 
 
 def join_pieces(pieces: Iterable[Seen]) -> Iterator[Seen]:
@@ -152,16 +154,17 @@ def _begin(engines: Sequence[Engine], outcomes: Sequence[Outcome], ids: Sequence
     """Give some videos to the backbones."""
     cuts = [(outcome.place, outcome.cut) for outcome in outcomes if outcome.cut is not None]
     named = [(ids[place], cut) for place, cut in cuts]
+    began = time.perf_counter()
     answers = [_begin_rows(engine, named) for engine in engines]
 
-    def finish() -> Iterator[Seen]:
-        began = time.perf_counter()
-        seen = [answer() for answer in answers]
-        seconds = (time.perf_counter() - began) / len(cuts)
-        for number, (place, cut) in enumerate(cuts):
-            first, *others = [rows[number] for rows in seen]
+    def finish(before: float) -> list[Seen]:
+        rows = [answer() for answer in answers]
+        seconds = (time.perf_counter() - max(began, before)) / len(cuts)
+        found = []
+        for (place, cut), (first, *others) in zip(cuts, zip(*rows, strict=True), strict=True):
             kept = ClipRows(first.features, cut.boxes, first.times, tuple(others))
-            yield Seen(place, facts=cut.facts, rows=kept, seconds=seconds)
+            found.append(Seen(place, facts=cut.facts, rows=kept, seconds=seconds))
+        return found
 
     return finish
 
