@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO
 
 import msgspec
 
@@ -19,6 +20,7 @@ from clipset.features.worker import Answer, Job, Order
 from clipset.videos.catalog import Video
 
 MEMORY_BYTES = 8 << 30  # what one worker may have; a video that wants more fails
+PIPE_BYTES = 1 << 20  # clips are large; a usual pipe takes 1/16 of this at a time
 COMMAND = (sys.executable, "-m", "clipset.features.worker")
 
 
@@ -107,6 +109,7 @@ class Cutter:
         job = Job(request=self.request, memory_bytes=MEMORY_BYTES, timeout=self.timeout)
         assert child.stdout is not None
         self.child = child  # so that it can be killed while it starts
+        _widen(child.stdout)
         child.stdin.write(msgspec.json.encode(job) + b"\n")
         child.stdin.flush()
         if not child.stdout.readline().endswith(b"\n"):
@@ -132,6 +135,14 @@ class Cutter:
         if child.stdout.readinto(content) != answer.bytes:  # type: ignore[attr-defined]
             raise EOFError
         return Outcome(place, from_buffer(content, answer.facts, self.request))
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Let a pipe take more at a time where the system can do that and allows it."""
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def _name_of_exit(code: int) -> str:
