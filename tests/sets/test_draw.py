@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from clipset.sets.clips import VideoClips
 from clipset.sets.draw import (
     draw_batches,
+    draw_batches_by_group,
     draw_mask,
     draw_set_pair,
     draw_set_size,
@@ -50,6 +51,17 @@ def test_an_epoch_shows_every_video_once(videos: int, batch: int, seed: int) -> 
     assert sorted(torch.cat(batches).tolist()) == list(range(videos))
     assert max(map(len, batches)) <= batch
     assert max(map(len, batches)) - min(map(len, batches)) <= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 16), st.integers(0, 99))
+def test_batches_by_group_show_every_video_once_and_never_mix_groups(
+    groups: list[int], batch: int, seed: int
+) -> None:
+    numbers = torch.tensor(groups)
+    batches = draw_batches_by_group(numbers, batch, torch.Generator().manual_seed(seed))
+    assert sorted(torch.cat(batches).tolist()) == list(range(len(groups)))
+    assert all(len(part) <= batch and numbers[part].unique().numel() == 1 for part in batches)
 
 
 def test_the_same_seed_draws_the_same_sets() -> None:

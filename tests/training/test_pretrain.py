@@ -1,6 +1,7 @@
 """Pre-training on a small real store."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +16,14 @@ import pytest
 import torch
 
 from clipset.errors import ModelError, TrainingError
-from clipset.features.store import FeatureStore
+from clipset.features.store import FeatureStore, open_store
 from clipset.model.config import ModelConfig
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
-from clipset.training.pretrain import pretrain, ssl_videos
+from clipset.training.distributed import Ranks
+from clipset.training.pretrain import _source, pretrain, ssl_videos
 from clipset.training.schedule import learning_rate
+from clipset.videos.catalog import write_catalog
 
 SMALL = PretrainConfig(
     model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
@@ -130,6 +133,42 @@ def test_too_few_clips_or_videos_are_refused_before_any_work(
         pretrain(small_store, tmp_path, replace(SMALL, clips_per_set=5))
     with pytest.raises(TrainingError, match="between 0 and 1"):
         replace(SMALL, mask_ratio=1.0)
+
+
+def with_groups(store: FeatureStore, names: list[str | None], folder: Path) -> FeatureStore:
+    groups = dict(zip(store.ids, names, strict=True))
+    videos = [replace(video, group=groups.get(video.id)) for video in store.catalog]
+    shutil.copytree(store.folder, folder)
+    write_catalog(store.catalog.only(videos), folder / "catalog.csv")
+    return open_store(folder)
+
+
+def test_batches_can_be_of_one_group_each(small_store: FeatureStore, tmp_path: Path) -> None:
+    names: list[str | None] = ["anna" if place % 3 else "ben" for place in range(len(small_store))]
+    store = with_groups(small_store, names, tmp_path / "store")
+    config = replace(SMALL, ssl_split="all", batch_from="group")
+    source = _source(store, np.arange(len(store)), config)
+    batches = list(
+        source.batches(config, torch.Generator().manual_seed(0), Ranks(0, 1, torch.device("cpu")))
+    )
+    assert len(batches) == source.batches_in_epoch(config)
+    assert sum(size for size, _ in batches) == len(store)
+    pretrain(store, tmp_path / "model", config)
+    pretrain(store, tmp_path / "mixed", replace(config, batch_from="all"))
+    assert weights(tmp_path / "model") != weights(tmp_path / "mixed")
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [(None, "1 of .* have none"), ("alone", "'alone' has one")],
+)
+def test_batches_of_one_group_need_groups_of_several_videos(
+    small_store: FeatureStore, tmp_path: Path, first: str | None, reason: str
+) -> None:
+    names = [first, *["anna"] * (len(small_store) - 1)]
+    store = with_groups(small_store, names, tmp_path / "store")
+    with pytest.raises(TrainingError, match=reason):
+        pretrain(store, tmp_path / "m", replace(SMALL, ssl_split="all", batch_from="group"))
 
 
 def test_the_rate_rises_then_falls_to_zero() -> None:

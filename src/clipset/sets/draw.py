@@ -35,6 +35,17 @@ def draw_batches(videos: int, batch: int, generator: Generator) -> list[Int[Tens
     return list(order.tensor_split(-(-videos // batch)))
 
 
+def draw_batches_by_group(
+    groups: Int[Tensor, " N"], batch: int, generator: Generator
+) -> list[Int[Tensor, " B"]]:
+    """One epoch of batches that hold videos of one group each, in random order."""
+    batches = []
+    for group in groups.unique().tolist():
+        videos = (groups == group).nonzero().flatten()
+        batches += [videos[part] for part in draw_batches(len(videos), batch, generator)]
+    return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
+
+
 def draw_set_size(fewest: int | None, most: int, generator: Generator) -> int:
     """How many clips the sets of a batch have: always `most`, or drawn from `fewest` on."""
     if fewest is None or fewest >= most:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clipset.config import settled
+from clipset.config import ADDED, settled
 from clipset.errors import TrainingError
 from clipset.model.config import ModelConfig
 from clipset.training.presets import apply_preset
@@ -27,6 +27,9 @@ class PretrainConfig:
     """at least so many steps, by more epochs: small collections have few batches in an epoch"""
     batch: int = 512
     """videos in a batch"""
+    batch_from: Literal["all", "group"] = field(default="all", metadata=ADDED)
+    """videos of a batch: any, or of one group of the catalog each time (one person, one place), so
+    that what they are told apart by is not the group"""
     clips_per_set: int = 8
     """clips in each of the two sets (K); the most, if fewest_per_set is given"""
     fewest_per_set: int | None = None

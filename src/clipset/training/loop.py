@@ -56,7 +56,7 @@ class TrainingRun:
         self.source, self.config, self.folder, self.card = source, config, folder, card
         self.ranks, self.device, self.seed = ranks, ranks.device, card.seed
         self.validation = validation
-        self.steps_per_epoch = -(-len(source) // config.batch)
+        self.steps_per_epoch = source.batches_in_epoch(config)
         self.epochs = max(config.epochs, -(-config.min_steps // self.steps_per_epoch))
         self.steps = self.epochs * self.steps_per_epoch
         self.epoch, self.best = 0, (-1.0, 0)

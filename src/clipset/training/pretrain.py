@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from clipset.config import fingerprint, to_mapping
 from clipset.errors import TrainingError
@@ -104,22 +108,50 @@ def videos_to_learn_from(store: FeatureStore, config: PretrainConfig, ranks: Ran
             f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
             f"the store has {available}; use fewer clips per set or extract more"
         )
-    if len(videos) // -(-len(videos) // config.batch) < ranks.ranks:
+    groups = groups_of(store, videos, config)
+    smallest = min(Counter([0] * len(videos) if groups is None else groups.tolist()).values())
+    if smallest // -(-smallest // config.batch) < ranks.ranks:
         raise TrainingError(
-            f"{ranks.ranks} ranks cannot share batches of {config.batch} of {len(videos)} videos; "
+            f"{ranks.ranks} ranks cannot share batches of {config.batch} of {smallest} videos; "
             f"start fewer processes or use larger batches"
         )
-    if ranks.first and config.batch > len(videos):
+    if ranks.first and groups is None and config.batch > len(videos):
         say(f"a batch of {config.batch} is cut to the {len(videos)} videos that there are")
     return videos
 
 
+def groups_of(
+    store: FeatureStore, videos: np.ndarray, config: PretrainConfig
+) -> Int[Tensor, " N"] | None:
+    """The number of each video's group, if batches are to be of one group each."""
+    if config.batch_from == "all":
+        return None
+    known = {video.id: video.group for video in store.catalog}
+    names = [known.get(store.ids[place]) for place in videos]
+    counts = Counter(names)
+    if None in counts:
+        raise TrainingError(
+            f"batches of one group need the group of every video; {counts[None]} of {len(names)} "
+            f"have none (the column group of the catalog)"
+        )
+    lonely = sorted(str(name) for name, count in counts.items() if count < 2)
+    if lonely:
+        raise TrainingError(
+            f"batches of one group need groups of at least 2 videos; {lonely[0]!r} has one"
+        )
+    numbers = {name: number for number, name in enumerate(counts)}
+    return torch.tensor([numbers[name] for name in names])
+
+
 def _source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> ClipSource:
-    return ClipSource(store, videos, config.model, in_memory=config.in_memory)
+    groups = groups_of(store, videos, config)
+    return ClipSource(store, videos, config.model, in_memory=config.in_memory, groups=groups)
 
 
 def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:
     rows = [store.entries[place].checksum for place in videos]
+    groups = groups_of(store, videos, config)
+    by_group = [] if groups is None else [groups.tolist()]
     form = form_for(store.manifest, config.model)
     first, *others = form.specs(store.manifest)
     return ModelCard(
@@ -131,7 +163,7 @@ def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed:
         videos=len(videos),
         split=config.ssl_split,
         seed=seed,
-        fingerprint=fingerprint(held(config), seed, store.manifest, rows),
+        fingerprint=fingerprint(held(config), seed, store.manifest, rows, *by_group),
         data=store.catalog.name,
         splits=store.catalog.splits,
     )

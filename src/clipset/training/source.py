@@ -21,7 +21,13 @@ from torch import Tensor
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.sets.clips import VideoClips
-from clipset.sets.draw import SetPair, draw_batches, draw_set_pair, draw_set_size
+from clipset.sets.draw import (
+    SetPair,
+    draw_batches,
+    draw_batches_by_group,
+    draw_set_pair,
+    draw_set_size,
+)
 from clipset.sets.reading import form_for, reader_for
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import Ranks
@@ -41,8 +47,9 @@ class ClipSource:
         model: ModelConfig,
         *,
         in_memory: bool | None = None,
+        groups: Int[Tensor, " N"] | None = None,
     ) -> None:
-        self.videos = videos
+        self.videos, self.groups = videos, groups
         self._read_clips = reader_for(store, model)
         form = form_for(store.manifest, model)
         counts = store.random.count[videos] * form.bins
@@ -79,6 +86,11 @@ class ClipSource:
         clips = self._read_clips("random", videos)
         return clips.fill_up(self.most) if self.unequal else clips
 
+    def batches_in_epoch(self, config: PretrainConfig) -> int:
+        """How many batches one epoch has."""
+        parts = [len(self)] if self.groups is None else self.groups.unique(return_counts=True)[1]
+        return sum(-(-int(videos) // config.batch) for videos in parts)
+
     def batches(
         self, config: PretrainConfig, generator: torch.Generator, ranks: Ranks
     ) -> Iterator[tuple[int, SetPair]]:
@@ -92,7 +104,7 @@ class ClipSource:
     def _draw(
         self, config: PretrainConfig, generator: torch.Generator, ranks: Ranks
     ) -> Iterator[tuple[int, SetPair]]:
-        for videos in draw_batches(len(self), config.batch, generator):
+        for videos in self._draw_videos(config.batch, generator):
             places = self.places.of(videos)
             size = draw_set_size(config.fewest_per_set, config.clips_per_set, generator)
             numbers = draw_set_pair(
@@ -102,6 +114,11 @@ class ClipSource:
             pair = _part(numbers, part)
             chosen = pair.features.squeeze(-1).long()  # (2, B, V): the numbers of clips
             yield len(videos), replace(pair, features=self._read(videos[part], chosen))
+
+    def _draw_videos(self, batch: int, generator: torch.Generator) -> list[Int[Tensor, " B"]]:
+        if self.groups is None:
+            return draw_batches(len(self), batch, generator)
+        return draw_batches_by_group(self.groups, batch, generator)
 
     def _read(
         self, videos: Int[Tensor, " B"], chosen: Int[Tensor, "2 B V"]
