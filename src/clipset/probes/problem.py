@@ -149,7 +149,7 @@ def pose_problem(
         what = "target" if numbers else "label"
         say(f"{len(videos) - len(useful)} of {len(videos)} videos have no {what}: passed over")
     classes = () if numbers else tuple(sorted({v.label or "" for v in parts["train"].values()}))
-    _refuse_strangers(parts[judged], classes)
+    _refuse_strangers(parts[judged], classes, judged)
     places = {name: number for number, name in enumerate(classes)}
     read = reader_for(store, model)
     return Problem(
@@ -227,11 +227,11 @@ def _refuse_hopeless(
         raise ProbeError("all training videos have the same target; there is nothing to predict")
 
 
-def _refuse_strangers(test: dict[int, Video], classes: tuple[str, ...]) -> None:
-    strangers = sorted({video.label or "" for video in test.values()} - set(classes))
+def _refuse_strangers(judged: dict[int, Video], classes: tuple[str, ...], split: str) -> None:
+    strangers = sorted({video.label or "" for video in judged.values()} - set(classes))
     if classes and strangers:
         more = f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
         raise ProbeError(
-            f"no training video shows {strangers[0]!r}{more}, which the test split has; "
+            f"no training video shows {strangers[0]!r}{more}, which the {split} split has; "
             f"give it one or take it out of the catalog"
         )
