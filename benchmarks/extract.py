@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a folder of videos (the demo's if not given)")
     parser.add_argument("--videos", type=int, default=120, help="how many of them")
     parser.add_argument("--plain-videos", type=int, default=5, help="of these, for the plain way")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--large-videos", type=int, default=8, help="for the VideoMAE-B size")
     options = parser.parse_args()
     set_quiet(True)
