@@ -168,7 +168,8 @@ def ablation(result: Result) -> list[str]:
 def tried(results: Sequence[Result]) -> list[str]:
     """Runs that were judged on validation videos: what was changed, and what came of it."""
     rows = []
-    shown: tuple[Row, ...] = (*MODEL_ROWS, ("backbone", "transformer"), ("backbone", "ordered"))
+    rivals = ("knn", "linear", "transformer", "ordered")
+    shown: tuple[Row, ...] = (*MODEL_ROWS, *(("backbone", rival) for rival in rivals))
     for result in results:
         for part in result.parts:
             where = ", ".join(filter(None, [result.dataset, result.backbone, part.name]))
