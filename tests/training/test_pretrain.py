@@ -21,7 +21,7 @@ from clipset.model.config import ModelConfig
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import Ranks
-from clipset.training.pretrain import _source, pretrain, ssl_videos
+from clipset.training.pretrain import _source, pretrain, ssl_videos, videos_to_learn_from
 from clipset.training.schedule import learning_rate
 from clipset.videos.catalog import write_catalog
 
@@ -169,6 +169,19 @@ def test_batches_of_one_group_need_groups_of_several_videos(
     store = with_groups(small_store, names, tmp_path / "store")
     with pytest.raises(TrainingError, match=reason):
         pretrain(store, tmp_path / "m", replace(SMALL, ssl_split="all", batch_from="group"))
+
+
+def test_ranks_that_cannot_share_the_smallest_batch_of_a_group_are_refused(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    videos = len(small_store)
+    names: list[str | None] = ["anna"] * (videos - 5) + ["ben"] * 5
+    store = with_groups(small_store, names, tmp_path / "store")
+    config = replace(SMALL, ssl_split="all", batch_from="group", batch=4)  # ben: 3 and 2 videos
+    ranks = Ranks(0, 3, torch.device("cpu"))
+    with pytest.raises(TrainingError, match="batches of 4 of 5 videos"):
+        videos_to_learn_from(store, config, ranks)
+    assert len(videos_to_learn_from(store, config, Ranks(0, 2, torch.device("cpu")))) == videos
 
 
 def test_the_rate_rises_then_falls_to_zero() -> None:

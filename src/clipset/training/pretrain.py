@@ -109,10 +109,11 @@ def videos_to_learn_from(store: FeatureStore, config: PretrainConfig, ranks: Ran
             f"the store has {available}; use fewer clips per set or extract more"
         )
     groups = groups_of(store, videos, config)
-    smallest = min(Counter([0] * len(videos) if groups is None else groups.tolist()).values())
-    if smallest // -(-smallest // config.batch) < ranks.ranks:
+    parts = [len(videos)] if groups is None else list(Counter(groups.tolist()).values())
+    fewest, part = min((part // -(-part // config.batch), part) for part in parts)
+    if fewest < ranks.ranks:
         raise TrainingError(
-            f"{ranks.ranks} ranks cannot share batches of {config.batch} of {smallest} videos; "
+            f"{ranks.ranks} ranks cannot share batches of {config.batch} of {part} videos; "
             f"start fewer processes or use larger batches"
         )
     if ranks.first and groups is None and config.batch > len(videos):
