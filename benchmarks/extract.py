@@ -203,48 +203,15 @@ def write_hour(path: Path) -> None:
             container.mux(packet)
 
 
-HOUR = """
-import contextlib, sys, threading, time
-from pathlib import Path
-from clipset.clips.config import Sampling
-from clipset.features.config import ExtractConfig
-from clipset.features.extract import extract
-from clipset.progress import set_quiet
-from clipset.videos.datasets import read_videos
-
-peaks = {}
-
-def watch():
-    # not by resource: a process inherits the peak of the one that started it
-    while True:
-        workers = ""
-        with contextlib.suppress(OSError):
-            workers = " ".join(p.read_text() for p in Path("/proc/self/task").glob("*/children"))
-        for process in ("self", *workers.split()):
-            with contextlib.suppress(OSError, IndexError, ProcessLookupError):
-                lines = Path(f"/proc/{process}/status").read_text().split("VmHWM:")[1]
-                peaks[process] = int(lines.split()[0])
-        time.sleep(0.02)
-
-threading.Thread(target=watch, daemon=True).start()
-
-set_quiet(True)
-sampling = Sampling(clips_per_minute=2.0, times_per_minute=0.5)
-config = ExtractConfig(sampling=sampling)
-store = extract(read_videos(Path(sys.argv[1])), Path(sys.argv[2]), config)
-assert len(store) == 1, store.failed
-print(*(peaks[each] / 1e6 for each in peaks))
-"""
-
-
 def measure_hour(folder: Path) -> dict[str, float]:
     """Peak gigabytes (and seconds) of an hour of video with 210 clips, in a process of its own."""
     (folder / "hour").mkdir()
     write_hour(folder / "hour" / "hour.mp4")
-    words = [sys.executable, "-c", HOUR, str(folder / "hour"), str(folder / "hour store")]
+    script = Path(__file__).with_name("peak_memory.py")
+    words = [sys.executable, script, folder / "hour", folder / "hour store"]
     began = time.perf_counter()
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-    main, *workers = (float(word) * 1.024 for word in done.stdout.split())
+    main, *workers = (int(word) * 1.024e-6 for word in done.stdout.split())
     seconds = time.perf_counter() - began
     worker = sum(workers)
     return {"main_gb": main, "worker_gb": worker, "peak_gb": main + worker, "seconds": seconds}

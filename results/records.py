@@ -111,6 +111,52 @@ class ResultFile:
     between: list[Between] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdeaRow:
+    """A row of an idea over all folds; how far it is from the recipe's on the same videos."""
+
+    features: str
+    probe: str
+    value: float
+    interval: tuple[float, float]
+    difference: float | None = None
+    difference_interval: tuple[float, float] | None = None
+    p: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idea:
+    """One change to a recipe, and what came of it."""
+
+    name: str
+    what: str
+    changes: list[str]
+    store: str
+    training_seconds: float
+    rows: list[IdeaRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Ideas against a recipe, by cross-validation over the training videos; the recipe first."""
+
+    format: int = FORMAT
+    name: str
+    dataset: str
+    backbone: str
+    recipe_file: str
+    recipe: dict[str, Any]
+    changes: list[str]
+    stores: list[str]
+    folds: int
+    videos: int
+    seeds: int
+    date: str
+    commit: str
+    machine: dict[str, str]
+    ideas: list[Idea]
+
+
 def write_result_file(content: ResultFile, folder: Path = HERE) -> Path:
     """Write `NAME.json`."""
     path = folder / f"{content.name}.json"
@@ -122,3 +168,17 @@ def read_result_files(folder: Path = HERE) -> list[ResultFile]:
     """All files of a folder, in the order of their names."""
     paths = sorted(folder.glob("*.json"))
     return [build(ResultFile, read_json(path), path.name) for path in paths]
+
+
+def write_study(content: Study, folder: Path = HERE) -> Path:
+    """Write `studies/NAME.json`."""
+    path = folder / "studies" / f"{content.name}.json"
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, to_mapping(content))
+    return path
+
+
+def read_studies(folder: Path = HERE) -> list[Study]:
+    """All studies, in the order of their names."""
+    paths = sorted((folder / "studies").glob("*.json"))
+    return [build(Study, read_json(path), path.name) for path in paths]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from records import Between, PartResult, Result, ResultFile
+from records import Between, Idea, PartResult, Result, ResultFile, Study
 
+from clipset.config import to_mapping
 from clipset.report.parts import SHARES, write_interval, write_score
 from clipset.report.wording import figure, row_name, row_order
 
@@ -184,3 +186,43 @@ def tried(results: Sequence[Result]) -> list[str]:
             )
     header = ["data", "training", "seconds", *(row_name(*row) for row in shown)]
     return table(header, rows)
+
+
+def ideas(study: Study) -> list[str]:
+    """One change at a time: what it is, what it costs, and how far each row moves."""
+    base, *others = study.ideas
+    rows = [_idea(base, base), *(_idea(idea, base) for idea in others)]
+    return table(["idea", "change", "time", *(row_name(*row) for row in MODEL_ROWS)], rows)
+
+
+def _idea(idea: Idea, base: Idea) -> list[str]:
+    """Scores of the recipe, differences of an idea; time as a multiple of the recipe's."""
+    own = ", ".join(f"`{change}`" for change in idea.changes) or "–"
+    time = f"{idea.training_seconds / base.training_seconds:.1f}"
+    found = {(row.features, row.probe): to_mapping(row) for row in idea.rows}
+    return [idea.what, own, time, *(_moved(found.get(row)) for row in MODEL_ROWS)]
+
+
+def _moved(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    if row["difference"] is None:
+        return score(row | {"metric": "top1"})
+    gap = {"metric": "top1", "difference": row["difference"], "p": row["p"]}
+    told = difference(gap | {"interval": row["difference_interval"]})
+    low, high = row["difference_interval"]
+    return f"**{told}**" if low > 0 or high < 0 else told
+
+
+def study_origin(study: Study) -> list[str]:
+    """One line that says how a study was made."""
+    machine = f"{study.machine.get('cores', '?')} cores, {study.machine.get('processor', '?')}"
+    stores = "".join(f" --store {each}" for each in study.stores)
+    given = "".join(f" --set {shlex.quote(change)}" for change in study.changes)
+    return [
+        f"[{study.recipe_file}](../{study.recipe_file}), commit {study.commit}, {study.seeds} "
+        f"{'seeds' if study.seeds > 1 else 'seed'} a fold, {machine}, {study.date[:10]}: "
+        f"`python results/study.py{stores} --recipe {study.recipe_file} --folds {study.folds} "
+        f"--out studies/{study.name} --name {study.name}{given}`",
+        "",
+    ]

@@ -1,4 +1,4 @@
-"""Write docs/results.md from head.md, *.json and notes/*.md beside this file.
+"""Write docs/results.md from head.md, *.json, studies/*.json, ideas.md and notes/*.md beside it.
 
 python results/write.py          # writes the page
 python results/write.py --check  # fails if the page is not what would be written
@@ -11,13 +11,25 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from records import HERE, PartResult, Result, ResultFile, read_result_files
-from tables import ablation, between, claims, labels, origin, scores, tried, variants
+from records import HERE, PartResult, Result, ResultFile, Study, read_result_files, read_studies
+from tables import (
+    ablation,
+    between,
+    claims,
+    ideas,
+    labels,
+    origin,
+    scores,
+    study_origin,
+    tried,
+    variants,
+)
 
 from clipset.config import write_atomic
 
 PAGE = HERE.parent / "docs" / "results.md"
 HEAD = HERE / "head.md"
+IDEAS = HERE / "ideas.md"
 EMPTY = "No run has been collected yet.\n"
 ABLATIONS = (
     "ablation-losses",
@@ -28,7 +40,9 @@ ABLATIONS = (
 Group = tuple[str, str]
 
 
-def render(files: Sequence[ResultFile], notes: Sequence[str] = ()) -> str:
+def render(
+    files: Sequence[ResultFile], notes: Sequence[str] = (), studies: Sequence[Study] = ()
+) -> str:
     """The whole page."""
     runs = [result for file in files for result in file.results if result.kind == "run"]
     tested = [run for run in runs if run.split == "test"]
@@ -47,6 +61,7 @@ def render(files: Sequence[ResultFile], notes: Sequence[str] = ()) -> str:
         lines += tried(others)
         for run in others:
             lines += origin(run, f"{run.dataset}, {run.variant}")
+    lines += tried_ideas(studies)
     lines += [EMPTY] if not any(file.results for file in files) else []
     lines += [note.strip() + "\n" for note in notes]
     return "\n".join(lines).rstrip() + "\n"
@@ -153,6 +168,21 @@ def ablations(results: Sequence[Result]) -> list[str]:
     return ["## Tables of the paper on our data", "", *lines]
 
 
+def tried_ideas(studies: Sequence[Study]) -> list[str]:
+    """What was tried against each recipe."""
+    if not studies:
+        return []
+    lines = ["## Ideas, one change at a time", "", IDEAS.read_text("utf-8")]
+    for study in studies:
+        lines += [f"### {study.dataset}, {study.backbone}", ""]
+        lines += [
+            f"{study.videos:,} training videos, each judged in one of {study.folds} folds.",
+            "",
+        ]
+        lines += ideas(study) + study_origin(study)
+    return lines
+
+
 def read_notes(folder: Path = HERE) -> list[str]:
     """The sections that people wrote, in the order of their files' names."""
     return [path.read_text("utf-8") for path in sorted((folder / "notes").glob("*.md"))]
@@ -165,7 +195,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE, metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE")
     given = parser.parse_args()
-    text = render(read_result_files(given.results), read_notes(given.results))
+    files, studies = read_result_files(given.results), read_studies(given.results)
+    text = render(files, read_notes(given.results), studies)
     if given.check:
         old = given.out.read_text("utf-8") if given.out.is_file() else ""
         sys.exit(f"{given.out.name} is not up to date; run results/write.py" if old != text else 0)

@@ -92,8 +92,9 @@ def page(written: Path) -> str:
 
 
 def test_the_page_of_results_is_what_the_script_writes() -> None:
-    files, notes = load("records").read_result_files(), load("write").read_notes()
-    assert (ROOT / "docs" / "results.md").read_text("utf-8") == load("write").render(files, notes)
+    records, write = load("records"), load("write")
+    text = write.render(records.read_result_files(), write.read_notes(), records.read_studies())
+    assert (ROOT / "docs" / "results.md").read_text("utf-8") == text
 
 
 def test_result_files_name_no_place_on_one_machine(written: Path) -> None:
@@ -183,3 +184,66 @@ def test_a_run_without_an_end_is_refused(tmp_path: Path, runs: Path) -> None:
     (tmp_path / "run.json").write_text((runs / "full" / "run.json").read_text())
     with pytest.raises(ClipsetError, match=r"no results\.json"):
         load("collect").collect([tmp_path], "none", tmp_path)
+
+
+IDEAS = """
+[masked-only]
+what = "hidden clips alone"
+changes = ["pretrain.model.losses=masked"]
+
+[gentle]
+what = "a tenth of the rate"
+changes = ["probe.fit.encoder_shares=[0.1]"]
+
+[layers]
+what = "more layers"
+changes = []
+store = "layers"
+"""
+
+
+@pytest.fixture(scope="module")
+def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two ideas in three folds; a third one has no features."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "ideas.toml").write_text(IDEAS)
+    changes = [word for word in (*TINY, SHORT, NAMED) if not word.startswith("--set=extract")]
+    words = [
+        *("--store", runs / "full" / "store", "--recipe", ROOT / "recipes" / "quick.toml"),
+        *("--ideas", folder / "ideas.toml", "--out", folder, "--folds", 3, "--results", folder),
+        *(*changes, rows("scale_knn", "finetune"), "--set=probe.seeds=1", "--name", "squares"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["study.py", *map(str, words)])
+        load("study").main()
+        times = {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/*")}
+        load("study").main()
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/*")} == times
+    return folder
+
+
+def test_ideas_are_judged_once_on_each_training_video_and_on_no_other(study: Path) -> None:
+    read = load("collect").read_predictions
+    for idea in ("recipe", "masked-only", "gentle"):
+        folds = [
+            read(study / idea / f"fold-{k}" / "predictions.safetensors").ids for k in (1, 2, 3)
+        ]
+        assert sorted(id for ids in folds for id in ids) == [f"{number}.mp4" for number in range(9)]
+        assert folds[1] == ("3.mp4", "4.mp4", "5.mp4")  # whole persons
+
+
+def test_ideas_that_change_only_probes_share_a_model(study: Path) -> None:
+    assert len(list((study / "models").iterdir())) == 2 * 3
+
+
+def test_an_idea_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> None:
+    [found] = load("records").read_studies(study)
+    assert [idea.name for idea in found.ideas] == ["recipe", "masked-only", "gentle"]
+    base, _, gentle = ({(row.features, row.probe): row for row in i.rows} for i in found.ideas)
+    assert gentle["scale", "knn"].difference == 0.0  # the same model
+    tuned = ("scale", "finetune")
+    assert gentle[tuned].difference == pytest.approx(gentle[tuned].value - base[tuned].value)
+    text = load("write").render([], (), [found])
+    assert "| hidden clips alone | `pretrain.model.losses=masked` |" in text
+    assert "9 training videos, each judged in one of 3 folds." in text
+    assert f"--store {Path(found.stores[0]).name} --recipe recipes/quick.toml" in text

@@ -107,46 +107,17 @@ def test_a_piece_that_fails_stands_for_its_video() -> None:
     assert list(looking.join_pieces([first, broken, late])) == [broken]
 
 
-HOUR = """
-import contextlib, sys, threading, time
-from pathlib import Path
-from clipset.clips.config import Sampling
-from clipset.features.config import ExtractConfig
-from clipset.features.extract import extract
-from clipset.progress import set_quiet
-from clipset.videos.datasets import read_videos
-
-peaks = {}
-
-def watch():
-    # not by resource: a process inherits the peak of the one that started it
-    while True:
-        workers = ""
-        with contextlib.suppress(OSError):
-            workers = " ".join(p.read_text() for p in Path("/proc/self/task").glob("*/children"))
-        for process in ("self", *workers.split()):
-            with contextlib.suppress(OSError, IndexError, ProcessLookupError):
-                lines = Path(f"/proc/{process}/status").read_text().split("VmHWM:")[1]
-                peaks[process] = int(lines.split()[0])
-        time.sleep(0.02)
-
-threading.Thread(target=watch, daemon=True).start()
-
-set_quiet(True)
-sampling = Sampling(clips_per_minute=2.0, times_per_minute=0.5)
-config = ExtractConfig(backbone=sys.argv[3], frames=16, size=224, sampling=sampling, workers=2)
-extract(read_videos(Path(sys.argv[1])), Path(sys.argv[2]), config)
-sys.stdout.write(" ".join(map(str, peaks.values())))
-"""
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as on Linux")
 def test_an_hour_of_video_with_clips_in_proportion_stays_under_a_gigabyte(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     make_long_video(tmp_path / "videos" / "hour.mp4")
-    words = [tmp_path / "videos", tmp_path / "store", BACKBONE]
+    script, places = (
+        ROOT / "benchmarks" / "peak_memory.py",
+        (tmp_path / "videos", tmp_path / "store"),
+    )
+    given = ("--backbone", BACKBONE, "--frames=16", "--size=224", "--workers=2")
     done = subprocess.run(
-        [sys.executable, "-c", HOUR, *map(str, words)],
+        [sys.executable, script, *places, *given],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.PIPE,
         text=True,

@@ -1,0 +1,65 @@
+"""Extract a folder of long videos and print the peak kilobytes of this process and each worker.
+
+    python benchmarks/peak_memory.py videos store --backbone efficientnet_lite0
+
+benchmarks/extract.py and the test of an hour of video run it as a process of its own. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import threading
+import time
+from pathlib import Path
+
+from clipset.clips.config import Sampling
+from clipset.features.config import ExtractConfig
+from clipset.features.extract import extract
+from clipset.progress import set_quiet
+from clipset.videos.datasets import read_videos
+
+
+def watch(peaks: dict[str, int]) -> None:
+    """Note the peaks for ever.
+
+    Not by `resource`: a process inherits the peak of the one that started it.
+    """
+    while True:
+        workers = ""
+        with contextlib.suppress(OSError):
+            workers = " ".join(p.read_text() for p in Path("/proc/self/task").glob("*/children"))
+        for process in ("self", *workers.split()):
+            with contextlib.suppress(OSError, IndexError, ProcessLookupError):
+                lines = Path(f"/proc/{process}/status").read_text().split("VmHWM:")[1]
+                peaks[process] = int(lines.split()[0])
+        time.sleep(0.02)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("videos", type=Path)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--backbone", default=ExtractConfig().backbone)
+    parser.add_argument("--frames", type=int)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--workers", type=int)
+    given = parser.parse_args()
+    peaks: dict[str, int] = {}
+    threading.Thread(target=watch, args=(peaks,), daemon=True).start()
+    set_quiet(True)
+    config = ExtractConfig(
+        backbone=given.backbone,
+        frames=given.frames,
+        size=given.size,
+        workers=given.workers,
+        sampling=Sampling(clips_per_minute=2.0, times_per_minute=0.5),
+    )
+    store = extract(read_videos(given.videos), given.store, config)
+    if store.failed:
+        parser.error(f"{store.failed[0].id}: {store.failed[0].reason}")
+    print(*peaks.values())
+
+
+if __name__ == "__main__":
+    main()
