@@ -27,9 +27,9 @@ class PretrainConfig:
     """at least so many steps, by more epochs: small collections have few batches in an epoch"""
     batch: int = 512
     """videos in a batch"""
-    batch_from: Literal["all", "group"] = field(default="all", metadata=ADDED)
-    """videos of a batch: any, or of one group of the catalog each time (one person, one place), so
-    that what they are told apart by is not the group"""
+    batch_from: Literal["all", "group", "both"] = field(default="all", metadata=ADDED)
+    """videos of a batch: any; or of one group of the catalog each time (one person, one place), so
+    that what they are told apart by is not the group; or both, by epochs that chance decides"""
     clips_per_set: int = 8
     """clips in each of the two sets (K); the most, if fewest_per_set is given"""
     fewest_per_set: int | None = None

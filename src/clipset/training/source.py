@@ -104,7 +104,7 @@ class ClipSource:
     def _draw(
         self, config: PretrainConfig, generator: torch.Generator, ranks: Ranks
     ) -> Iterator[tuple[int, SetPair]]:
-        for videos in self._draw_videos(config.batch, generator):
+        for videos in self._draw_videos(config, generator):
             places = self.places.of(videos)
             size = draw_set_size(config.fewest_per_set, config.clips_per_set, generator)
             numbers = draw_set_pair(
@@ -115,10 +115,17 @@ class ClipSource:
             chosen = pair.features.squeeze(-1).long()  # (2, B, V): the numbers of clips
             yield len(videos), replace(pair, features=self._read(videos[part], chosen))
 
-    def _draw_videos(self, batch: int, generator: torch.Generator) -> list[Int[Tensor, " B"]]:
+    def _draw_videos(
+        self, config: PretrainConfig, generator: torch.Generator
+    ) -> list[Int[Tensor, " B"]]:
         if self.groups is None:
-            return draw_batches(len(self), batch, generator)
-        return draw_batches_by_group(self.groups, batch, generator)
+            return draw_batches(len(self), config.batch, generator)
+        if config.batch_from == "both" and torch.randint(2, (), generator=generator):
+            order = torch.randperm(len(self), generator=generator)
+            return list(
+                order.tensor_split(self.batches_in_epoch(config))
+            )  # every epoch has as many
+        return draw_batches_by_group(self.groups, config.batch, generator)
 
     def _read(
         self, videos: Int[Tensor, " B"], chosen: Int[Tensor, "2 B V"]
