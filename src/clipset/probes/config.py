@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from clipset.config import ADDED
 from clipset.errors import ProbeError
 
 Optimiser = Literal["adamw", "sgd"]
@@ -59,6 +60,9 @@ class FitConfig:
     """shares of the learning rate to choose from for the pre-trained part of a fine-tuned probe"""
     set_only: bool = False
     """whether trained transformers classify by the set token alone, not next to each clip"""
+    mix_means: bool = field(default=False, metadata=ADDED)
+    """whether the means of training videos are mixed with each other's where a transformer is
+    trained, so that it learns less from what never changes in a video, such as the person"""
     layer_decay: float = 1.0
     """share of a layer's learning rate that the layer before it gets in fine-tuning"""
     head_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)

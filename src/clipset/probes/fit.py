@@ -25,7 +25,7 @@ from clipset.probes.selection import (
 )
 from clipset.probes.stacks import sum_of_losses, to_predictions
 from clipset.sets.clips import VideoClips, by_count
-from clipset.sets.draw import draw_batches, draw_subset
+from clipset.sets.draw import draw_batches, draw_subset, mix_means
 from clipset.training.schedule import decay_groups, learning_rate
 
 __all__ = ["Choice", "Network", "choose", "fit", "predict", "validation_split"]
@@ -68,6 +68,8 @@ class NetworkRun:
             for group in self.optimiser.param_groups:
                 group["lr"] = rate * group["share"]
             clips = draw_subset(self.train.random.of(videos), self.config.clips, self.generator)
+            if self.config.mix_means:
+                clips = mix_means(clips, self.generator)
             loss = sum_of_losses(self.network(clips)[None], self.train.wanted[videos])
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()

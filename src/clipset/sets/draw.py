@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -89,6 +89,26 @@ def draw_subset(clips: VideoClips, size: int, generator: Generator) -> VideoClip
     one = clips.of_one
     order = _draw_order(one, generator)
     return clips.pick(order[:, : min(size, int(one.counts.min()))])
+
+
+def mix_means(clips: VideoClips, generator: Generator) -> VideoClips:
+    """Move each video's mean feature a random part of the way to another video's.
+
+    What stays the same throughout a video (the person, the clothes, the room) then says less about
+    what is done in it. Each backbone of a mixed set has a mean of its own; all clips are present.
+    """
+    parts = clips.features.unflatten(1, (clips.backbones, -1))  # (B, S, V, D)
+    moves = draw_moves(parts.mean(dim=2), torch.arange(len(clips)), generator)
+    return replace(clips, features=(parts + moves[:, :, None]).flatten(1, 2))
+
+
+def draw_moves(
+    means: Float[Tensor, "N S D"], videos: Int[Tensor, " B"], generator: Generator
+) -> Float[Tensor, "B S D"]:
+    """From each of some videos' means a random part of the way to that of another of them."""
+    own = means[videos]
+    other = own[torch.randperm(len(videos), generator=generator)]
+    return torch.rand((len(videos), 1, 1), generator=generator) * (other - own)
 
 
 def _draw_order(clips: VideoClips, generator: Generator) -> Int[Tensor, "B V"]:

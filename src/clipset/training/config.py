@@ -30,6 +30,9 @@ class PretrainConfig:
     batch_from: Literal["all", "group", "both"] = field(default="all", metadata=ADDED)
     """videos of a batch: any; or of one group of the catalog each time (one person, one place), so
     that what they are told apart by is not the group; or both, by epochs that chance decides"""
+    mix_means: bool = field(default=False, metadata=ADDED)
+    """whether each set's mean feature is moved a random part of the way to another video's, so that
+    sets are not told apart by what never changes in a video, such as the person"""
     clips_per_set: int = 8
     """clips in each of the two sets (K); the most, if fewest_per_set is given"""
     fewest_per_set: int | None = None

@@ -146,7 +146,10 @@ def groups_of(
 
 def _source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> ClipSource:
     groups = groups_of(store, videos, config)
-    return ClipSource(store, videos, config.model, in_memory=config.in_memory, groups=groups)
+    return ClipSource(
+        store, videos, config.model, in_memory=config.in_memory, groups=groups,
+        mix_means=config.mix_means,
+    )  # fmt: skip
 
 
 def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:

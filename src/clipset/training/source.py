@@ -25,6 +25,7 @@ from clipset.sets.draw import (
     SetPair,
     draw_batches,
     draw_batches_by_group,
+    draw_moves,
     draw_set_pair,
     draw_set_size,
 )
@@ -48,6 +49,7 @@ class ClipSource:
         *,
         in_memory: bool | None = None,
         groups: Int[Tensor, " N"] | None = None,
+        mix_means: bool = False,
     ) -> None:
         self.videos, self.groups = videos, groups
         self._read_clips = reader_for(store, model)
@@ -60,14 +62,17 @@ class ClipSource:
         whole = self.read(videos) if self.in_memory else None
         self.dims = form.dims(store.manifest)
         moments, kept = [Moments() for _ in self.dims or (0,)], []
+        means = []
         for low in range(0, len(videos), CHUNK):
             places = torch.arange(low, min(low + CHUNK, len(videos)))
             clips = whole.of(places) if whole else self.read(videos[low:][:CHUNK])
             for number, each in enumerate(moments):
                 each.add(_features_of(clips, number))
             kept.append(_numbered(clips))
+            means += [_means(clips)] if mix_means else []
         self.features = whole.features if whole else None
         self.places = _join(kept)
+        self.means = torch.cat(means) if mix_means else None  # (N, S, D)
         self.mean, self.std = (
             torch.stack(rows) if self.dims else rows[0]
             for rows in ([each.mean for each in moments], [each.std for each in moments])
@@ -110,10 +115,14 @@ class ClipSource:
             numbers = draw_set_pair(
                 places, size, config.mask_ratio, generator, rule=config.mask_rule
             )
+            moves = self._draw_moves(videos, generator)
             part = ranks.part(len(videos))
             pair = _part(numbers, part)
             chosen = pair.features.squeeze(-1).long()  # (2, B, V): the numbers of clips
-            yield len(videos), replace(pair, features=self._read(videos[part], chosen))
+            features = self._read(videos[part], chosen)
+            if moves is not None:
+                features = _moved(features, moves[:, part])
+            yield len(videos), replace(pair, features=features)
 
     def _draw_videos(
         self, config: PretrainConfig, generator: torch.Generator
@@ -126,6 +135,13 @@ class ClipSource:
                 order.tensor_split(self.batches_in_epoch(config))
             )  # every epoch has as many
         return draw_batches_by_group(self.groups, config.batch, generator)
+
+    def _draw_moves(
+        self, videos: Int[Tensor, " B"], generator: torch.Generator
+    ) -> Float[Tensor, "2 B S D"] | None:
+        if self.means is None:
+            return None
+        return torch.stack([draw_moves(self.means, videos, generator) for _ in range(2)])
 
     def _read(
         self, videos: Int[Tensor, " B"], chosen: Int[Tensor, "2 B V"]
@@ -236,6 +252,22 @@ def _features_of(clips: VideoClips, number: int) -> Float[Tensor, "M D"]:
         return clips.only_present()
     own = clips.sources == number
     return clips.features[own if clips.present is None else own & clips.present]
+
+
+def _means(clips: VideoClips) -> Float[Tensor, "N S D"]:
+    """The mean feature of each video's clips that are there, of each backbone."""
+    parts = clips.features.unflatten(1, (clips.backbones, -1))  # (N, S, V, D)
+    there = clips.of_one.counts[:, None, None].clamp_min(1)
+    found: Tensor = parts.sum(dim=2) / there  # filler is zero
+    return found
+
+
+def _moved(
+    features: Float[Tensor, "2 B V D"], moves: Float[Tensor, "2 B S D"]
+) -> Float[Tensor, "2 B V D"]:
+    """All clips of a set and a backbone moved by the same; what filler holds is never looked at."""
+    parts: Tensor = features.unflatten(2, (moves.shape[2], -1))  # (2, B, S, V, D)
+    return (parts + moves[:, :, :, None]).flatten(2, 3)
 
 
 def _numbered(clips: VideoClips) -> VideoClips:
