@@ -344,6 +344,38 @@ def test_probes_may_also_learn_from_the_regular_clips() -> None:
     assert all(result.value > 1 / 7 for result in results)
 
 
+def confounded(count: int, seed: int, *, misleading: bool) -> tuple[VideoClips, Any]:
+    """The class is which of two channels varies within a video; another channel's mean hints at it
+    in training, and at the other class in the test."""
+    labels = torch.arange(count) % 2
+    clips = clips_of(count, torch.zeros(count), seed)
+    swing = torch.tensor([4.0, -4.0]).repeat(4)
+    clips.features[torch.arange(count), :, 1 + labels] += swing
+    hint = 1 - labels if misleading else labels
+    clips.features[..., 0] += 3.0 * (2.0 * hint[:, None] - 1.0)
+    return clips, labels
+
+
+def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a_video() -> None:
+    (known, labels), (held, truth) = (
+        confounded(80, 1, misleading=False), confounded(60, 2, misleading=True)
+    )  # fmt: skip
+    problem = Problem(
+        ("left", "right"),
+        Labelled(known, known, labels, (None,) * 80),
+        HeldOut(tuple(map(str, range(60))), held, truth),
+    )
+    fit = replace(FIT, epochs=40, clips=8, set_only=True, refit=False)
+    plain, mixed = (
+        run_probes(
+            problem, small_model(), replace(QUICK, seeds=1, fit=replace(fit, mix_means=mix)),
+            rows=(("scale", "finetune"),),
+        )[0].value
+        for mix in (False, True)
+    )  # fmt: skip
+    assert mixed > plain + 0.3
+
+
 def test_one_video_of_each_class_is_learned_from_without_a_choice() -> None:
     problem = class_problem(8.0, train=7)
     for result in run_probes(problem, small_model(), QUICK, rows=ALL_ROWS):

@@ -12,6 +12,7 @@ from clipset.sets.draw import (
     draw_set_pair,
     draw_set_size,
     draw_subset,
+    mix_means,
 )
 
 
@@ -120,3 +121,27 @@ def test_the_size_of_sets_is_drawn_between_its_bounds() -> None:
     generator = torch.Generator().manual_seed(0)
     assert {draw_set_size(3, 6, generator) for _ in range(100)} == {3, 4, 5, 6}
     assert draw_set_size(None, 6, generator) == 6
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.sampled_from([(), (3, 2)]), st.integers(0, 2**31))
+def test_mixing_means_moves_a_video_towards_another_and_changes_nothing_within_it(
+    videos: int, clips: int, dims: tuple[int, ...], seed: int
+) -> None:
+    chance, backbones = torch.Generator().manual_seed(seed), max(len(dims), 1)
+    features = torch.randn(videos, backbones * clips, 3, generator=chance)
+    given = VideoClips(features, features.repeat(1, 1, 2), dims=dims)
+    mixed = mix_means(given, chance)
+    before, after = (
+        each.features.view(videos, backbones, clips, 3) for each in (given, mixed)
+    )  # a mean for each backbone
+    means, moved = before.mean(dim=2), after.mean(dim=2)
+    assert torch.allclose(before - means[:, :, None], after - moved[:, :, None], atol=1e-5)
+    for video in range(videos):
+        ways = means - means[video]  # to every video, its own included
+        went = (moved - means)[video]
+        lengths = ways.flatten(1).pow(2).sum(dim=1).clamp_min(1e-12)
+        shares = (ways * went).flatten(1).sum(dim=1) / lengths
+        left = (went - shares[:, None, None] * ways).flatten(1).norm(dim=1)
+        assert bool(((left < 1e-4) & (shares > -1e-4) & (shares < 1 + 1e-4)).any())
+    assert mixed.boxes is given.boxes

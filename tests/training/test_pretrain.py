@@ -175,6 +175,30 @@ def test_epochs_of_one_group_and_of_all_videos_can_take_turns(
     assert kinds == {True, False}
 
 
+def test_sets_with_mixed_means_are_the_same_however_many_ranks_and_wherever_clips_are(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    config = replace(SMALL, ssl_split="all", mix_means=True)
+    every = np.arange(len(small_store))
+
+    def first(ranks: Ranks, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
+        given = replace(config, in_memory=in_memory, mix_means=mixed)
+        source = _source(small_store, every, given)
+        return next(source.batches(given, torch.Generator().manual_seed(0), ranks))[1].features
+
+    cpu = torch.device("cpu")
+    whole, plain = (first(Ranks(0, 1, cpu), in_memory=True, mixed=m) for m in (True, False))
+    assert torch.equal(whole, first(Ranks(0, 1, cpu), in_memory=False))
+    parts = [first(Ranks(rank, 2, cpu), in_memory=True) for rank in range(2)]
+    assert torch.equal(whole, torch.cat(parts, dim=1))
+    moves = whole - plain
+    assert torch.allclose(moves, moves[:, :, :1].expand_as(moves), atol=1e-5)  # of whole sets
+    assert not torch.allclose(moves[0], moves[1], atol=1e-3)  # each by itself
+    pretrain(small_store, tmp_path / "mixed", config)
+    pretrain(small_store, tmp_path / "plain", replace(config, mix_means=False))
+    assert weights(tmp_path / "mixed") != weights(tmp_path / "plain")
+
+
 @pytest.mark.parametrize(
     ("first", "reason"),
     [(None, "1 of .* have none"), ("alone", "'alone' has one")],
