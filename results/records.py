@@ -70,9 +70,14 @@ class Result:
 
     @property
     def variant(self) -> str:
-        """How the model was trained: the preset, and what else was set."""
+        """How the model was trained: the preset, and what else was set.
+
+        How probes were trained otherwise than in the recipe is in the command.
+        """
         own = [change for change in self.changes if not change.startswith(NOT_TRAINING)]
-        return ", ".join([self.preset, *own])
+        tuned = [change for change in own if change.startswith("probe.fit.")]
+        own = [change for change in own if change not in tuned]
+        return ", ".join([self.preset, *own, *(["other fine-tuning"] if tuned else [])])
 
     @property
     def split(self) -> str:
