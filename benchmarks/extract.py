@@ -208,7 +208,7 @@ def measure_hour(folder: Path) -> dict[str, float]:
     (folder / "hour").mkdir()
     write_hour(folder / "hour" / "hour.mp4")
     script = Path(__file__).with_name("peak_memory.py")
-    words = [sys.executable, script, folder / "hour", folder / "hour store"]
+    words: list[str | Path] = [sys.executable, script, folder / "hour", folder / "hour store"]
     began = time.perf_counter()
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     main, *workers = (int(word) * 1.024e-6 for word in done.stdout.split())
