@@ -116,6 +116,7 @@ def environment() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     found |= {"processor": _processor(), "cores": str(os.cpu_count()), "memory": _memory()}
+    found["threads"] = os.environ.get("OMP_NUM_THREADS", found["cores"])  # sums depend on it
     commit = _commit()
     return found | ({"commit": commit} if commit else {})
 
