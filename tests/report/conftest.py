@@ -290,6 +290,19 @@ class Browser:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def settle(self) -> None:
+        """Wait until the page has drawn and not scrolled for some frames: it scrolls gently."""
+        frames = """new Promise((done) => {
+          let still = 0, at = NaN;
+          const next = () => {
+            still = scrollY === at ? still + 1 : 0;
+            at = scrollY;
+            still < 6 ? requestAnimationFrame(next) : done();
+          };
+          next();
+        })"""
+        self.send("Runtime.evaluate", expression=frames, awaitPromise=True)
+
     def move(self, x: float, y: float) -> None:
         """Move the mouse to a point of the window."""
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
