@@ -130,10 +130,8 @@ class ClipSource:
         if self.groups is None:
             return draw_batches(len(self), config.batch, generator)
         if config.batch_from == "both" and torch.randint(2, (), generator=generator):
-            order = torch.randperm(len(self), generator=generator)
-            return list(
-                order.tensor_split(self.batches_in_epoch(config))
-            )  # every epoch has as many
+            count = self.batches_in_epoch(config)  # the same in all epochs
+            return list(torch.randperm(len(self), generator=generator).tensor_split(count))
         return draw_batches_by_group(self.groups, config.batch, generator)
 
     def _draw_moves(
