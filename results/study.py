@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from collect import MODEL_ROWS, names_only
 from records import HERE, Idea, IdeaRow, Study, write_study
 from sklearn.model_selection import StratifiedKFold
 
-from clipset.config import fingerprint, read_json, to_mapping, write_json
+from clipset.config import fingerprint, near_names, read_json, to_mapping, write_json
 from clipset.errors import ClipsetError, ConfigError
 from clipset.features.store import FeatureStore, open_store
 from clipset.probes.metrics import compare_values, interval
@@ -90,24 +91,53 @@ def in_fold(catalog: Catalog, judged: Sequence[str]) -> Catalog:
     )
 
 
-def run_cell(trial: Trial, store: FeatureStore, folder: Path, models: Path) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One trial on one fold, and where it lies."""
+
+    trial: Trial
+    catalog: Catalog
+    folder: Path
+
+    def open(self) -> FeatureStore:
+        """The features of the fold's videos."""
+        return open_store(self.trial.store, self.catalog)
+
+    def mark(self, store: FeatureStore) -> str:
+        """A name for all that the cell's scores depend on."""
+        recipe = self.trial.recipe
+        return fingerprint(recipe.pretrain, recipe.probe, *_held(store), SEED)
+
+    def read(self) -> dict[str, Any] | None:
+        """What is known of the cell if it was run with these settings, else None."""
+        path = self.folder / "cell.json"
+        found = read_json(path) if path.is_file() else None
+        return found if found and found["mark"] == self.mark(self.open()) else None
+
+
+def _held(store: FeatureStore) -> tuple[object, str]:
+    return replace(store.manifest, made_by={}), store.catalog.fingerprint
+
+
+def run_cell(cell: Cell, models: Path) -> None:
     """Train and judge one trial on one fold, unless that was done."""
-    recipe = trial.recipe
-    held = replace(store.manifest, made_by={}), store.catalog.fingerprint
-    mark = fingerprint(recipe.pretrain, recipe.probe, *held, SEED)
-    done = folder / "cell.json"
-    if done.is_file() and read_json(done)["mark"] == mark:
+    if cell.read() is not None:
         return
-    say(f"{trial.name}, {folder.name}")
-    where = models / fingerprint(recipe.pretrain, *held)
+    say(f"{cell.trial.name}, {cell.folder.name}")
+    store, recipe = cell.open(), cell.trial.recipe
+    where = models / fingerprint(recipe.pretrain, *_held(store))
     model = pretrain(store, where, recipe.pretrain, seed=SEED, device="cpu")
     problem = pose_problem(store, store.catalog, recipe.pretrain.model)
     suite = run_suite(problem, model, recipe.probe, seed=SEED)
-    folder.mkdir(parents=True, exist_ok=True)
-    suite.write(folder / "results.json")
-    seconds = undisturbed_seconds(where / "metrics.jsonl")
-    about = {"mark": mark, "seconds": seconds, "environment": environment()}
-    write_json(done, about | {"date": datetime.now(UTC).isoformat(timespec="seconds")})
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    suite.write(cell.folder / "results.json")
+    about = {
+        "mark": cell.mark(store),
+        "seconds": undisturbed_seconds(where / "metrics.jsonl"),
+        "environment": environment(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write_json(cell.folder / "cell.json", about)
 
 
 def undisturbed_seconds(metrics: Path) -> float:
@@ -116,15 +146,18 @@ def undisturbed_seconds(metrics: Path) -> float:
     return float(len(lines) * min(line["seconds"] for line in lines))
 
 
-def gather(trial: Trial, folders: Sequence[Path], base: Sequence[Path]) -> Idea:
+def gather(cells: list[Cell], known: list[dict[str, Any]], base: list[Cell]) -> Idea:
     """All folds of an idea together, beside the recipe's."""
-    ours, theirs = ([read_predictions(each / "predictions.safetensors") for each in part]
-                    for part in (folders, base))  # fmt: skip
+    trial = cells[0].trial
+    ours, theirs = (
+        [read_predictions(cell.folder / "predictions.safetensors") for cell in part]
+        for part in (cells, base)
+    )
     rows = []
     for row in ours[0].outputs:
         values = _values(ours, row)
-        known = row in theirs[0].outputs and row in MODEL_ROWS and trial.name != BASE
-        gap = compare_values(values, _values(theirs, row), _chance()) if known else None
+        both = row in theirs[0].outputs and row in MODEL_ROWS and trial.name != BASE
+        gap = compare_values(values, _values(theirs, row), _chance()) if both else None
         rows.append(
             IdeaRow(
                 features=row[0],
@@ -136,13 +169,12 @@ def gather(trial: Trial, folders: Sequence[Path], base: Sequence[Path]) -> Idea:
                 p=gap.p if gap else None,
             )
         )
-    seconds = [read_json(each / "cell.json")["seconds"] for each in folders]
     return Idea(
         name=trial.name,
         what=trial.what,
         changes=names_only(list(trial.changes)),
         store=trial.store.name,
-        training_seconds=float(sum(seconds)),
+        training_seconds=float(sum(each["seconds"] for each in known)),
         rows=rows,
     )
 
@@ -181,34 +213,44 @@ def study(given: argparse.Namespace) -> None:
     stores = {name: Path(folder) for name, _, folder in pairs}
     if "" not in stores:
         raise ConfigError("say which store the recipe itself uses: --store FOLDER")
-    recipe = read_recipe(given.recipe, given.changes)
-    trials = read_trials(given.ideas, recipe, stores)
+    trials = read_trials(given.ideas, read_recipe(given.recipe, given.changes), stores)
+    names = [trial.name for trial in trials]
+    for unknown in sorted(set(given.only or ()) - set(names)):
+        raise ConfigError(
+            f"no idea with features is called {unknown!r}; {near_names(unknown, names)}"
+        )
+    numbers = range(1, given.folds + 1)
+    if not set(given.fold or ()) <= set(numbers):
+        raise ConfigError(f"folds are numbered from 1 to {given.folds}, got {given.fold}")
     catalog = open_store(stores[""]).catalog
-    folds = divide(catalog, given.folds)
-    numbers = given.fold or range(1, given.folds + 1)
-    for trial in trials:
-        for number in numbers if not given.only or trial.name in given.only else ():
-            part = in_fold(catalog, folds[number - 1])
-            folder = given.out / trial.name / f"fold-{number}"
-            run_cell(trial, open_store(trial.store, part), folder, given.out / "models")
+    folds = [in_fold(catalog, judged) for judged in divide(catalog, given.folds)]
+    cells = {
+        trial.name: [
+            Cell(trial=trial, catalog=fold, folder=given.out / trial.name / f"fold-{number}")
+            for number, fold in zip(numbers, folds, strict=True)
+        ]
+        for trial in trials
+    }
+    for name in given.only or names:
+        for number in given.fold or numbers:
+            run_cell(cells[name][number - 1], given.out / "models")
     if given.name:
-        collect_study(given, trials, len(folds), sum(map(len, folds)))
+        collect_study(given, stores, list(cells.values()), len(catalog.split("train")))
 
 
 def collect_study(
-    given: argparse.Namespace, trials: Sequence[Trial], folds: int, videos: int
+    given: argparse.Namespace, stores: dict[str, Path], cells: Sequence[list[Cell]], videos: int
 ) -> None:
-    """Write the ideas of which all folds are finished."""
-
-    def cells(trial: Trial) -> list[Path]:
-        return [given.out / trial.name / f"fold-{number + 1}" for number in range(folds)]
-
-    finished = [t for t in trials if all((each / "cell.json").is_file() for each in cells(t))]
-    if not finished or finished[0].name != BASE:
+    """Write the ideas of which all folds were run with these settings."""
+    read = [[cell.read() for cell in folds] for folds in cells]
+    known = [[each for each in found if each] for found in read]
+    finished = [place for place, found in enumerate(read) if all(found)]
+    if 0 not in finished:
         raise ConfigError("the recipe itself has to be finished before ideas can be compared")
-    base = trials[0]
-    about = [read_json(each / "cell.json") for each in cells(base)]
-    machine = dict(about[-1]["environment"])
+    base, machine = cells[0][0].trial, dict(known[0][-1]["environment"])
+    every = [each for place in finished for each in known[place]]
+    commits = dict.fromkeys(each["environment"].get("commit", "unknown") for each in every)
+    machine.pop("commit", None)
     content = Study(
         name=given.name,
         dataset=base.recipe.data.name or base.store.name,
@@ -216,20 +258,16 @@ def collect_study(
         recipe_file=f"recipes/{given.recipe.name}",
         recipe=names_only(to_mapping(base.recipe)),
         changes=names_only(list(given.changes)),
-        stores=[f"{name}={Path(path).name}".lstrip("=") for name, path in _named(given.store)],
-        folds=folds,
+        stores=[f"{name}={path.name}".lstrip("=") for name, path in stores.items()],
+        folds=given.folds,
         videos=videos,
         seeds=base.recipe.probe.seeds,
-        date=about[-1]["date"],
-        commit=machine.pop("commit", "unknown"),
+        date=max(each["date"] for each in every),
+        commit=", ".join(commits),
         machine=machine,
-        ideas=[gather(trial, cells(trial), cells(base)) for trial in finished],
+        ideas=[gather(cells[place], known[place], cells[0]) for place in finished],
     )
     print(f"→ {write_study(content, given.results)}")
-
-
-def _named(stores: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, folder) for name, _, folder in (word.rpartition("=") for word in stores)]
 
 
 if __name__ == "__main__":

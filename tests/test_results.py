@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -202,11 +203,7 @@ store = "layers"
 """
 
 
-@pytest.fixture(scope="module")
-def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two ideas in three folds; a third one has no features."""
-    folder = tmp_path_factory.mktemp("study")
-    (folder / "ideas.toml").write_text(IDEAS)
+def run_study(runs: Path, folder: Path, *more: str) -> None:
     changes = [word for word in (*TINY, SHORT, NAMED) if not word.startswith("--set=extract")]
     words = [
         *("--store", runs / "full" / "store", "--recipe", ROOT / "recipes" / "quick.toml"),
@@ -214,10 +211,18 @@ def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(*changes, rows("scale_knn", "finetune"), "--set=probe.seeds=1", "--name", "squares"),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["study.py", *map(str, words)])
+        patch.setattr("sys.argv", ["study.py", *map(str, words), *more])
         load("study").main()
-        times = {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/*")}
-        load("study").main()
+
+
+@pytest.fixture(scope="module")
+def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two ideas in three folds; a third one has no features."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "ideas.toml").write_text(IDEAS)
+    run_study(runs, folder)
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/*")}
+    run_study(runs, folder)
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/*")} == times
     return folder
 
@@ -247,3 +252,30 @@ def test_an_idea_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> 
     assert "| hidden clips alone | `pretrain.model.losses=masked` |" in text
     assert "9 training videos, each judged in one of 3 folds." in text
     assert f"--store {Path(found.stores[0]).name} --recipe recipes/quick.toml" in text
+
+
+def test_an_idea_that_was_run_with_other_settings_is_not_collected(
+    runs: Path, study: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "study"
+    shutil.copytree(study, folder)
+    run_study(runs, folder, "--set=pretrain.mask_ratio=0.5", "--only", "recipe")
+    [found] = load("records").read_studies(folder)
+    assert [idea.name for idea in found.ideas] == ["recipe"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--only", "gentel"), "called 'gentel'.*gentle"),
+        (("--only", "layers"), "no idea with features is called 'layers'"),
+        (("--fold", "4"), "from 1 to 3"),
+        (("--fold", "0"), "from 1 to 3"),
+    ],
+)
+def test_a_study_refuses_what_it_does_not_have(
+    runs: Path, study: Path, words: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run_study(runs, study, *words)
+    assert re.search(reason, capsys.readouterr().err)
