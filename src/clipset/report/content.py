@@ -43,6 +43,7 @@ class MapPoint:
     x: Number
     y: Number
     label: str | None = None
+    target: Number | None = None
     split: str | None = None
     thumbnail: bytes | None = None
 

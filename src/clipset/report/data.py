@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,19 +11,10 @@ import numpy as np
 from jaxtyping import Float
 
 from clipset.report.content import MapPoint
+from clipset.report.legend import Legend
 from clipset.report.records import Confusion, Panel, ProbeRecord
 from clipset.report.similarity import ClassOrder, most_mixed, order_classes
-from clipset.report.wording import Number, percent_sign
-
-NO_LABEL = "no label"
-
-
-def map_labels(points: Sequence[MapPoint]) -> list[tuple[str, int]]:
-    """The labels on the map with their number of videos, sorted; videos without one come last."""
-    counts = Counter(point.label for point in points)
-    bare = counts.pop(None, 0)
-    named = sorted((label, count) for label, count in counts.items() if label is not None)
-    return [*named, (NO_LABEL, bare)] if bare else named
+from clipset.report.wording import Number, figure, percent_sign
 
 
 def map_splits(points: Sequence[MapPoint]) -> list[str]:
@@ -32,21 +22,21 @@ def map_splits(points: Sequence[MapPoint]) -> list[str]:
     return sorted({point.split for point in points if point.split is not None})
 
 
-def map_data(points: Sequence[MapPoint]) -> dict[str, Any]:
-    """The map in columns; a label or split is its number, and `bare` is that of no label."""
-    names = [label for label, _ in map_labels(points)]
-    labels = {label: place for place, label in reversed(list(enumerate(names)))}
-    bare = len(names) - 1 if any(point.label is None for point in points) else -1
+def map_data(points: Sequence[MapPoint], legend: Legend) -> dict[str, Any]:
+    """The map in columns; a label or split is its number; `numbers` are those to predict."""
     splits = {split: place for place, split in enumerate(map_splits(points))}
     places = _fit_square([(point.x, point.y) for point in points])
     return {
         "ids": [point.video_id for point in points],
         "x": [x for x, _ in places],
         "y": [y for _, y in places],
-        "label": [bare if p.label is None else labels[p.label] for p in points],
+        "label": legend.places,
         "split": [-1 if p.split is None else splits[p.split] for p in points],
-        "labels": names,
-        "bare": bare,
+        "labels": legend.names,
+        "numbers": [None if p.target is None else figure(p.target) for p in points]
+        if legend.ordered
+        else None,
+        "bare": legend.bare,
         "splits": list(splits),
         "thumbnails": [base64.b64encode(p.thumbnail or b"").decode("ascii") for p in points],
     }

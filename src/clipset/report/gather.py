@@ -32,7 +32,7 @@ from clipset.report.trust import read_calibration, read_list
 from clipset.report.wording import Number
 from clipset.representation import Representations, nearest, read_representations
 from clipset.runs import read_run
-from clipset.videos.catalog import read_catalog
+from clipset.videos.catalog import Catalog, read_catalog
 from clipset.videos.decode import open_video
 
 MAP_POINTS = 3000  # videos on the map at most, spread evenly over the catalog
@@ -69,7 +69,7 @@ def gather_content(folder: Path) -> ReportContent:
         calibration=read_calibration(folder / "predictions.safetensors"),
         low_shot=read_list(folder / "low_shot.json"),
         curves=_curves(folder / "model" / "metrics.jsonl"),
-        map_points=_map(table, pictures),
+        map_points=_map(table, catalog, pictures),
         neighbours=_neighbours(table, pictures),
         failed=[FailedVideo(video_id=e.id, reason=e.reason or "") for e in store.failed],
     )
@@ -139,7 +139,8 @@ def _curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
     return {name: [(line["epoch"], line[name]) for line in lines] for name in names}
 
 
-def _map(table: Representations, pictures: _Pictures) -> list[MapPoint]:
+def _map(table: Representations, catalog: Catalog, pictures: _Pictures) -> list[MapPoint]:
+    targets = {video.id: video.target for video in catalog}
     shown = _spread(len(table.video_ids), MAP_POINTS)
     places = lay_out(table.pooled[shown])
     with_picture = set(shown[_spread(len(shown), THUMBNAILS)].tolist())
@@ -151,6 +152,7 @@ def _map(table: Representations, pictures: _Pictures) -> list[MapPoint]:
                 MapPoint(
                     video_id=table.video_ids[place],
                     label=table.labels[place],
+                    target=targets.get(table.video_ids[place]),
                     split=table.splits[place],
                     x=x,
                     y=y,

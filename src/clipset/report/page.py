@@ -18,6 +18,7 @@ from clipset.errors import ReportError
 from clipset.report import charts, data, plots, wording
 from clipset.report.content import Counts, ReportContent
 from clipset.report.headline import describe, write_headline
+from clipset.report.legend import read_legend
 from clipset.report.records import Panel, group_records, read_record
 from clipset.report.trust import read_differences, read_low_shot
 
@@ -60,6 +61,7 @@ def _describe_page(content: ReportContent) -> dict[str, Any]:
     """Everything that the templates name."""
     panels = group_records([read_record(record) for record in content.records])
     guard, script = _asset("guard.js"), _script()
+    legend = read_legend(content.map_points)
     return {
         "content": content,
         "tiles": _tiles(content.counts),
@@ -71,9 +73,9 @@ def _describe_page(content: ReportContent) -> dict[str, Any]:
         "reliability": plots.place_reliability(content.calibration),
         "low_shot": plots.place_low_shot(read_low_shot(content.low_shot)),
         "matrices": data.confusion_data(panels),
-        "map_labels": data.map_labels(content.map_points),
+        "legend": legend,
         "map_splits": data.map_splits(content.map_points),
-        "map_data": data.map_data(content.map_points),
+        "map_data": data.map_data(content.map_points, legend),
         "curves": charts.place_curves(content.curves),
         "steps": charts.place_steps(content.steps),
         "total_time": wording.duration(sum(step.seconds for step in content.steps)),

@@ -1,5 +1,6 @@
 /* The map of the videos. */
 const COLOURS = 8;
+const RANGES = 5;
 const REACH = 18; // how far from a dot, in pixels, the pointer still finds it
 const KEYS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
 
@@ -17,6 +18,14 @@ function polygon(pen, corners) {
   pen.closePath();
 }
 
+/* So many colours of the five from small to large, first and last included. */
+function ramp(count) {
+  return Array.from({ length: count }, (_, place) => {
+    const at = count > 1 ? Math.round((place * (RANGES - 1)) / (count - 1)) : RANGES - 1;
+    return colour("r" + at);
+  });
+}
+
 class VideoMap {
   constructor(data, box) {
     this.data = data;
@@ -32,6 +41,7 @@ class VideoMap {
 
   look(label) {
     if (label === this.data.bare) return { fill: this.colours.none, shape: SHAPES[0] };
+    if (this.data.numbers) return { fill: this.colours.ramp[label], shape: SHAPES[0] };
     return {
       fill: this.colours.list[label % COLOURS],
       shape: SHAPES[Math.floor(label / COLOURS) % SHAPES.length],
@@ -41,6 +51,7 @@ class VideoMap {
   draw() {
     this.colours = {
       list: Array.from({ length: COLOURS }, (_, place) => colour("c" + place)),
+      ramp: ramp(this.data.labels.length - (this.data.bare >= 0)),
       none: colour("backbone"), card: colour("card"), ink: colour("ink"),
     };
     const { clientWidth: width, clientHeight: height } = this.box;
@@ -146,7 +157,7 @@ class VideoMap {
       return;
     }
     const box = this.box.getBoundingClientRect();
-    const label = this.data.labels[this.data.label[i]];
+    const label = this.data.numbers?.[i] ?? this.data.labels[this.data.label[i]];
     const split = this.data.splits[this.data.split[i]];
     tip.show(box.left + this.xs[i], box.top + this.ys[i], this.card(i, label, split));
     if (aloud) speak([label, this.data.ids[i], split].filter(Boolean).join(", "));
