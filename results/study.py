@@ -39,7 +39,7 @@ from clipset.training.pretrain import pretrain
 from clipset.videos.catalog import Catalog
 
 BASE = "recipe"  # what ideas are compared with
-SEED = 0  # of folds, trainings and resamples
+SEED = 0  # of folds, resamples and, unless an idea has its own, trainings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class Trial:
     recipe: Recipe
     changes: tuple[str, ...] = ()
     store: Path
+    seed: int = SEED
 
 
 def read_trials(ideas: Path, recipe: Recipe, stores: dict[str, Path]) -> list[Trial]:
@@ -65,6 +66,7 @@ def read_trials(ideas: Path, recipe: Recipe, stores: dict[str, Path]) -> list[Tr
                     recipe=change_recipe(recipe, idea["changes"]),
                     changes=tuple(idea["changes"]),
                     store=stores[idea.get("store", "")],
+                    seed=idea.get("seed", SEED),
                 )
             )
     return trials
@@ -106,7 +108,12 @@ class Cell:
     def mark(self, store: FeatureStore) -> str:
         """A name for all that the cell's scores depend on."""
         recipe = self.trial.recipe
-        return fingerprint(recipe.pretrain, recipe.probe, *_held(store), SEED)
+        return fingerprint(recipe.pretrain, recipe.probe, *_held(store), self.trial.seed)
+
+    def model_name(self, store: FeatureStore) -> str:
+        """A name for all that the cell's model depends on."""
+        seed = (self.trial.seed,) if self.trial.seed != SEED else ()
+        return fingerprint(self.trial.recipe.pretrain, *_held(store), *seed)
 
     def read(self) -> dict[str, Any] | None:
         """What is known of the cell if it was run with these settings, else None."""
@@ -125,10 +132,10 @@ def run_cell(cell: Cell, models: Path) -> None:
         return
     say(f"{cell.trial.name}, {cell.folder.name}")
     store, recipe = cell.open(), cell.trial.recipe
-    where = models / fingerprint(recipe.pretrain, *_held(store))
-    model = pretrain(store, where, recipe.pretrain, seed=SEED, device="cpu")
+    where = models / cell.model_name(store)
+    model = pretrain(store, where, recipe.pretrain, seed=cell.trial.seed, device="cpu")
     problem = pose_problem(store, store.catalog, recipe.pretrain.model)
-    suite = run_suite(problem, model, recipe.probe, seed=SEED)
+    suite = run_suite(problem, model, recipe.probe, seed=cell.trial.seed)
     cell.folder.mkdir(parents=True, exist_ok=True)
     suite.write(cell.folder / "results.json")
     about = {
@@ -169,10 +176,11 @@ def gather(cells: list[Cell], known: list[dict[str, Any]], base: list[Cell]) -> 
                 p=gap.p if gap else None,
             )
         )
+    seed = [f"seed={trial.seed}"] if trial.seed != SEED else []
     return Idea(
         name=trial.name,
         what=trial.what,
-        changes=names_only(list(trial.changes)),
+        changes=names_only([*trial.changes, *seed]),
         store=trial.store.name,
         training_seconds=float(sum(each["seconds"] for each in known)),
         rows=rows,

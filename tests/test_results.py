@@ -196,6 +196,11 @@ changes = ["pretrain.model.losses=masked"]
 what = "a tenth of the rate"
 changes = ["probe.fit.encoder_shares=[0.1]"]
 
+[again]
+what = "another seed"
+changes = []
+seed = 1
+
 [layers]
 what = "more layers"
 changes = []
@@ -217,7 +222,7 @@ def run_study(runs: Path, folder: Path, *more: str) -> None:
 
 @pytest.fixture(scope="module")
 def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two ideas in three folds; a third one has no features."""
+    """A study of three ideas in three folds; a fourth one has no features."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "ideas.toml").write_text(IDEAS)
     run_study(runs, folder)
@@ -229,7 +234,7 @@ def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_ideas_are_judged_once_on_each_training_video_and_on_no_other(study: Path) -> None:
     read = load("collect").read_predictions
-    for idea in ("recipe", "masked-only", "gentle"):
+    for idea in ("recipe", "masked-only", "gentle", "again"):
         folds = [
             read(study / idea / f"fold-{k}" / "predictions.safetensors").ids for k in (1, 2, 3)
         ]
@@ -238,13 +243,22 @@ def test_ideas_are_judged_once_on_each_training_video_and_on_no_other(study: Pat
 
 
 def test_ideas_that_change_only_probes_share_a_model(study: Path) -> None:
-    assert len(list((study / "models").iterdir())) == 2 * 3
+    assert len(list((study / "models").iterdir())) == 3 * 3  # recipe and gentle, masked-only, again
+
+
+def test_an_idea_with_a_seed_is_trained_with_it(study: Path) -> None:
+    cards = [
+        json.loads(path.read_text("utf-8")) for path in (study / "models").glob("*/model.json")
+    ]
+    assert sorted(card["seed"] for card in cards) == [0] * 6 + [1] * 3
+    [found] = load("records").read_studies(study)
+    assert [idea.changes for idea in found.ideas if idea.name == "again"] == [["seed=1"]]
 
 
 def test_an_idea_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> None:
     [found] = load("records").read_studies(study)
-    assert [idea.name for idea in found.ideas] == ["recipe", "masked-only", "gentle"]
-    base, _, gentle = ({(row.features, row.probe): row for row in i.rows} for i in found.ideas)
+    assert [idea.name for idea in found.ideas] == ["recipe", "masked-only", "gentle", "again"]
+    base, _, gentle, _ = ({(row.features, row.probe): row for row in i.rows} for i in found.ideas)
     assert gentle["scale", "knn"].difference == 0.0  # the same model
     tuned = ("scale", "finetune")
     assert gentle[tuned].difference == pytest.approx(gentle[tuned].value - base[tuned].value)
