@@ -118,12 +118,15 @@ class ResultFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdeaRow:
-    """A row of an idea over all folds; how far it is from the recipe's on the same videos."""
+    """A row of an idea over all folds; how far it is from the recipe's on the same videos.
+
+    There are no intervals if nothing in the study was trained with two seeds.
+    """
 
     features: str
     probe: str
     value: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     difference: float | None = None
     difference_interval: tuple[float, float] | None = None
     p: float | None = None
@@ -138,12 +141,17 @@ class Idea:
     changes: list[str]
     store: str
     training_seconds: float
+    seeds: int
     rows: list[IdeaRow]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """Ideas against a recipe, by cross-validation over the training videos; the recipe first."""
+    """Ideas against a recipe, by cross-validation over the training videos; the recipe first.
+
+    `seeds` are those of the probes on one model; an idea has its own number of trainings.
+    `spreads`: by how much the score of a fold moves from one seed of the training to another.
+    """
 
     format: int = FORMAT
     name: str
@@ -156,6 +164,7 @@ class Study:
     folds: int
     videos: int
     seeds: int
+    spreads: dict[str, float]
     date: str
     commit: str
     machine: dict[str, str]

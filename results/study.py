@@ -2,11 +2,13 @@
 
     python results/study.py --store lsa64_store --recipe recipes/lsa64.toml --out studies/lsa64
     python results/study.py ... --only mixed fourier --fold 1    # a part of it; the rest later
+    python results/study.py ... --only recipe mixed --seed 1     # the same with another seed
     python results/study.py ... --name lsa64                     # also writes results/studies/
 
 The training videos are divided into folds by whole groups (or by class, where there are no groups).
-Each fold is judged once, by a model and probes that learned from the others; an idea is then
-compared with the recipe itself on all of these videos. What is finished is not run again.
+Each fold is judged by a model and probes that learned from the others; an idea is then compared
+with the recipe itself on all of these videos. Intervals count the chance of training, too, by how
+far the seeds of a cell lie apart (`chance.py`). What is finished is not run again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chance import Scores, Spread, compare_scores, mean_score, score_interval, spread_of
 from collect import MODEL_ROWS, names_only
 from records import HERE, Idea, IdeaRow, Study, write_study
 from sklearn.model_selection import StratifiedKFold
@@ -28,9 +31,8 @@ from sklearn.model_selection import StratifiedKFold
 from clipset.config import fingerprint, near_names, read_json, to_mapping, write_json
 from clipset.errors import ClipsetError, ConfigError
 from clipset.features.store import FeatureStore, open_store
-from clipset.probes.metrics import compare_values, interval
 from clipset.probes.problem import pose_problem
-from clipset.probes.results import Predictions, Row, read_predictions
+from clipset.probes.results import Row, read_predictions
 from clipset.probes.suite import run_suite
 from clipset.progress import say
 from clipset.recipe import Recipe, change_recipe, read_recipe
@@ -39,7 +41,7 @@ from clipset.training.pretrain import pretrain
 from clipset.videos.catalog import Catalog
 
 BASE = "recipe"  # what ideas are compared with
-SEED = 0  # of folds, resamples and, unless an idea has its own, trainings
+SEED = 0  # of the folds, and of trainings unless others are asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,6 @@ class Trial:
     recipe: Recipe
     changes: tuple[str, ...] = ()
     store: Path
-    seed: int = SEED
 
 
 def read_trials(ideas: Path, recipe: Recipe, stores: dict[str, Path]) -> list[Trial]:
@@ -66,7 +67,6 @@ def read_trials(ideas: Path, recipe: Recipe, stores: dict[str, Path]) -> list[Tr
                     recipe=change_recipe(recipe, idea["changes"]),
                     changes=tuple(idea["changes"]),
                     store=stores[idea.get("store", "")],
-                    seed=idea.get("seed", SEED),
                 )
             )
     return trials
@@ -95,11 +95,12 @@ def in_fold(catalog: Catalog, judged: Sequence[str]) -> Catalog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One trial on one fold, and where it lies."""
+    """One training and judgement of a trial on a fold, and where it lies."""
 
     trial: Trial
     catalog: Catalog
     folder: Path
+    seed: int
 
     def open(self) -> FeatureStore:
         """The features of the fold's videos."""
@@ -108,11 +109,11 @@ class Cell:
     def mark(self, store: FeatureStore) -> str:
         """A name for all that the cell's scores depend on."""
         recipe = self.trial.recipe
-        return fingerprint(recipe.pretrain, recipe.probe, *_held(store), self.trial.seed)
+        return fingerprint(recipe.pretrain, recipe.probe, *_held(store), self.seed)
 
     def model_name(self, store: FeatureStore) -> str:
         """A name for all that the cell's model depends on."""
-        seed = (self.trial.seed,) if self.trial.seed != SEED else ()
+        seed = (self.seed,) if self.seed != SEED else ()
         return fingerprint(self.trial.recipe.pretrain, *_held(store), *seed)
 
     def read(self) -> dict[str, Any] | None:
@@ -133,9 +134,9 @@ def run_cell(cell: Cell, models: Path) -> None:
     say(f"{cell.trial.name}, {cell.folder.name}")
     store, recipe = cell.open(), cell.trial.recipe
     where = models / cell.model_name(store)
-    model = pretrain(store, where, recipe.pretrain, seed=cell.trial.seed, device="cpu")
+    model = pretrain(store, where, recipe.pretrain, seed=cell.seed, device="cpu")
     problem = pose_problem(store, store.catalog, recipe.pretrain.model)
-    suite = run_suite(problem, model, recipe.probe, seed=cell.trial.seed)
+    suite = run_suite(problem, model, recipe.probe, seed=cell.seed)
     cell.folder.mkdir(parents=True, exist_ok=True)
     suite.write(cell.folder / "results.json")
     about = {
@@ -153,46 +154,62 @@ def undisturbed_seconds(metrics: Path) -> float:
     return float(len(lines) * min(line["seconds"] for line in lines))
 
 
-def gather(cells: list[Cell], known: list[dict[str, Any]], base: list[Cell]) -> Idea:
-    """All folds of an idea together, beside the recipe's."""
-    trial = cells[0].trial
-    ours, theirs = (
-        [read_predictions(cell.folder / "predictions.safetensors") for cell in part]
-        for part in (cells, base)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """All that was run of a trial: each fold with the same seeds."""
+
+    trial: Trial
+    known: list[dict[str, Any]]
+    scores: dict[Row, Scores]
+
+
+def read_trial(cells: list[list[Cell]]) -> Found | None:
+    """What the cells (fold by fold, seed by seed) came to; None if no seed has all folds."""
+    known = [[cell.read() for cell in fold] for fold in cells]
+    seeds = [place for place, each in enumerate(zip(*known, strict=True)) if all(each)]
+    if not seeds:
+        return None
+    said = [
+        [read_predictions(fold[place].folder / "predictions.safetensors") for place in seeds]
+        for fold in cells
+    ]
+    return Found(
+        trial=cells[0][0].trial,
+        known=[each for fold in known for place in seeds if (each := fold[place])],
+        scores={
+            row: [np.stack([each.values(row).mean(axis=0) for each in fold]) for fold in said]
+            for row in said[0][0].outputs
+        },
     )
+
+
+def gather(found: Found, base: Found, spreads: dict[Row, Spread]) -> Idea:
+    """All folds and seeds of an idea together, beside the recipe's."""
     rows = []
-    for row in ours[0].outputs:
-        values = _values(ours, row)
-        both = row in theirs[0].outputs and row in MODEL_ROWS and trial.name != BASE
-        gap = compare_values(values, _values(theirs, row), _chance()) if both else None
+    for row, scores in found.scores.items():
+        other = base.scores.get(row) if found is not base and row in MODEL_ROWS else None
+        gap = compare_scores(scores, other, spreads[row]) if other else None
         rows.append(
             IdeaRow(
                 features=row[0],
                 probe=row[1],
-                value=float(values.mean()),
-                interval=interval(values, _chance()),
+                value=mean_score(scores),
+                interval=score_interval(scores, spreads[row]),
                 difference=gap.value if gap else None,
                 difference_interval=gap.interval if gap else None,
                 p=gap.p if gap else None,
             )
         )
-    seed = [f"seed={trial.seed}"] if trial.seed != SEED else []
+    trial, seeds = found.trial, len(next(iter(found.scores.values()))[0])
     return Idea(
         name=trial.name,
         what=trial.what,
-        changes=names_only([*trial.changes, *seed]),
+        changes=names_only(list(trial.changes)),
         store=trial.store.name,
-        training_seconds=float(sum(each["seconds"] for each in known)),
+        training_seconds=float(sum(each["seconds"] for each in found.known)) / seeds,
+        seeds=seeds,
         rows=rows,
     )
-
-
-def _values(folds: Sequence[Predictions], row: Row) -> np.ndarray:
-    return np.concatenate([fold.values(row) for fold in folds], axis=1)
-
-
-def _chance() -> np.random.Generator:
-    return np.random.default_rng(SEED)
 
 
 def main() -> None:
@@ -205,6 +222,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--fold", type=int, action="append", help="only this one, from 1 on")
+    parser.add_argument("--seed", type=int, action="append", help=f"of trainings (else {SEED})")
     parser.add_argument("--only", nargs="+", metavar="IDEA", help=f"names of ideas, or {BASE}")
     parser.add_argument("--name", help="write results/studies/NAME.json from all that is finished")
     parser.add_argument("--results", type=Path, default=HERE, help=argparse.SUPPRESS)
@@ -232,48 +250,73 @@ def study(given: argparse.Namespace) -> None:
         raise ConfigError(f"folds are numbered from 1 to {given.folds}, got {given.fold}")
     catalog = open_store(stores[""]).catalog
     folds = [in_fold(catalog, judged) for judged in divide(catalog, given.folds)]
+    seeds = sorted({*(given.seed or [SEED]), *found_seeds(given.out)})
     cells = {
         trial.name: [
-            Cell(trial=trial, catalog=fold, folder=given.out / trial.name / f"fold-{number}")
+            [
+                Cell(
+                    trial=trial,
+                    catalog=fold,
+                    folder=given.out / trial.name / f"fold-{number}" / f"seed-{seed}",
+                    seed=seed,
+                )
+                for seed in seeds
+            ]
             for number, fold in zip(numbers, folds, strict=True)
         ]
         for trial in trials
     }
-    for name in given.only or names:
-        for number in given.fold or numbers:
-            run_cell(cells[name][number - 1], given.out / "models")
+    for seed in given.seed or [SEED]:
+        for name in given.only or names:
+            for number in given.fold or numbers:
+                run_cell(cells[name][number - 1][seeds.index(seed)], given.out / "models")
     if given.name:
         collect_study(given, stores, list(cells.values()), len(catalog.split("train")))
 
 
+def found_seeds(out: Path) -> set[int]:
+    """The seeds that something was run with."""
+    return {int(path.name.removeprefix("seed-")) for path in out.glob("*/fold-*/seed-*")}
+
+
 def collect_study(
-    given: argparse.Namespace, stores: dict[str, Path], cells: Sequence[list[Cell]], videos: int
+    given: argparse.Namespace,
+    stores: dict[str, Path],
+    cells: Sequence[list[list[Cell]]],
+    videos: int,
 ) -> None:
     """Write the ideas of which all folds were run with these settings."""
-    read = [[cell.read() for cell in folds] for folds in cells]
-    known = [[each for each in found if each] for found in read]
-    finished = [place for place, found in enumerate(read) if all(found)]
-    if 0 not in finished:
+    everything = [read_trial(folds) for folds in cells]
+    base, found = everything[0], [each for each in everything if each]
+    if base is None:
         raise ConfigError("the recipe itself has to be finished before ideas can be compared")
-    base, machine = cells[0][0].trial, dict(known[0][-1]["environment"])
-    every = [each for place in finished for each in known[place]]
+    every = [each for one in found for each in one.known]
     commits = dict.fromkeys(each["environment"].get("commit", "unknown") for each in every)
+    machine = dict(base.known[-1]["environment"])
     machine.pop("commit", None)
+    spreads = {
+        row: spread_of([one.scores[row] for one in found if row in one.scores])
+        for row in base.scores
+    }
+    recipe = base.trial.recipe
     content = Study(
         name=given.name,
-        dataset=base.recipe.data.name or base.store.name,
-        backbone=names_only(base.recipe.extract.backbone),
+        dataset=recipe.data.name or base.trial.store.name,
+        backbone=names_only(recipe.extract.backbone),
         recipe_file=f"recipes/{given.recipe.name}",
-        recipe=names_only(to_mapping(base.recipe)),
+        recipe=names_only(to_mapping(recipe)),
         changes=names_only(list(given.changes)),
         stores=[f"{name}={path.name}".lstrip("=") for name, path in stores.items()],
         folds=given.folds,
         videos=videos,
-        seeds=base.recipe.probe.seeds,
+        seeds=recipe.probe.seeds,
+        spreads={
+            " ".join(row): spread.deviation for row, spread in spreads.items() if spread.freedom
+        },
         date=max(each["date"] for each in every),
         commit=", ".join(commits),
         machine=machine,
-        ideas=[gather(cells[place], known[place], cells[0]) for place in finished],
+        ideas=[gather(each, base, spreads) for each in found],
     )
     print(f"→ {write_study(content, given.results)}")
 

@@ -192,7 +192,7 @@ def ideas(study: Study) -> list[str]:
     """One change at a time: what it is, what it costs, and how far each row moves."""
     base, *others = study.ideas
     rows = [_idea(base, base), *(_idea(idea, base) for idea in others)]
-    return table(["idea", "change", "time", *(row_name(*row) for row in MODEL_ROWS)], rows)
+    return table(["idea", "change", "seeds", "time", *(row_name(*row) for row in MODEL_ROWS)], rows)
 
 
 def _idea(idea: Idea, base: Idea) -> list[str]:
@@ -200,7 +200,8 @@ def _idea(idea: Idea, base: Idea) -> list[str]:
     own = ", ".join(f"`{change}`" for change in idea.changes) or "–"
     time = f"{idea.training_seconds / base.training_seconds:.1f}"
     found = {(row.features, row.probe): to_mapping(row) for row in idea.rows}
-    return [idea.what, own, time, *(_moved(found.get(row)) for row in MODEL_ROWS)]
+    moved = (_moved(found.get(row)) for row in MODEL_ROWS)
+    return [idea.what, own, str(idea.seeds), time, *moved]
 
 
 def _moved(row: dict[str, Any] | None) -> str:
@@ -208,10 +209,24 @@ def _moved(row: dict[str, Any] | None) -> str:
         return "–"
     if row["difference"] is None:
         return score(row | {"metric": "top1"})
+    if row["difference_interval"] is None:
+        return f"{100 * row['difference']:+.1f}".replace("-", "−")
     gap = {"metric": "top1", "difference": row["difference"], "p": row["p"]}
     told = difference(gap | {"interval": row["difference_interval"]})
     low, high = row["difference_interval"]
     return f"**{told}**" if low > 0 or high < 0 else told
+
+
+def study_chance(study: Study) -> str:
+    """What a seed alone does to a score."""
+    known = [(row, study.spreads.get(" ".join(row))) for row in MODEL_ROWS]
+    told = [f"{100 * value:.1f} ({row_name(*row)})" for row, value in known if value is not None]
+    if not told:
+        return "Everything was trained with one seed, so what chance does is not known."
+    return (
+        "From one seed of the training to another, the score of a fold moves by "
+        f"{', '.join(told)} points (standard deviation)."
+    )
 
 
 def study_origin(study: Study) -> list[str]:

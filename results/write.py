@@ -20,6 +20,7 @@ from tables import (
     labels,
     origin,
     scores,
+    study_chance,
     study_origin,
     tried,
     variants,
@@ -176,7 +177,8 @@ def tried_ideas(studies: Sequence[Study]) -> list[str]:
     for study in studies:
         lines += [f"### {study.dataset}, {study.backbone}", ""]
         lines += [
-            f"{study.videos:,} training videos, each judged in one of {study.folds} folds.",
+            f"{study.videos:,} training videos, each judged in one of {study.folds} folds. "
+            + study_chance(study),
             "",
         ]
         lines += ideas(study) + study_origin(study)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from tests.conftest import write_video
 from tests.miniatures import TINY, run, write_backbone
@@ -196,11 +197,6 @@ changes = ["pretrain.model.losses=masked"]
 what = "a tenth of the rate"
 changes = ["probe.fit.encoder_shares=[0.1]"]
 
-[again]
-what = "another seed"
-changes = []
-seed = 1
-
 [layers]
 what = "more layers"
 changes = []
@@ -222,49 +218,55 @@ def run_study(runs: Path, folder: Path, *more: str) -> None:
 
 @pytest.fixture(scope="module")
 def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of three ideas in three folds; a fourth one has no features."""
+    """A study of two ideas in three folds, the recipe with two seeds; a third has no features."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "ideas.toml").write_text(IDEAS)
     run_study(runs, folder)
-    times = {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/*")}
+    run_study(runs, folder, "--only", "recipe", "--seed", "1")
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/seed-*/*")}
     run_study(runs, folder)
-    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/*")} == times
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/seed-*/*")} == times
     return folder
 
 
 def test_ideas_are_judged_once_on_each_training_video_and_on_no_other(study: Path) -> None:
     read = load("collect").read_predictions
-    for idea in ("recipe", "masked-only", "gentle", "again"):
-        folds = [
-            read(study / idea / f"fold-{k}" / "predictions.safetensors").ids for k in (1, 2, 3)
-        ]
+    for idea in ("recipe", "masked-only", "gentle"):
+        where = [study / idea / f"fold-{fold}" / "seed-0" for fold in (1, 2, 3)]
+        folds = [read(folder / "predictions.safetensors").ids for folder in where]
         assert sorted(id for ids in folds for id in ids) == [f"{number}.mp4" for number in range(9)]
         assert folds[1] == ("3.mp4", "4.mp4", "5.mp4")  # whole persons
 
 
 def test_ideas_that_change_only_probes_share_a_model(study: Path) -> None:
-    assert len(list((study / "models").iterdir())) == 3 * 3  # recipe and gentle, masked-only, again
+    assert (
+        len(list((study / "models").iterdir())) == 3 * 3
+    )  # recipe and gentle; masked-only; the second seed
 
 
-def test_an_idea_with_a_seed_is_trained_with_it(study: Path) -> None:
+def test_a_cell_is_trained_with_its_seed(study: Path) -> None:
     cards = [
         json.loads(path.read_text("utf-8")) for path in (study / "models").glob("*/model.json")
     ]
     assert sorted(card["seed"] for card in cards) == [0] * 6 + [1] * 3
     [found] = load("records").read_studies(study)
-    assert [idea.changes for idea in found.ideas if idea.name == "again"] == [["seed=1"]]
+    assert [(idea.name, idea.seeds) for idea in found.ideas] == [
+        ("recipe", 2),
+        ("masked-only", 1),
+        ("gentle", 1),
+    ]
+    assert set(found.spreads) == {"scale knn", "scale finetune"}
 
 
 def test_an_idea_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> None:
     [found] = load("records").read_studies(study)
-    assert [idea.name for idea in found.ideas] == ["recipe", "masked-only", "gentle", "again"]
-    base, _, gentle, _ = ({(row.features, row.probe): row for row in i.rows} for i in found.ideas)
-    assert gentle["scale", "knn"].difference == 0.0  # the same model
+    assert [idea.name for idea in found.ideas] == ["recipe", "masked-only", "gentle"]
+    base, _, gentle = ({(row.features, row.probe): row for row in i.rows} for i in found.ideas)
     tuned = ("scale", "finetune")
     assert gentle[tuned].difference == pytest.approx(gentle[tuned].value - base[tuned].value)
     text = load("write").render([], (), [found])
     assert "| hidden clips alone | `pretrain.model.losses=masked` |" in text
-    assert "9 training videos, each judged in one of 3 folds." in text
+    assert "9 training videos, each judged in one of 3 folds. From one seed" in text
     assert f"--store {Path(found.stores[0]).name} --recipe recipes/quick.toml" in text
 
 
@@ -276,6 +278,53 @@ def test_an_idea_that_was_run_with_other_settings_is_not_collected(
     run_study(runs, folder, "--set=pretrain.mask_ratio=0.5", "--only", "recipe")
     [found] = load("records").read_studies(folder)
     assert [idea.name for idea in found.ideas] == ["recipe"]
+    assert found.ideas[0].rows[0].interval is None  # one seed does not tell what chance does
+    assert "what chance does is not known" in load("write").render([], (), [found])
+
+
+def draw_trials(
+    generator: np.random.Generator, gain: float, seeds: tuple[int, ...]
+) -> list[list[np.ndarray]]:
+    """Trials of the given numbers of seeds in two folds; the last is better by `gain`."""
+    easy = generator.normal(0.6, 0.25, (2, 60))
+    trials = []
+    for place, count in enumerate(seeds):
+        luck = generator.normal(0.0, 0.08, (2, count, 1))
+        chance = easy[:, None] + luck + gain * (place == len(seeds) - 1)
+        trials.append(list((generator.random((2, count, 60)) < chance).astype(np.float64)))
+    return trials
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.1])
+def test_intervals_hold_the_truth_although_a_trial_has_one_seed(gain: float) -> None:
+    chance, generator = load("chance"), np.random.default_rng(0)
+    held = []
+    for _ in range(400):
+        base, *_, last = trials = draw_trials(generator, gain, (3, 2, 2, 1))
+        gap = chance.compare_scores(last, base, chance.spread_of(trials))
+        held.append(gap.interval[0] <= gain <= gap.interval[1])
+    assert 0.93 <= np.mean(held) <= 0.995
+
+
+def test_the_spread_is_that_of_the_seeds_by_a_plain_loop() -> None:
+    trials = draw_trials(np.random.default_rng(1), 0.0, (3, 2, 1))
+    squares, freedom = 0.0, 0
+    for trial in trials:
+        for fold in trial:
+            scores = [sum(seed) / len(seed) for seed in fold.tolist()]
+            middle = sum(scores) / len(scores)
+            squares += sum((score - middle) ** 2 for score in scores)
+            freedom += len(scores) - 1
+    found = load("chance").spread_of(trials)
+    assert found.freedom == freedom == 6
+    assert found.deviation == pytest.approx((squares / freedom) ** 0.5)
+
+
+def test_a_trial_is_not_apart_from_itself() -> None:
+    chance = load("chance")
+    [trial] = draw_trials(np.random.default_rng(2), 0.0, (2,))
+    gap = chance.compare_scores(trial, trial, chance.spread_of([trial]))
+    assert (gap.value, gap.interval, gap.p) == (0.0, (0.0, 0.0), 1.0)
 
 
 @pytest.mark.parametrize(

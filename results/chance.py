@@ -1,0 +1,96 @@
+"""How far scores move by chance: by which videos are judged, and by the seed of the training.
+
+A trial is trained once for each fold and seed. Seeds of one fold judge the same videos, so how far
+they lie apart is the chance of training alone. It is about the same for all trials, so it is
+estimated from all of them together; a trial with a single seed then gets an honest interval, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+LEVEL = 0.95
+Scores: TypeAlias = list[Float[np.ndarray, "S N"]]  # for each fold: seeds by videos
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The deviation of a fold's score from seed to seed, and how well it is known."""
+
+    deviation: float
+    freedom: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """How much higher a trial scores than another; no interval if no trial has two seeds."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+    p: float | None = None
+
+
+def spread_of(trials: Sequence[Scores]) -> Spread:
+    """Estimated from all folds and trials that have several seeds."""
+    squares, freedom = 0.0, 0
+    for scores in trials:
+        for fold in scores:
+            means = fold.mean(axis=1)
+            squares += float(((means - means.mean()) ** 2).sum())
+            freedom += len(means) - 1
+    return Spread(sqrt(squares / freedom) if freedom else float("nan"), freedom)
+
+
+def mean_score(scores: Scores) -> float:
+    """The mean over all videos and seeds."""
+    return float(_over_seeds(scores).mean())
+
+
+def score_interval(scores: Scores, spread: Spread) -> tuple[float, float] | None:
+    """Where the score lies; None if no trial has two seeds."""
+    if not spread.freedom:
+        return None
+    value, error = mean_score(scores), _error(_over_seeds(scores), spread, [scores])
+    reach = _reach(spread) * error
+    return value - reach, value + reach
+
+
+def compare_scores(ours: Scores, theirs: Scores, spread: Spread) -> Gap:
+    """How much higher ours is, on the same videos."""
+    each = _over_seeds(ours) - _over_seeds(theirs)
+    value = float(each.mean())
+    if not each.any():
+        return Gap(0.0, (0.0, 0.0), 1.0)  # the same model and probe
+    if not spread.freedom:
+        return Gap(value)
+    error = _error(each, spread, [ours, theirs])
+    reach = _reach(spread) * error
+    p = 2 * float(stats.t.sf(abs(value) / error, spread.freedom))
+    return Gap(value, (value - reach, value + reach), p)
+
+
+def _over_seeds(scores: Scores) -> Float[np.ndarray, " N"]:
+    return np.concatenate([fold.mean(axis=0) for fold in scores])
+
+
+def _error(values: Float[np.ndarray, " N"], spread: Spread, trials: Sequence[Scores]) -> float:
+    """The standard error: the videos' part, and that of each trial's trainings."""
+    videos = float(values.var()) / len(values)
+    share = [[fold.shape[1] / len(values) for fold in scores] for scores in trials]
+    trainings = sum(
+        part**2 / len(fold)
+        for scores, parts in zip(trials, share, strict=True)
+        for fold, part in zip(scores, parts, strict=True)
+    )
+    return sqrt(videos + spread.deviation**2 * trainings)
+
+
+def _reach(spread: Spread) -> float:
+    return float(stats.t.ppf((1 + LEVEL) / 2, spread.freedom))
