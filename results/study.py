@@ -131,7 +131,7 @@ def run_cell(cell: Cell, models: Path) -> None:
     """Train and judge one trial on one fold, unless that was done."""
     if cell.read() is not None:
         return
-    say(f"{cell.trial.name}, {cell.folder.name}")
+    say(f"{cell.trial.name}, {cell.folder.parent.name}, {cell.folder.name}")
     store, recipe = cell.open(), cell.trial.recipe
     where = models / cell.model_name(store)
     model = pretrain(store, where, recipe.pretrain, seed=cell.seed, device="cpu")
