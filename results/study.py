@@ -159,8 +159,18 @@ class Found:
     """All that was run of a trial: each fold with the same seeds."""
 
     trial: Trial
+    seeds: list[int]
     known: list[dict[str, Any]]
     scores: dict[Row, Scores]
+
+    def beside(self, other: Found, row: Row) -> Scores | None:
+        """The row's scores to set beside another trial's: of its seeds, if models are the same."""
+        scores, shared = self.scores.get(row), set(self.seeds) & set(other.seeds)
+        same = other.trial.recipe.pretrain == self.trial.recipe.pretrain
+        if scores is None or not (same and other.trial.store == self.trial.store and shared):
+            return scores
+        places = [place for place, seed in enumerate(self.seeds) if seed in shared]
+        return [fold[places] for fold in scores]
 
 
 def read_trial(cells: list[list[Cell]]) -> Found | None:
@@ -175,6 +185,7 @@ def read_trial(cells: list[list[Cell]]) -> Found | None:
     ]
     return Found(
         trial=cells[0][0].trial,
+        seeds=[cells[0][place].seed for place in seeds],
         known=[each for fold in known for place in seeds if (each := fold[place])],
         scores={
             row: [np.stack([each.values(row).mean(axis=0) for each in fold]) for fold in said]
@@ -187,7 +198,8 @@ def gather(found: Found, base: Found, spreads: dict[Row, Spread]) -> Idea:
     """All folds and seeds of an idea together, beside the recipe's."""
     rows = []
     for row, scores in found.scores.items():
-        other = base.scores.get(row) if found is not base and row in MODEL_ROWS else None
+        compared = found is not base and row in MODEL_ROWS
+        other = base.beside(found, row) if compared else None
         gap = compare_scores(scores, other, spreads[row]) if other else None
         rows.append(
             IdeaRow(
@@ -200,7 +212,7 @@ def gather(found: Found, base: Found, spreads: dict[Row, Spread]) -> Idea:
                 p=gap.p if gap else None,
             )
         )
-    trial, seeds = found.trial, len(next(iter(found.scores.values()))[0])
+    trial, seeds = found.trial, len(found.seeds)
     return Idea(
         name=trial.name,
         what=trial.what,

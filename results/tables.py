@@ -197,7 +197,8 @@ def ideas(study: Study) -> list[str]:
 
 def _idea(idea: Idea, base: Idea) -> list[str]:
     """Scores of the recipe, differences of an idea; time as a multiple of the recipe's."""
-    own = ", ".join(f"`{change}`" for change in idea.changes) or "–"
+    changes = [f"`{change}`" for change in idea.changes]
+    own = ", ".join(changes + [f"features `{idea.store}`"] * (idea.store != base.store)) or "–"
     time = f"{idea.training_seconds / base.training_seconds:.1f}"
     found = {(row.features, row.probe): to_mapping(row) for row in idea.rows}
     moved = (_moved(found.get(row)) for row in MODEL_ROWS)
@@ -236,7 +237,7 @@ def study_origin(study: Study) -> list[str]:
     given = "".join(f" --set {shlex.quote(change)}" for change in study.changes)
     return [
         f"[{study.recipe_file}](../{study.recipe_file}), commit {study.commit}, {study.seeds} "
-        f"{'seeds' if study.seeds > 1 else 'seed'} a fold, {machine}, {study.date[:10]}: "
+        f"{'seeds' if study.seeds > 1 else 'seed'} of the probes, {machine}, {study.date[:10]}: "
         f"`python results/study.py{stores} --recipe {study.recipe_file} --folds {study.folds} "
         f"--out studies/{study.name} --name {study.name}{given}`",
         "",
