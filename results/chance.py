@@ -72,7 +72,7 @@ def compare_scores(ours: Scores, theirs: Scores, spread: Spread) -> Gap:
         return Gap(value)
     error = _error(each, spread, [ours, theirs])
     reach = _reach(spread) * error
-    p = 2 * float(stats.t.sf(abs(value) / error, spread.freedom))
+    p = 2 * float(stats.t.sf(abs(value) / error, spread.freedom)) if error else 0.0
     return Gap(value, (value - reach, value + reach), p)
 
 
@@ -83,11 +83,8 @@ def _over_seeds(scores: Scores) -> Float[np.ndarray, " N"]:
 def _error(values: Float[np.ndarray, " N"], spread: Spread, trials: Sequence[Scores]) -> float:
     """The standard error: the videos' part, and that of each trial's trainings."""
     videos = float(values.var()) / len(values)
-    share = [[fold.shape[1] / len(values) for fold in scores] for scores in trials]
     trainings = sum(
-        part**2 / len(fold)
-        for scores, parts in zip(trials, share, strict=True)
-        for fold, part in zip(scores, parts, strict=True)
+        (fold.shape[1] / len(values)) ** 2 / len(fold) for scores in trials for fold in scores
     )
     return sqrt(videos + spread.deviation**2 * trainings)
 

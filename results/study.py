@@ -113,8 +113,7 @@ class Cell:
 
     def model_name(self, store: FeatureStore) -> str:
         """A name for all that the cell's model depends on."""
-        seed = (self.seed,) if self.seed != SEED else ()
-        return fingerprint(self.trial.recipe.pretrain, *_held(store), *seed)
+        return fingerprint(self.trial.recipe.pretrain, *_held(store), self.seed)
 
     def read(self) -> dict[str, Any] | None:
         """What is known of the cell if it was run with these settings, else None."""
@@ -163,11 +162,15 @@ class Found:
     known: list[dict[str, Any]]
     scores: dict[Row, Scores]
 
+    def shares_models(self, other: Found) -> bool:
+        """Whether only probes differ."""
+        ours, theirs = self.trial, other.trial
+        return ours.recipe.pretrain == theirs.recipe.pretrain and ours.store == theirs.store
+
     def beside(self, other: Found, row: Row) -> Scores | None:
         """The row's scores to set beside another trial's: of its seeds, if models are the same."""
         scores, shared = self.scores.get(row), set(self.seeds) & set(other.seeds)
-        same = other.trial.recipe.pretrain == self.trial.recipe.pretrain
-        if scores is None or not (same and other.trial.store == self.trial.store and shared):
+        if scores is None or not (shared and self.shares_models(other)):
             return scores
         places = [place for place, seed in enumerate(self.seeds) if seed in shared]
         return [fold[places] for fold in scores]
@@ -306,8 +309,9 @@ def collect_study(
     commits = dict.fromkeys(each["environment"].get("commit", "unknown") for each in every)
     machine = dict(base.known[-1]["environment"])
     machine.pop("commit", None)
+    trained = [base, *(one for one in found if not one.shares_models(base))]  # a model counts once
     spreads = {
-        row: spread_of([one.scores[row] for one in found if row in one.scores])
+        row: spread_of([one.scores[row] for one in trained if row in one.scores])
         for row in base.scores
     }
     recipe = base.trial.recipe

@@ -258,6 +258,18 @@ def test_a_cell_is_trained_with_its_seed(study: Path) -> None:
     assert set(found.spreads) == {"scale knn", "scale finetune"}
 
 
+def test_models_that_ideas_share_count_once_in_what_chance_does(
+    runs: Path, study: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "study"
+    shutil.copytree(study, folder)
+    [before] = load("records").read_studies(folder)
+    run_study(runs, folder, "--only", "gentle", "--seed", "1")
+    [after] = load("records").read_studies(folder)
+    assert [idea.seeds for idea in after.ideas] == [2, 1, 2]
+    assert after.spreads == before.spreads
+
+
 def test_an_idea_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> None:
     [found] = load("records").read_studies(study)
     assert [idea.name for idea in found.ideas] == ["recipe", "masked-only", "gentle"]
@@ -319,6 +331,13 @@ def test_the_spread_is_that_of_the_seeds_by_a_plain_loop() -> None:
     found = load("chance").spread_of(trials)
     assert found.freedom == freedom == 6
     assert found.deviation == pytest.approx((squares / freedom) ** 0.5)
+
+
+def test_a_trial_that_wins_on_every_video_is_apart_for_certain() -> None:
+    chance = load("chance")
+    better, worse = [np.ones((2, 3))], [np.zeros((2, 3))]
+    gap = chance.compare_scores(better, worse, chance.spread_of([better, worse]))
+    assert (gap.value, gap.interval, gap.p) == (1.0, (1.0, 1.0), 0.0)
 
 
 def test_a_trial_is_not_apart_from_itself() -> None:
