@@ -20,7 +20,7 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
-from clipset.probes.fit import NetworkRun, choose
+from clipset.probes.fit import Choice, NetworkRun, choose
 from clipset.probes.knn import knn_probabilities
 from clipset.probes.networks import SetProbe
 from clipset.probes.problem import HeldOut, Labelled, Problem, keep_few, pose_problem
@@ -304,6 +304,25 @@ def test_the_share_of_the_rate_is_chosen_on_videos_set_aside() -> None:
     )  # fmt: skip
     assert chosen.share in (0.1, 1.0)
     assert chosen.tried == 4
+
+
+def test_a_training_that_may_not_stop_early_runs_all_its_epochs() -> None:
+    problem = class_problem(5.0)  # so easy that the first epochs are as good as the last
+    late = replace(FIT, stop_early=False)
+
+    def chosen(fit: FitConfig, *rates: float) -> Choice:
+        def make() -> SetProbe:
+            return SetProbe(small_model().encoder, 7, frozen=False)
+
+        return choose(make, problem.train, fit, rates=rates, seed=0)
+
+    assert chosen(late, 1e-3, 3e-3).epochs == FIT.epochs
+    assert chosen(late, 1e-9, 3e-3).rate == 3e-3  # rates are still chosen, by what they end at
+    assert chosen(late, 3e-3).selected_on.startswith("nothing")  # and nothing is tried in vain
+    assert not chosen(FIT, 3e-3).selected_on.startswith("nothing")
+    config = replace(QUICK, seeds=1, rows=("finetune",), fit=late)
+    (record,) = run_probes(problem, small_model(), config)
+    assert (record.epochs, record.selected_on) == (12, "nothing: one setting, all epochs")
 
 
 def test_low_shot_labels_are_those_of_the_published_protocol() -> None:

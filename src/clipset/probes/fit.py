@@ -146,11 +146,15 @@ def choose(
 ) -> Choice:
     """Rate, encoder's share of it and number of epochs that do best on videos set aside for that.
 
-    These are `check` if given, else a part of the training videos.
+    These are `check` if given, else a part of the training videos. Unless a training may stop
+    early, all epochs are run; with one rate and one share nothing is left to choose, or to try.
     """
     parts = parts or divide(train, config, seed, check)
     epochs = count_epochs(len(train), config, config.tuned_steps)
     points = [(rate, share) for share in shares for rate in rates]
+    if len(points) == 1 and not config.stop_early:
+        (rate, share), on = points[0], "nothing: one setting, all epochs"
+        return Choice(rate=rate, epochs=epochs, selected_on=on, share=share)
     if not parts.can_choose:
         rate, share = points[len(points) // 2]
         return Choice(rate=rate, epochs=epochs, selected_on=parts.selected_on, share=share)
@@ -158,7 +162,7 @@ def choose(
     if check is None:
         check = learn if parts.check is None else train.only(parts.check)
     curves = _race(make, learn, check, config, points=points, epochs=epochs, seed=seed)
-    number, best = best_of(curves)
+    number, best = best_of(curves, first=1 if config.stop_early else epochs)
     rate, share = points[number]
     return Choice(
         rate=rate, epochs=best, selected_on=parts.selected_on, share=share, tried=len(points)

@@ -42,6 +42,7 @@ def plan_heads(job: Job, row: Row) -> Plan:
     return Plan(
         fit=fit,
         parts=parts,
+        selected_on=parts.selected_on,
         rate=chosen.rate,
         epochs=best,
         settings=asdict(chosen),

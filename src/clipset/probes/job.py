@@ -55,17 +55,12 @@ class Plan:
 
     fit: Callable[[Int[Tensor, " B"], int], nn.Module]
     parts: Parts
+    selected_on: str  # the videos that choices were made on, or why there was nothing to choose
     repeats: bool = True  # whether another seed gives another classifier
-    chooses: bool = True  # whether there was anything to choose at all
     rate: float | None = None
     epochs: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     tried: int = 1
-
-    @property
-    def selected_on(self) -> str:
-        """The videos that choices were made on."""
-        return self.parts.selected_on if self.chooses else "nothing: k is fixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,8 @@ from clipset.sets.clips import clip_statistics, feature_statistics
 def run_row(job: Job, row: Row) -> Outcome:
     """The predictions of one row for the test videos."""
     plan = plan_row(job, row)
-    videos = every_video(job) if job.config.fit.refit else plan.parts.learn
-    if not plan.chooses:
-        videos = every_video(job)
+    chosen = not plan.selected_on.startswith("nothing")
+    videos = plan.parts.learn if chosen and not job.config.fit.refit else every_video(job)
     seeds = job.seeds if plan.repeats else job.seeds[:1]
     clips = job.problem.test.clips
     return Outcome(
@@ -68,7 +67,8 @@ def _plan_knn(job: Job, row: Row) -> Plan:
         return KNNClassifier(row, tensors, encoder, job.problem.outputs, config.k)
 
     settings = {"k": config.k, "centre": config.centre}
-    return Plan(fit=fit, parts=job.divide(), repeats=False, chooses=False, settings=settings)
+    on = "nothing: k is fixed"
+    return Plan(fit=fit, parts=job.divide(), selected_on=on, repeats=False, settings=settings)
 
 
 def _plan_network(job: Job, row: Row) -> Plan:
@@ -92,6 +92,7 @@ def _plan_network(job: Job, row: Row) -> Plan:
     return Plan(
         fit=train_again,
         parts=parts,
+        selected_on=chosen.selected_on,
         rate=chosen.rate,
         epochs=chosen.epochs,
         settings={"encoder_share": chosen.share, "decay": config.weight_decay},

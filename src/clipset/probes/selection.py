@@ -104,12 +104,16 @@ def score(
     return right, certain
 
 
-def best_of(curves: dict[int, list[Score]]) -> tuple[int, int]:
-    """The candidate and the number of epochs with the best score; of equal ones the first."""
+def best_of(curves: dict[int, list[Score]], *, first: int = 1) -> tuple[int, int]:
+    """The candidate and the number of epochs with the best score; of equal ones the first.
+
+    Epochs before the `first` do not count.
+    """
     ranked = [
         (score, -number, -epoch)
         for number, curve in curves.items()
         for epoch, score in enumerate(curve, start=1)
+        if epoch >= first
     ]
     _, number, epoch = max(ranked)
     return -number, -epoch

@@ -44,7 +44,8 @@ def plan_solved(job: Job, row: Row) -> Plan:
         return SolvedClassifier(row, found, encoder)
 
     tried = len(config.penalties) if parts.can_choose else 1
-    return Plan(fit=fit, parts=parts, repeats=False, settings=settings, tried=tried)
+    on = parts.selected_on
+    return Plan(fit=fit, parts=parts, selected_on=on, repeats=False, settings=settings, tried=tried)
 
 
 def _vectors_to_choose_by(
