@@ -57,22 +57,26 @@ def score_interval(scores: Scores, spread: Spread) -> tuple[float, float] | None
     """Where the score lies; None if no trial has two seeds."""
     if not spread.freedom:
         return None
-    value, error = mean_score(scores), _error(_over_seeds(scores), spread, [scores])
-    reach = _reach(spread) * error
+    value, error = mean_score(scores), _error(_over_seeds(scores), (scores, spread))
+    reach = _reach(spread.freedom) * error
     return value - reach, value + reach
 
 
-def compare_scores(ours: Scores, theirs: Scores, spread: Spread) -> Gap:
-    """How much higher ours is, on the same videos."""
+def compare_scores(
+    ours: Scores, theirs: Scores, spread: Spread, other: Spread | None = None
+) -> Gap:
+    """How much higher ours is, on the same videos; theirs may have a spread of its own."""
+    other = other or spread
     each = _over_seeds(ours) - _over_seeds(theirs)
     value = float(each.mean())
     if not each.any():
         return Gap(0.0, (0.0, 0.0), 1.0)  # the same model and probe
-    if not spread.freedom:
+    if not (spread.freedom and other.freedom):
         return Gap(value)
-    error = _error(each, spread, [ours, theirs])
-    reach = _reach(spread) * error
-    p = 2 * float(stats.t.sf(abs(value) / error, spread.freedom)) if error else 0.0
+    error = _error(each, (ours, spread), (theirs, other))
+    freedom = min(part.freedom for part in (spread, other) if part.deviation or part is spread)
+    reach = _reach(freedom) * error
+    p = 2 * float(stats.t.sf(abs(value) / error, freedom)) if error else 0.0
     return Gap(value, (value - reach, value + reach), p)
 
 
@@ -80,14 +84,16 @@ def _over_seeds(scores: Scores) -> Float[np.ndarray, " N"]:
     return np.concatenate([fold.mean(axis=0) for fold in scores])
 
 
-def _error(values: Float[np.ndarray, " N"], spread: Spread, trials: Sequence[Scores]) -> float:
+def _error(values: Float[np.ndarray, " N"], *trials: tuple[Scores, Spread]) -> float:
     """The standard error: the videos' part, and that of each trial's trainings."""
     videos = float(values.var()) / len(values)
     trainings = sum(
-        (fold.shape[1] / len(values)) ** 2 / len(fold) for scores in trials for fold in scores
+        spread.deviation**2 * (fold.shape[1] / len(values)) ** 2 / len(fold)
+        for scores, spread in trials
+        for fold in scores
     )
-    return sqrt(videos + spread.deviation**2 * trainings)
+    return sqrt(videos + trainings)
 
 
-def _reach(spread: Spread) -> float:
-    return float(stats.t.ppf((1 + LEVEL) / 2, spread.freedom))
+def _reach(freedom: int) -> float:
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))

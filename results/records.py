@@ -146,11 +146,24 @@ class Idea:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """How much better a row of a recipe is than another, over all folds and seeds."""
+
+    row: tuple[str, str]
+    other: tuple[str, str]
+    value: float
+    interval: tuple[float, float]
+    p: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """Ideas against a recipe, by cross-validation over the training videos; the recipe first.
 
     `seeds` are those of the probes on one model; an idea has its own number of trainings.
     `spreads`: by how much the score of a fold moves from one seed of the training to another.
+    `claims`: what the method promises, of those rows that were run.
+    Without folds, all training videos were learned from and the test videos judged.
     """
 
     format: int = FORMAT
@@ -169,6 +182,7 @@ class Study:
     commit: str
     machine: dict[str, str]
     ideas: list[Idea]
+    claims: list[Claim] = field(default_factory=list)
 
 
 def write_result_file(content: ResultFile, folder: Path = HERE) -> Path:

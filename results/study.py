@@ -4,11 +4,15 @@
     python results/study.py ... --only mixed fourier --fold 1    # a part of it; the rest later
     python results/study.py ... --only recipe mixed --seed 1     # the same with another seed
     python results/study.py ... --name lsa64                     # also writes results/studies/
+    python results/study.py ... --test --only recipe paper --seed 0 --seed 1    # the last word
 
 The training videos are divided into folds by whole groups (or by class, where there are no groups).
 Each fold is judged by a model and probes that learned from the others; an idea is then compared
 with the recipe itself on all of these videos. Intervals count the chance of training, too, by how
 far the seeds of a cell lie apart (`chance.py`). What is finished is not run again.
+
+With `--test`, all training videos are learned from and the test videos are judged: once, at the
+end, for what was chosen before. Nothing may be chosen by that.
 """
 
 from __future__ import annotations
@@ -25,8 +29,9 @@ from typing import Any
 import numpy as np
 from chance import Scores, Spread, compare_scores, mean_score, score_interval, spread_of
 from collect import MODEL_ROWS, names_only
-from records import HERE, Idea, IdeaRow, Study, write_study
+from records import HERE, Claim, Idea, IdeaRow, Study, write_study
 from sklearn.model_selection import StratifiedKFold
+from tables import CLAIMS
 
 from clipset.config import fingerprint, near_names, read_json, to_mapping, write_json
 from clipset.errors import ClipsetError, ConfigError
@@ -82,6 +87,14 @@ def divide(catalog: Catalog, count: int) -> list[tuple[str, ...]]:
     folds = StratifiedKFold(count, shuffle=True, random_state=SEED)
     split = folds.split(videos, [video.label for video in videos])
     return [tuple(videos[place].id for place in judged) for _, judged in split]
+
+
+def judged_parts(catalog: Catalog, folds: int) -> dict[str, Catalog]:
+    """What is judged, by name: each fold of the training videos, or, without folds, the test."""
+    if not folds:
+        return {"test": catalog}
+    parts = divide(catalog, folds)
+    return {f"fold-{n}": in_fold(catalog, part) for n, part in enumerate(parts, start=1)}
 
 
 def in_fold(catalog: Catalog, judged: Sequence[str]) -> Catalog:
@@ -227,6 +240,20 @@ def gather(found: Found, base: Found, spreads: dict[Row, Spread]) -> Idea:
     )
 
 
+def claims_of(found: Found, spreads: dict[Row, Spread]) -> list[Claim]:
+    """SCALE's rows beside their rivals, where both were run and chance is known."""
+    claims = []
+    for row, other in CLAIMS:
+        if row in found.scores and other in found.scores:
+            pair = found.scores[row], found.scores[other]
+            gap = compare_scores(*pair, spreads[row], spreads[other])
+            if gap.interval and gap.p is not None:
+                claims.append(
+                    Claim(row=row, other=other, value=gap.value, interval=gap.interval, p=gap.p)
+                )
+    return claims
+
+
 def main() -> None:
     """Run what the command line names, and write what is finished."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
@@ -236,6 +263,7 @@ def main() -> None:
     parser.add_argument("--ideas", type=Path, default=HERE / "ideas.toml")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--folds", type=int, default=4)
+    parser.add_argument("--test", action="store_true", help="judge the test videos, not folds")
     parser.add_argument("--fold", type=int, action="append", help="only this one, from 1 on")
     parser.add_argument("--seed", type=int, action="append", help=f"of trainings (else {SEED})")
     parser.add_argument("--only", nargs="+", metavar="IDEA", help=f"names of ideas, or {BASE}")
@@ -260,38 +288,40 @@ def study(given: argparse.Namespace) -> None:
         raise ConfigError(
             f"no idea with features is called {unknown!r}; {near_names(unknown, names)}"
         )
-    numbers = range(1, given.folds + 1)
-    if not set(given.fold or ()) <= set(numbers):
-        raise ConfigError(f"folds are numbered from 1 to {given.folds}, got {given.fold}")
     catalog = open_store(stores[""]).catalog
-    folds = [in_fold(catalog, judged) for judged in divide(catalog, given.folds)]
+    parts = judged_parts(catalog, 0 if given.test else given.folds)
+    wanted = [f"fold-{number}" for number in given.fold or ()] or list(parts)
+    if not set(wanted) <= set(parts):
+        raise ConfigError(f"what can be judged is {', '.join(parts)}; got --fold {given.fold}")
     seeds = sorted({*(given.seed or [SEED]), *found_seeds(given.out)})
     cells = {
-        trial.name: [
-            [
+        trial.name: {
+            part: [
                 Cell(
                     trial=trial,
-                    catalog=fold,
-                    folder=given.out / trial.name / f"fold-{number}" / f"seed-{seed}",
+                    catalog=judged,
+                    folder=given.out / trial.name / part / f"seed-{seed}",
                     seed=seed,
                 )
                 for seed in seeds
             ]
-            for number, fold in zip(numbers, folds, strict=True)
-        ]
+            for part, judged in parts.items()
+        }
         for trial in trials
     }
     for seed in given.seed or [SEED]:
         for name in given.only or names:
-            for number in given.fold or numbers:
-                run_cell(cells[name][number - 1][seeds.index(seed)], given.out / "models")
+            for part in wanted:
+                run_cell(cells[name][part][seeds.index(seed)], given.out / "models")
     if given.name:
-        collect_study(given, stores, list(cells.values()), len(catalog.split("train")))
+        every = [list(each.values()) for each in cells.values()]
+        videos = len(catalog.split("test" if given.test else "train"))
+        collect_study(given, stores, every, videos)
 
 
 def found_seeds(out: Path) -> set[int]:
     """The seeds that something was run with."""
-    return {int(path.name.removeprefix("seed-")) for path in out.glob("*/fold-*/seed-*")}
+    return {int(path.name.removeprefix("seed-")) for path in out.glob("*/*/seed-*")}
 
 
 def collect_study(
@@ -323,7 +353,7 @@ def collect_study(
         recipe=names_only(to_mapping(recipe)),
         changes=names_only(list(given.changes)),
         stores=[f"{name}={path.name}".lstrip("=") for name, path in stores.items()],
-        folds=given.folds,
+        folds=0 if given.test else given.folds,
         videos=videos,
         seeds=recipe.probe.seeds,
         spreads={
@@ -333,6 +363,7 @@ def collect_study(
         commit=", ".join(commits),
         machine=machine,
         ideas=[gather(each, base, spreads) for each in found],
+        claims=claims_of(base, spreads),
     )
     print(f"→ {write_study(content, given.results)}")
 

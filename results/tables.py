@@ -218,14 +218,35 @@ def _moved(row: dict[str, Any] | None) -> str:
     return f"**{told}**" if low > 0 or high < 0 else told
 
 
+def study_rows(study: Study) -> list[str]:
+    """All rows of the recipe, and what the method claims of them, if rivals were run, too."""
+    if not study.claims:
+        return []
+    found = [to_mapping(row) | {"metric": "top1"} for row in study.ideas[0].rows]
+    found.sort(key=lambda row: row_order(row["features"], row["probe"]))
+    told = [[row_name(row["features"], row["probe"]), score(row)] for row in found]
+    gaps = [
+        [
+            f"{row_name(*each.row)} − {row_name(*each.other)}",
+            difference(
+                {"metric": "top1", "difference": each.value, "interval": each.interval, "p": each.p}
+            ),
+        ]
+        for each in study.claims
+    ]
+    title = study.ideas[0].what
+    return table(["", title], told) + table(["paired difference", title], gaps)
+
+
 def study_chance(study: Study) -> str:
     """What a seed alone does to a score."""
     known = [(row, study.spreads.get(" ".join(row))) for row in MODEL_ROWS]
     told = [f"{100 * value:.1f} ({row_name(*row)})" for row, value in known if value is not None]
     if not told:
         return "Everything was trained with one seed, so what chance does is not known."
+    what = "the score of a fold" if study.folds else "the score"
     return (
-        "From one seed of the training to another, the score of a fold moves by "
+        f"From one seed of the training to another, {what} moves by "
         f"{', '.join(told)} points (standard deviation)."
     )
 
@@ -235,10 +256,11 @@ def study_origin(study: Study) -> list[str]:
     machine = f"{study.machine.get('cores', '?')} cores, {study.machine.get('processor', '?')}"
     stores = "".join(f" --store {each}" for each in study.stores)
     given = "".join(f" --set {shlex.quote(change)}" for change in study.changes)
+    judged = f"--folds {study.folds}" if study.folds else "--test"
     return [
         f"[{study.recipe_file}](../{study.recipe_file}), commit {study.commit}, {study.seeds} "
         f"{'seeds' if study.seeds > 1 else 'seed'} of the probes, {machine}, {study.date[:10]}: "
-        f"`python results/study.py{stores} --recipe {study.recipe_file} --folds {study.folds} "
+        f"`python results/study.py{stores} --recipe {study.recipe_file} {judged} "
         f"--out studies/{study.name} --name {study.name}{given}`",
         "",
     ]

@@ -1,4 +1,4 @@
-"""Write docs/results.md from head.md, *.json, studies/*.json, ideas.md and notes/*.md beside it.
+"""Write docs/results.md from what lies beside this script: *.json, studies, notes and other texts.
 
 python results/write.py          # writes the page
 python results/write.py --check  # fails if the page is not what would be written
@@ -22,6 +22,7 @@ from tables import (
     scores,
     study_chance,
     study_origin,
+    study_rows,
     tried,
     variants,
 )
@@ -31,6 +32,7 @@ from clipset.config import write_atomic
 PAGE = HERE.parent / "docs" / "results.md"
 HEAD = HERE / "head.md"
 IDEAS = HERE / "ideas.md"
+TRAININGS = HERE / "trainings.md"
 EMPTY = "No run has been collected yet.\n"
 ABLATIONS = (
     "ablation-losses",
@@ -51,6 +53,7 @@ def render(
     single = [run for run in tested if len(run.parts) == 1]
     for group in groups(single):
         lines += dataset(group, [run for run in single if group_of(run) == group], files)
+    lines += last_words([study for study in studies if not study.folds])
     several = [run for run in tested if len(run.parts) > 1]
     for group in groups(several):
         lines += tasks(group, [run for run in several if group_of(run) == group], files)
@@ -62,7 +65,7 @@ def render(
         lines += tried(others)
         for run in others:
             lines += origin(run, f"{run.dataset}, {run.variant}")
-    lines += tried_ideas(studies)
+    lines += tried_ideas([study for study in studies if study.folds])
     lines += [EMPTY] if not any(file.results for file in files) else []
     lines += [note.strip() + "\n" for note in notes]
     return "\n".join(lines).rstrip() + "\n"
@@ -167,6 +170,18 @@ def ablations(results: Sequence[Result]) -> list[str]:
     if not lines:
         return []
     return ["## Tables of the paper on our data", "", *lines]
+
+
+def last_words(studies: Sequence[Study]) -> list[str]:
+    """Recipes against each other on test videos, each trained several times."""
+    if not studies:
+        return []
+    lines = ["## The last word: several trainings, test videos", "", TRAININGS.read_text("utf-8")]
+    for study in studies:
+        lines += [f"### {study.dataset}, {study.backbone}", ""]
+        lines += [f"{study.videos:,} test videos. {study_chance(study)}", ""]
+        lines += study_rows(study) + ideas(study) + study_origin(study)
+    return lines
 
 
 def tried_ideas(studies: Sequence[Study]) -> list[str]:

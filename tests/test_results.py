@@ -295,6 +295,31 @@ def test_an_idea_that_was_run_with_other_settings_is_not_collected(
     assert "what chance does is not known" in load("write").render([], (), [found])
 
 
+def test_the_last_word_is_about_test_videos_and_several_trainings(
+    runs: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path
+    (folder / "ideas.toml").write_text(IDEAS)
+    more = ("--test", "--only", "recipe", "masked-only", "--seed", "0", "--seed", "1")
+    run_study(runs, folder, *more, rows("knn", "scale_knn", "scale_linear"))
+    [found] = load("records").read_studies(folder)
+    assert (found.folds, found.videos, len(found.ideas)) == (0, 3, 2)
+    ids = (
+        load("collect")
+        .read_predictions(folder / "recipe" / "test" / "seed-1" / "predictions.safetensors")
+        .ids
+    )
+    assert ids == ("9.mp4", "10.mp4", "11.mp4")
+    [claim] = found.claims  # the only row whose rival was run
+    values = {(row.features, row.probe): row.value for row in found.ideas[0].rows}
+    assert claim.value == pytest.approx(values["scale", "knn"] - values["backbone", "knn"])
+    text = load("write").render([], (), [found])
+    assert "3 test videos. From one seed of the training to another, the score moves" in text
+    assert "| SCALE k-NN − k-NN |" in text
+    assert "--test" in text
+    assert "Ideas, one change at a time" not in text
+
+
 def draw_trials(
     generator: np.random.Generator, gain: float, seeds: tuple[int, ...]
 ) -> list[list[np.ndarray]]:
@@ -316,6 +341,20 @@ def test_intervals_hold_the_truth_although_a_trial_has_one_seed(gain: float) -> 
         base, *_, last = trials = draw_trials(generator, gain, (3, 2, 2, 1))
         gap = chance.compare_scores(last, base, chance.spread_of(trials))
         held.append(gap.interval[0] <= gain <= gap.interval[1])
+    assert 0.93 <= np.mean(held) <= 0.995
+
+
+def test_intervals_hold_the_truth_where_only_one_of_two_rows_depends_on_a_seed() -> None:
+    chance, generator = load("chance"), np.random.default_rng(3)
+    held = []
+    for _ in range(400):
+        trials = draw_trials(generator, 0.0, (3, 3))
+        solved = (generator.random((2, 1, 60)) < 0.6).astype(np.float64)
+        fixed = list(solved.repeat(3, axis=1))  # the same whatever the seed
+        gap = chance.compare_scores(
+            trials[0], fixed, chance.spread_of(trials), chance.spread_of([fixed])
+        )
+        held.append(gap.interval[0] <= 0.0 <= gap.interval[1])
     assert 0.93 <= np.mean(held) <= 0.995
 
 
@@ -352,8 +391,9 @@ def test_a_trial_is_not_apart_from_itself() -> None:
     [
         (("--only", "gentel"), "called 'gentel'.*gentle"),
         (("--only", "layers"), "no idea with features is called 'layers'"),
-        (("--fold", "4"), "from 1 to 3"),
-        (("--fold", "0"), "from 1 to 3"),
+        (("--fold", "4"), "fold-1, fold-2, fold-3"),
+        (("--fold", "0"), "fold-1, fold-2, fold-3"),
+        (("--test", "--fold", "1"), "is test;"),
     ],
 )
 def test_a_study_refuses_what_it_does_not_have(
