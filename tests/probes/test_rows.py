@@ -375,6 +375,31 @@ def confounded(count: int, seed: int, *, misleading: bool) -> tuple[VideoClips, 
     return clips, labels
 
 
+def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> None:
+    """What tells the classes apart is seen in random clips alone."""
+    problem = class_problem(0.0)
+    random = class_problem(5.0).train.random
+    held = class_problem(5.0).test.clips
+    truth = torch.arange(42) % 7
+    test = HeldOut(problem.test.ids, problem.test.clips, truth, random=lambda: held)
+    train = replace(problem.train, random=random)
+    hidden = replace(problem, train=train, test=test)
+    rows: Any = ("knn", "scale_knn", "linear", "scale_linear", "finetune", "ordered")
+
+    def scores(judge_by: Any, regular_too: bool) -> dict[str, float]:
+        fit = replace(FIT, regular_too=regular_too)
+        config = replace(QUICK, seeds=1, judge_by=judge_by, rows=rows, fit=fit)
+        found = run_probes(hidden, small_model(), config)
+        return {f"{each.features} {each.probe}": each.value for each in found}
+
+    for regular_too in (False, True):
+        alone, together = scores("regular", regular_too), scores("all", regular_too)
+        assert alone.pop("backbone ordered") == together.pop("backbone ordered") < 0.4
+        assert max(alone.values()) < 0.5 < min(together.values())
+    with pytest.raises(ProbeError, match="no random clips"):
+        run_probes(problem, None, replace(QUICK, judge_by="all"))
+
+
 def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a_video() -> None:
     (known, labels), (held, truth) = (
         confounded(80, 1, misleading=False), confounded(60, 2, misleading=True)
@@ -461,6 +486,17 @@ def test_videos_without_a_label_are_passed_over_and_said(
     problem = pose_problem(small_store, catalog)
     assert len(problem.train) + len(problem.test) == 18
     assert "6 of 24 videos have no label: passed over" in capfd.readouterr().err
+
+
+def test_all_clips_of_a_stored_video_are_its_random_and_its_regular_ones(
+    small_store: FeatureStore,
+) -> None:
+    problem = pose_problem(small_store)
+    more = problem.judged_by_all()
+    assert more.test.ids == problem.test.ids
+    counts = [clips.features.shape[1] for clips in (problem.train.random, problem.test.clips)]
+    assert more.test.clips.features.shape[1] == sum(counts)
+    assert torch.equal(more.test.clips.features[:, counts[0] :], problem.test.clips.features)
 
 
 def test_targets_pose_a_problem_of_numbers(small_store: FeatureStore) -> None:

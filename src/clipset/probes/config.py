@@ -120,6 +120,9 @@ class ProbeConfig:
     """whether k-NN subtracts the mean of the training videos from both splits"""
     mlp_hidden: int = 512
     """width of the MLP probe's two hidden layers"""
+    judge_by: Literal["regular", "all"] = field(default="regular", metadata=ADDED)
+    """clips that a video is judged by: the regular ones, as in the paper, or all that are stored,
+    the random ones, too (never for ordered, which needs clips at the same times)"""
     queries: int = 4
     """learned queries of the attentive probe"""
     low_shot: float | None = None

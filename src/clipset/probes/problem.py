@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,6 +55,10 @@ class Labelled:
         """The same videos with the regular clips behind the random ones, to learn from both."""
         return replace(self, random=self.random.followed_by(self.regular))
 
+    def judged_by_all(self) -> Labelled:
+        """The same videos with the random clips before the regular ones, to be judged by both."""
+        return replace(self, regular=self.random.followed_by(self.regular))
+
     @property
     def side_by_side(self) -> Labelled:
         """The same videos; a clip that several backbones saw is one clip with all its features."""
@@ -61,7 +66,10 @@ class Labelled:
 
 
 class HeldOut:
-    """The test videos: their clips for everyone, what they show only for the final score."""
+    """The test videos: their clips for everyone, what they show only for the final score.
+
+    `clips` are the regular ones; the random ones are read when they are asked for.
+    """
 
     def __init__(
         self,
@@ -69,12 +77,20 @@ class HeldOut:
         clips: VideoClips,
         classes: Int[Tensor, " M"],
         targets: Float[Tensor, " M"] | None = None,
+        random: Callable[[], VideoClips] | None = None,
     ) -> None:
-        self.ids, self.clips = ids, clips
+        self.ids, self.clips, self._random = ids, clips, random
         self._classes, self._targets = classes, targets
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def judged_by_all(self) -> HeldOut:
+        """The same videos with the random clips before the regular ones."""
+        if self._random is None:
+            raise ProbeError("the test videos have no random clips to be judged by")
+        clips = self._random().followed_by(self.clips)
+        return HeldOut(self.ids, clips, self._classes, self._targets)
 
     @property
     def side_by_side(self) -> HeldOut:
@@ -110,6 +126,12 @@ class Problem:
     def outputs(self) -> int:
         """Numbers that a probe gives for each clip."""
         return len(self.classes) or 1
+
+    def judged_by_all(self) -> Problem:
+        """The same problem; videos are judged by all clips of theirs, not by regular ones alone."""
+        validation = self.validation and self.validation.judged_by_all()
+        train, test = self.train.judged_by_all(), self.test.judged_by_all()
+        return replace(self, train=train, test=test, validation=validation)
 
     @property
     def side_by_side(self) -> Problem:
@@ -151,15 +173,16 @@ def pose_problem(
     classes = () if numbers else tuple(sorted({v.label or "" for v in parts["train"].values()}))
     _refuse_strangers(parts[judged], classes, judged)
     places = {name: number for number, name in enumerate(classes)}
-    read = reader_for(store, model)
+    read, held = reader_for(store, model), np.array(list(parts[judged]))
     return Problem(
         classes=classes,
         train=_labelled(read, parts["train"], places),
         test=HeldOut(
             ids=tuple(video.id for video in parts[judged].values()),
-            clips=read("regular", np.array(list(parts[judged]))),
+            clips=read("regular", held),
             classes=_classes(parts[judged], places),
             targets=_targets(parts[judged], places),
+            random=lambda: read("random", held),
         ),
         split=judged,
         validation=_validation(read, parts["val"], places) if judged == "test" else None,

@@ -96,8 +96,7 @@ def run_suite(
     if not rows:
         raise ProbeError("all rows asked for need a trained model; give one, or ask for others")
     _refuse_other_backbone(problem, model)
-    if config.fit.regular_too:
-        problem = replace(problem, train=problem.train.with_all_clips())
+    in_order, at_all = _as_seen(problem, config)
     seeds = tuple(range(seed, seed + config.seeds))
     results: list[ProbeResult] = []
     outputs: dict[Row, Outcome] = {}
@@ -105,7 +104,8 @@ def run_suite(
     with bar("probing", len(rows), "probes") as advance:
         for row in rows:
             began = time.perf_counter()
-            outcome = _run(problem, model, config, row, seeds)
+            seen = in_order if row[1] == "ordered" else at_all
+            outcome = _run(seen, model, config, row, seeds)
             result, truth = _result(row, problem, outcome, began)
             results.append(result)
             outputs[row] = outcome
@@ -120,6 +120,18 @@ def run_suite(
     return SuiteResult(
         results=results, comparisons=compare(predictions, seed=seed), predictions=predictions
     )
+
+
+def _as_seen(problem: Problem, config: ProbeConfig) -> tuple[Problem, Problem]:
+    """The problem with the clips that probes see: for clips in order, and for all other rows."""
+    more = problem.judged_by_all() if config.judge_by == "all" else problem
+    if not config.fit.regular_too:
+        return problem, more
+    random = problem.train.with_all_clips().random
+    first, second = (
+        replace(each, train=replace(each.train, random=random)) for each in (problem, more)
+    )
+    return first, second
 
 
 def _refuse_other_backbone(problem: Problem, model: ScaleModel | None) -> None:
