@@ -320,9 +320,10 @@ def test_a_training_that_may_not_stop_early_runs_all_its_epochs() -> None:
     assert chosen(late, 1e-9, 3e-3).rate == 3e-3  # rates are still chosen, by what they end at
     assert chosen(late, 3e-3).selected_on.startswith("nothing")  # and nothing is tried in vain
     assert not chosen(FIT, 3e-3).selected_on.startswith("nothing")
-    config = replace(QUICK, seeds=1, rows=("finetune",), fit=late)
-    (record,) = run_probes(problem, small_model(), config)
-    assert (record.epochs, record.selected_on) == (12, "nothing: one setting, all epochs")
+    config = replace(QUICK, seeds=1, rows=("linear", "mlp", "finetune"), fit=late)
+    *heads, tuned = run_probes(problem, small_model(), config)
+    assert [head.epochs for head in heads] == [12, 12]
+    assert (tuned.epochs, tuned.selected_on) == (12, "nothing: one setting, all epochs")
 
 
 def test_low_shot_labels_are_those_of_the_published_protocol() -> None:

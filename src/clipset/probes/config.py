@@ -64,8 +64,8 @@ class FitConfig:
     """whether the means of training videos are mixed with each other's where a transformer is
     trained, so that it learns less from what never changes in a video, such as the person"""
     stop_early: bool = field(default=True, metadata=ADDED)
-    """whether a trained transformer ends after the epoch that was best on the videos set aside,
-    however high its rate still is; if not, it goes on until its rate has come down to nothing"""
+    """whether training ends after the epoch that was best on the videos set aside, however high
+    the rate still is; if not, it goes on until the rate has come down to nothing"""
     layer_decay: float = 1.0
     """share of a layer's learning rate that the layer before it gets in fine-tuning"""
     head_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)

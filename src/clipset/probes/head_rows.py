@@ -71,7 +71,7 @@ def choose_head(
         make, inputs, settings, job.config.fit, videos=parts.learn, outputs=job.problem.outputs,
         schedule=epochs, epochs=epochs, seed=job.seeds[0], after_epoch=note,
     )  # fmt: skip
-    number, best = best_of(curves)
+    number, best = best_of(curves, first=1 if job.config.fit.stop_early else epochs)
     return settings[number], best
 
 
