@@ -75,9 +75,11 @@ class Result:
         How probes were trained otherwise than in the recipe is in the command.
         """
         own = [change for change in self.changes if not change.startswith(NOT_TRAINING)]
-        tuned = [change for change in own if change.startswith("probe.fit.")]
-        own = [change for change in own if change not in tuned]
-        return ", ".join([self.preset, *own, *(["other fine-tuning"] if tuned else [])])
+        probes = [change for change in own if change.startswith(PROBES)]
+        own = [change for change in own if change not in probes]
+        every = any(change.startswith(EVERY_PROBE) for change in probes)
+        told = "other probes" if every else "other fine-tuning"
+        return ", ".join([self.preset, *own, *([told] if probes else [])])
 
     @property
     def split(self) -> str:
@@ -88,6 +90,8 @@ class Result:
 
 
 NOT_TRAINING = ("pretrain.preset=", "probe.low_shot=", "probe.rows=", "probe.seeds=", "data.")
+EVERY_PROBE = ("probe.judge_by=", "probe.fit.stop_early=")  # these change heads, too
+PROBES = ("probe.fit.", *EVERY_PROBE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
