@@ -57,8 +57,8 @@ def score_interval(scores: Scores, spread: Spread) -> tuple[float, float] | None
     """Where the score lies; None if no trial has two seeds."""
     if not spread.freedom:
         return None
-    value, error = mean_score(scores), _error(_over_seeds(scores), (scores, spread))
-    reach = _reach(spread.freedom) * error
+    value = mean_score(scores)
+    _, reach, _ = _chance(_over_seeds(scores), [(_trainings(scores), spread)])
     return value - reach, value + reach
 
 
@@ -66,16 +66,18 @@ def compare_scores(
     ours: Scores, theirs: Scores, spread: Spread, other: Spread | None = None
 ) -> Gap:
     """How much higher ours is, on the same videos; theirs may have a spread of its own."""
-    other = other or spread
     each = _over_seeds(ours) - _over_seeds(theirs)
     value = float(each.mean())
     if not each.any():
         return Gap(0.0, (0.0, 0.0), 1.0)  # the same model and probe
-    if not (spread.freedom and other.freedom):
+    spreads = (
+        [(_trainings(ours), spread), (_trainings(theirs), other)]
+        if other
+        else [(_trainings(ours) + _trainings(theirs), spread)]
+    )
+    if not all(spread.freedom for _, spread in spreads):
         return Gap(value)
-    error = _error(each, (ours, spread), (theirs, other))
-    freedom = min(part.freedom for part in (spread, other) if part.deviation or part is spread)
-    reach = _reach(freedom) * error
+    error, reach, freedom = _chance(each, spreads)
     p = 2 * float(stats.t.sf(abs(value) / error, freedom)) if error else 0.0
     return Gap(value, (value - reach, value + reach), p)
 
@@ -84,16 +86,25 @@ def _over_seeds(scores: Scores) -> Float[np.ndarray, " N"]:
     return np.concatenate([fold.mean(axis=0) for fold in scores])
 
 
-def _error(values: Float[np.ndarray, " N"], *trials: tuple[Scores, Spread]) -> float:
-    """The standard error: the videos' part, and that of each trial's trainings."""
-    videos = float(values.var()) / len(values)
-    trainings = sum(
-        spread.deviation**2 * (fold.shape[1] / len(values)) ** 2 / len(fold)
-        for scores, spread in trials
-        for fold in scores
-    )
-    return sqrt(videos + trainings)
+def _trainings(scores: Scores) -> float:
+    """The variance of a trial's score by its trainings, as a multiple of that of one fold."""
+    videos = sum(fold.shape[1] for fold in scores)
+    return float(sum((fold.shape[1] / videos) ** 2 / len(fold) for fold in scores))
 
 
-def _reach(freedom: int) -> float:
-    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+def _chance(
+    values: Float[np.ndarray, " N"], spreads: Sequence[tuple[float, Spread]]
+) -> tuple[float, float, float]:
+    """The standard error of the values' mean, half its interval, and how well the error is known.
+
+    Variances of videos and trainings add up; each is estimated, so that the interval is that of
+    a t distribution (Welch and Satterthwaite).
+    """
+    parts = [(float(values.var()) / len(values), len(values) - 1)]
+    parts += [(share * spread.deviation**2, spread.freedom) for share, spread in spreads]
+    total = sum(variance for variance, _ in parts)
+    if not total:
+        return 0.0, 0.0, 1.0
+    freedom = total**2 / sum(variance**2 / known for variance, known in parts)
+    error = sqrt(total)
+    return error, float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error, freedom

@@ -340,10 +340,10 @@ def collect_study(
     machine = dict(base.known[-1]["environment"])
     machine.pop("commit", None)
     trained = [base, *(one for one in found if not one.shares_models(base))]  # a model counts once
-    spreads = {
-        row: spread_of([one.scores[row] for one in trained if row in one.scores])
-        for row in base.scores
-    }
+    spreads = {}
+    for row in base.scores:  # without a model, all trials have the same rows
+        trials = trained if row in MODEL_ROWS else [base]
+        spreads[row] = spread_of([one.scores[row] for one in trials if row in one.scores])
     recipe = base.trial.recipe
     content = Study(
         name=given.name,

@@ -192,7 +192,8 @@ def ideas(study: Study) -> list[str]:
     """One change at a time: what it is, what it costs, and how far each row moves."""
     base, *others = study.ideas
     rows = [_idea(base, base), *(_idea(idea, base) for idea in others)]
-    return table(["idea", "change", "seeds", "time", *(row_name(*row) for row in MODEL_ROWS)], rows)
+    what = "idea" if study.folds else "training"
+    return table([what, "change", "seeds", "time", *(row_name(*row) for row in MODEL_ROWS)], rows)
 
 
 def _idea(idea: Idea, base: Idea) -> list[str]:
