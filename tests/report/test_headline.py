@@ -96,8 +96,9 @@ def test_the_backbone_alone_has_a_headline_too() -> None:
 
 
 def test_the_caption_says_where_choices_were_made() -> None:
-    more = {"n": 80, "seeds": [0, 1], "selected_on": "validation", "split": "test"}
-    records = [record("scale", probe, 0.4, None, **more) for probe in ("knn", "linear")]
+    more = {"n": 80, "seeds": [0, 1], "split": "test"}
+    chosen = {"knn": "nothing: k is fixed", "linear": "validation"}  # the first goes without saying
+    records = [record("scale", p, 0.4, None, selected_on=on, **more) for p, on in chosen.items()]
     (panel,) = group_records(records)
     assert describe(panel) == (
         "Accuracy on the split “test”, 80 videos, 2 seeds, every choice made on “validation”."

@@ -70,7 +70,8 @@ def describe(panel: Panel) -> str:
     """What the numbers of a panel are: metric, split, videos, seeds, where choices were made."""
     numbers = sorted({record.n for record in panel.records if record.n is not None})
     seeds = sorted({record.seed_count for record in panel.records if record.seed_count})
-    selected = sorted({record.selected_on for record in panel.records if record.selected_on})
+    said = {record.selected_on for record in panel.records if record.selected_on}
+    selected = sorted(each for each in said if not each.startswith("nothing")) or sorted(said)
     parts = [sentence_case(metric_name(panel.metric))]
     if panel.split:
         parts[0] += f" on the split “{panel.split}”"
