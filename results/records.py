@@ -165,6 +165,7 @@ class Study:
     """Ideas against a recipe, by cross-validation over the training videos; the recipe first.
 
     `seeds` are those of the probes on one model; an idea has its own number of trainings.
+    `trainings`: the seeds that the recipe itself was trained with.
     `spreads`: by how much the score of a fold moves from one seed of the training to another.
     `claims`: what the method promises, of those rows that were run.
     Without folds, all training videos were learned from and the test videos judged.
@@ -187,6 +188,7 @@ class Study:
     machine: dict[str, str]
     ideas: list[Idea]
     claims: list[Claim] = field(default_factory=list)
+    trainings: list[int] = field(default_factory=list)
 
 
 def write_result_file(content: ResultFile, folder: Path = HERE) -> Path:

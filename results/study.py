@@ -364,6 +364,7 @@ def collect_study(
         machine=machine,
         ideas=[gather(each, base, spreads) for each in found],
         claims=claims_of(base, spreads),
+        trainings=base.seeds,
     )
     print(f"→ {write_study(content, given.results)}")
 

@@ -143,9 +143,12 @@ def _between(each: Between | None) -> str:
 
 def labels(result: Result) -> str:
     """How many labels the probes saw, in words."""
-    if result.low_shot is None:
-        return "all labels"
-    return f"{100 * result.low_shot:g} % of the labels"
+    return share_of_labels(result.low_shot)
+
+
+def share_of_labels(share: float | None) -> str:
+    """All labels, or how many percent of them."""
+    return "all labels" if share is None else f"{100 * share:g} % of the labels"
 
 
 def ablation(result: Result) -> list[str]:
@@ -258,6 +261,9 @@ def study_origin(study: Study) -> list[str]:
     stores = "".join(f" --store {each}" for each in study.stores)
     given = "".join(f" --set {shlex.quote(change)}" for change in study.changes)
     judged = f"--folds {study.folds}" if study.folds else "--test"
+    if not study.folds:  # what was judged on test videos, and nothing else
+        judged += "".join(f" --seed {seed}" for seed in study.trainings)
+        judged += f" --only {' '.join(idea.name for idea in study.ideas)}"
     return [
         f"[{study.recipe_file}](../{study.recipe_file}), commit {study.commit}, {study.seeds} "
         f"{'seeds' if study.seeds > 1 else 'seed'} of the probes, {machine}, {study.date[:10]}: "

@@ -20,6 +20,7 @@ from tables import (
     labels,
     origin,
     scores,
+    share_of_labels,
     study_chance,
     study_origin,
     study_rows,
@@ -178,7 +179,8 @@ def last_words(studies: Sequence[Study]) -> list[str]:
         return []
     lines = ["## The last word: several trainings, test videos", "", TRAININGS.read_text("utf-8")]
     for study in studies:
-        lines += [f"### {study.dataset}, {study.backbone}", ""]
+        seen = share_of_labels(study.recipe["probe"]["low_shot"])
+        lines += [f"### {study.dataset}, {study.backbone}, {seen}", ""]
         lines += [f"{study.videos:,} test videos. {study_chance(study)}", ""]
         lines += study_rows(study) + ideas(study) + study_origin(study)
     return lines

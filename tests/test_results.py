@@ -316,7 +316,8 @@ def test_the_last_word_is_about_test_videos_and_several_trainings(
     text = load("write").render([], (), [found])
     assert "3 test videos. From one seed of the training to another, the score moves" in text
     assert "| SCALE k-NN − k-NN |" in text
-    assert "--test" in text
+    assert "--test --seed 0 --seed 1 --only recipe masked-only" in text
+    assert ", all labels" in text
     assert "Ideas, one change at a time" not in text
 
 
