@@ -269,7 +269,7 @@ def _probe(
 ) -> str:
     """Judge the result if the videos have labels that can be told apart; else say why not."""
     try:
-        problem = pose_problem(store, catalog, recipe.pretrain.model)
+        problem = pose_problem(store, catalog, training=recipe.pretrain)
     except ProbeError as reason:
         say(f"not probed: {reason}")
         for name in ("results.json", "comparisons.json"):

@@ -195,6 +195,24 @@ def test_a_transformer_that_classifies_by_the_set_token_alone_is_kept_as_such(
     assert kept.network.set_only
 
 
+def test_pretraining_goes_on_while_the_classifier_is_fine_tuned_if_the_recipe_says_so(
+    run_folder: Path, trained: TrainedRun, tmp_path: Path
+) -> None:
+    clips = reader_for(trained.store, trained.shape)("regular", np.arange(6))
+    said = []
+    for weight in (0.0, 0.1):
+        copied = tmp_path / str(weight)
+        shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
+        content = json.loads((copied / "run.json").read_text())
+        content["recipe"]["probe"]["fit"]["rehearse"] = weight
+        (copied / "run.json").write_text(json.dumps(content))
+        head = load_run(copied, workers=0, row="finetune").head
+        kept = load_head(copied / "head-finetune", head.card.fingerprint)
+        assert kept is not None
+        said.append(kept.predict(clips))
+    assert not torch.allclose(*said)
+
+
 def test_the_split_for_choices_chooses_and_calibrates_where_there_is_one(
     run_folder: Path, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from clipset.model.config import ModelConfig
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import Ranks
-from clipset.training.pretrain import _source, pretrain, ssl_videos, videos_to_learn_from
+from clipset.training.pretrain import open_source, pretrain, ssl_videos, videos_to_learn_from
 from clipset.training.schedule import learning_rate
 from clipset.videos.catalog import write_catalog
 
@@ -147,7 +147,7 @@ def test_batches_can_be_of_one_group_each(small_store: FeatureStore, tmp_path: P
     names: list[str | None] = ["anna" if place % 3 else "ben" for place in range(len(small_store))]
     store = with_groups(small_store, names, tmp_path / "store")
     config = replace(SMALL, ssl_split="all", batch_from="group")
-    source = _source(store, np.arange(len(store)), config)
+    source = open_source(store, np.arange(len(store)), config)
     batches = list(
         source.batches(config, torch.Generator().manual_seed(0), Ranks(0, 1, torch.device("cpu")))
     )
@@ -164,7 +164,7 @@ def test_epochs_of_one_group_and_of_all_videos_can_take_turns(
     names: list[str | None] = ["anna" if place % 3 else "ben" for place in range(len(small_store))]
     store = with_groups(small_store, names, tmp_path / "store")
     config = replace(SMALL, ssl_split="all", batch_from="both")
-    source = _source(store, np.arange(len(store)), config)
+    source = open_source(store, np.arange(len(store)), config)
     assert source.groups is not None
     kinds = set()
     for seed in range(10):
@@ -183,7 +183,7 @@ def test_sets_with_mixed_means_are_the_same_however_many_ranks_and_wherever_clip
 
     def first(ranks: Ranks, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
         given = replace(config, in_memory=in_memory, mix_means=mixed)
-        source = _source(small_store, every, given)
+        source = open_source(small_store, every, given)
         return next(source.batches(given, torch.Generator().manual_seed(0), ranks))[1].features
 
     cpu = torch.device("cpu")

@@ -161,20 +161,25 @@ def probe(
     """
     from clipset.config import to_mapping
     from clipset.features.store import open_store
+    from clipset.probes.low_shot import run_low_shot
     from clipset.probes.problem import pose_problem
     from clipset.probes.suite import run_suite
     from clipset.recipe import overlay, read_recipe
-    from clipset.training.checkpoint import find_model, load_model
+    from clipset.training.checkpoint import find_model, load_model, read_training
     from clipset.videos.datasets import read_videos
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).probe, config, PROBE)
-    trained = load_model(find_model(model))[0] if model else None
+    where = find_model(model) if model else None
+    trained, training = (load_model(where)[0], read_training(where)) if where else (None, None)
     labels = read_videos(catalog) if catalog else None
     if low_shot_curve:
-        _probe_with_fewer_labels(open_store(store), labels, trained, out, config, common)
+        curves = run_low_shot(
+            open_store(store), labels, trained, config, seed=common.seed, training=training
+        )
+        _show_curves(to_mapping(curves), out, common)
         return
-    problem = pose_problem(open_store(store), labels, trained.config if trained else None)
+    problem = pose_problem(open_store(store), labels, training=training)
     suite = run_suite(problem, trained, config, seed=common.seed)
     if out:
         suite.write(out)
@@ -187,13 +192,9 @@ def probe(
     show_result({"records": records, "comparisons": comparisons}, common, show)
 
 
-def _probe_with_fewer_labels(
-    store: Any, labels: Any, model: Any, out: Path | None, config: ProbeConfig, common: Common
-) -> None:
-    from clipset.config import to_mapping, write_json
-    from clipset.probes.low_shot import run_low_shot
+def _show_curves(curves: Any, out: Path | None, common: Common) -> None:
+    from clipset.config import write_json
 
-    curves = to_mapping(run_low_shot(store, labels, model, config, seed=common.seed))
     if out:
         write_json(out, curves)
     show_result({"curves": curves}, common, lambda: print_curves(curves))

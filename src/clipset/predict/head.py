@@ -27,6 +27,7 @@ from clipset.probes.selection import score
 from clipset.probes.suite import ROW_OF
 from clipset.progress import bar
 from clipset.sets.clips import VideoClips
+from clipset.training.rehearsal import Pretraining
 
 FORMAT = 2
 PREFERRED: tuple[Row, ...] = (
@@ -134,13 +135,15 @@ def fit_head(
     seed: int,
     fingerprint: str,
     validation: Labelled | None = None,
+    pretraining: Pretraining | None = None,
 ) -> Head:
     """Choose a row of the table and its temperature on validation videos; train it on all.
 
-    These are `validation` if given, else a part of the training videos.
+    These are `validation` if given, else a part of the training videos. `pretraining`: what the
+    model learned from.
     """
     rows = list_rows(config, train, model=model is not None)
-    job = _job(train, classes, model, config, seed, validation)
+    job = _job(train, classes, model, config, seed, validation, pretraining)
     parts = job.divide()
     if parts.can_choose:
         row, plan, temperature, error, trials = _choose(job, rows)
@@ -167,7 +170,7 @@ def fit_head(
 
 def _job(
     train: Labelled, classes: tuple[str, ...], model: ScaleModel | None, config: ProbeConfig,
-    seed: int, validation: Labelled | None,
+    seed: int, validation: Labelled | None, pretraining: Pretraining | None,
 ) -> Job:  # fmt: skip
     """What rows are made from, without any test video."""
     none = torch.zeros(0, dtype=torch.int64)
@@ -176,10 +179,11 @@ def _job(
         train=train.with_all_clips() if config.fit.regular_too else train,
         test=HeldOut((), train.regular.of(none), none),
         validation=validation,
+        pretraining=pretraining,
     )
     return Job(
         problem=problem,
-        encoder=None if model is None else model.encoder,
+        trained=model,
         model=default_shape(train.random) if model is None else model.config,
         config=config,
         seeds=(seed,),

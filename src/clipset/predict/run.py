@@ -25,7 +25,8 @@ from clipset.progress import bar
 from clipset.representation import PARTS, Part, Representations, encode_clips
 from clipset.runs import read_run
 from clipset.sets.reading import reader_for
-from clipset.training.checkpoint import load_model, read_card
+from clipset.training.checkpoint import load_model, read_card, read_training
+from clipset.training.rehearsal import Pretraining
 from clipset.videos.catalog import Catalog, read_catalog
 
 LONG = 3.0  # a video this many times longer than the usual training video gets a timeline
@@ -118,6 +119,13 @@ class TrainedRun:
             return None
         return load_model(self.folder / "model")[0]
 
+    @property
+    def _pretraining(self) -> Pretraining | None:
+        """What the model learned from."""
+        if self.model is None:
+            return None
+        return Pretraining(self.store, read_training(self.folder / "model"))
+
     @cached_property
     def catalog(self) -> Catalog:
         """The run's own videos."""
@@ -150,6 +158,7 @@ class TrainedRun:
             found = fit_head(
                 self._videos(places, classes), classes, self.model, config, seed=seed,
                 fingerprint=identity, validation=self._videos(check, classes) if check else None,
+                pretraining=self._pretraining,
             )  # fmt: skip
             save_head(found, folder)
         return found

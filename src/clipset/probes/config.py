@@ -66,6 +66,11 @@ class FitConfig:
     stop_early: bool = field(default=True, metadata=ADDED)
     """whether training ends after the epoch that was best on the videos set aside, however high
     the rate still is; if not, it goes on until the rate has come down to nothing"""
+    rehearse: float = field(default=0.0, metadata=ADDED)
+    """weight of the losses of pre-training, which then goes on beside fine-tuning, on all its
+    videos, labelled or not (0: it does not; 0.03 is a good first try)"""
+    rehearse_batch: int = field(default=128, metadata=ADDED)
+    """videos in a batch of that, at most"""
     layer_decay: float = 1.0
     """share of a layer's learning rate that the layer before it gets in fine-tuning"""
     head_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -102,6 +107,8 @@ class FitConfig:
             raise ProbeError("rates, shares and penalties must be more than 0")
         if not 0 < self.validation < 1:
             raise ProbeError(f"validation must lie between 0 and 1, got {self.validation}")
+        if self.rehearse < 0 or self.rehearse_batch < 2:
+            raise ProbeError("rehearse must be at least 0 and rehearse_batch at least 2")
         if self.halvings < 0 or not 0 < self.layer_decay <= 1:
             raise ProbeError("halvings must be at least 0 and layer_decay in (0, 1]")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,7 @@ from clipset.probes.selection import (
 from clipset.probes.stacks import sum_of_losses, to_predictions
 from clipset.sets.clips import VideoClips, by_count
 from clipset.sets.draw import draw_batches, draw_subset, mix_means
+from clipset.training.rehearsal import Rehearsed
 from clipset.training.schedule import decay_groups, learning_rate
 
 __all__ = ["Choice", "Network", "choose", "fit", "predict", "validation_split"]
@@ -48,12 +50,17 @@ class NetworkRun:
 
     def __init__(
         self, make: Network, train: Labelled, config: FitConfig, *, rate: float, share: float = 1.0,
-        epochs: int, seed: int,
+        epochs: int, seed: int, rehearsed: Rehearsed | None = None,
     ) -> None:  # fmt: skip
         self.train, self.config, self.rate, self.seed = train, config, rate, seed
         torch.manual_seed(seed)
         self.network = make().train()
         groups = rate_groups(self.network, config, share)
+        self.rehearsal = None
+        if rehearsed is not None and isinstance(self.network, SetProbe):
+            self.rehearsal = rehearsed.go_on(self.network.encoder, seed)
+            heads, decay = self.rehearsal.heads, config.weight_decay
+            groups.append({"params": heads, "weight_decay": decay, "share": 1.0})
         self.optimiser = optim.AdamW(groups, lr=rate, fused=True)
         self.generator = Generator().manual_seed(seed)
         self.steps = epochs * -(-len(train) // config.batch)
@@ -71,6 +78,8 @@ class NetworkRun:
             if self.config.mix_means:
                 clips = mix_means(clips, self.generator)
             loss = sum_of_losses(self.network(clips)[None], self.train.wanted[videos])
+            if self.rehearsal is not None:
+                loss = loss + self.config.rehearse * self.rehearsal.loss()
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             self.optimiser.step()
@@ -108,10 +117,13 @@ def fit(
     seed: int,
     share: float = 1.0,
     schedule: int | None = None,
+    rehearsed: Rehearsed | None = None,
 ) -> nn.Module:
     """Train a fresh network for `epochs` of the `schedule` epochs that its rate is planned for."""
     planned = config.epochs if schedule is None else schedule
-    run = NetworkRun(make, train, config, rate=rate, share=share, epochs=planned, seed=seed)
+    run = NetworkRun(
+        make, train, config, rate=rate, share=share, epochs=planned, seed=seed, rehearsed=rehearsed
+    )
     for _ in range(epochs):
         run.run_epoch()
     return run.network.eval()
@@ -143,6 +155,7 @@ def choose(
     shares: tuple[float, ...] = (1.0,),
     parts: Parts | None = None,
     check: Labelled | None = None,
+    rehearsed: Rehearsed | None = None,
 ) -> Choice:
     """Rate, encoder's share of it and number of epochs that do best on videos set aside for that.
 
@@ -161,7 +174,9 @@ def choose(
     learn = train if parts.check is None else train.only(parts.learn)
     if check is None:
         check = learn if parts.check is None else train.only(parts.check)
-    curves = _race(make, learn, check, config, points=points, epochs=epochs, seed=seed)
+    curves = _race(
+        make, learn, check, config, points=points, epochs=epochs, seed=seed, rehearsed=rehearsed
+    )
     number, best = best_of(curves, first=1 if config.stop_early else epochs)
     rate, share = points[number]
     return Choice(
@@ -171,13 +186,11 @@ def choose(
 
 def _race(
     make: Network, learn: Labelled, check: Labelled, config: FitConfig, *,
-    points: list[tuple[float, float]], epochs: int, seed: int,
+    points: list[tuple[float, float]], epochs: int, seed: int, rehearsed: Rehearsed | None,
 ) -> dict[int, list[Score]]:  # fmt: skip
     """The validation curves of all candidates; the weaker half is dropped now and then."""
-    runs = {
-        number: NetworkRun(make, learn, config, rate=rate, share=share, epochs=epochs, seed=seed)
-        for number, (rate, share) in enumerate(points)
-    }
+    begin = partial(NetworkRun, make, learn, config, epochs=epochs, seed=seed, rehearsed=rehearsed)
+    runs = {number: begin(rate=rate, share=share) for number, (rate, share) in enumerate(points)}
     curves: dict[int, list[Score]] = {number: [] for number in runs}
     stops = rungs(epochs, config.halvings)
     numbers = check.targets is not None

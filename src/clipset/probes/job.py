@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from clipset.errors import ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
+from clipset.model.scale import ScaleModel
 from clipset.probes.config import ProbeConfig
 from clipset.probes.problem import Problem
 from clipset.probes.results import Row
@@ -25,7 +26,7 @@ class Job:
     """What every row is made from. Targets, where there are some, are standardised."""
 
     problem: Problem
-    encoder: SetEncoder | None
+    trained: ScaleModel | None
     model: ModelConfig
     config: ProbeConfig
     seeds: tuple[int, ...]
@@ -44,9 +45,9 @@ class Job:
         """The encoder, without which there is no row on clipset's features."""
         if row[0] == "backbone":
             return None
-        if self.encoder is None:
+        if self.trained is None:
             raise ProbeError("rows on clipset's features need a trained model; give one")
-        return self.encoder
+        return self.trained.encoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from clipset.probes.config import ProbeConfig
 from clipset.probes.problem import pose_problem
 from clipset.probes.suite import Features, ProbeName, ProbeResult, run_probes
 from clipset.progress import say
+from clipset.training.config import PretrainConfig
 from clipset.videos.catalog import Catalog
 from clipset.videos.splits import keep_fraction
 
@@ -57,6 +58,7 @@ def run_low_shot(
     seed: int = 0,
     fractions: tuple[float, ...] = FRACTIONS,
     rows: tuple[tuple[Features, ProbeName], ...] = CURVES,
+    training: PretrainConfig | None = None,
 ) -> list[LowShotCurve]:
     """Run the probes on parts of the training videos, each part within the next one.
 
@@ -67,7 +69,7 @@ def run_low_shot(
     runs: dict[float, list[ProbeResult]] = {}
     videos: dict[float, int] = {}
     for fraction, part in nested_parts(catalog, fractions, seed).items():
-        problem = pose_problem(store, part, None if model is None else model.config)
+        problem = pose_problem(store, part, None if model is None else model.config, training)
         say(f"{fraction:.0%} of the labels: {len(problem.train)} training videos")
         runs[fraction] = run_probes(problem, model, config, seed=seed, rows=rows)
         videos[fraction] = len(problem.train)

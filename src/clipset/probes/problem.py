@@ -16,6 +16,8 @@ from clipset.model.config import ModelConfig
 from clipset.progress import say
 from clipset.sets.clips import VideoClips
 from clipset.sets.reading import Read, reader_for
+from clipset.training.config import PretrainConfig
+from clipset.training.rehearsal import Pretraining
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.splits import keep_of_each
 
@@ -113,7 +115,7 @@ class Problem:
     """What is to be told from a store: the names of the classes, the train and test videos.
 
     Without classes, numbers are predicted. `validation` is there if the catalog names a split for
-    choices.
+    choices, and `pretraining` if it is known what models learned from before.
     """
 
     classes: tuple[str, ...]
@@ -121,6 +123,7 @@ class Problem:
     test: HeldOut
     split: str = "test"  # what the test videos' split is called
     validation: Labelled | None = None
+    pretraining: Pretraining | None = None
 
     @property
     def outputs(self) -> int:
@@ -146,12 +149,15 @@ class Problem:
 
 
 def pose_problem(
-    store: FeatureStore, catalog: Catalog | None = None, model: ModelConfig | None = None
+    store: FeatureStore,
+    catalog: Catalog | None = None,
+    model: ModelConfig | None = None,
+    training: PretrainConfig | None = None,
 ) -> Problem:
     """The problem that a catalog's labels (or targets) and splits pose.
 
     Judged on `test`, else on `val`; where there are both, choices are made on `val`. Clips
-    are read as the model wants to see them.
+    are read as the model wants to see them; `training` is how it was pre-trained, if known.
     """
     if not len(store):
         why = store.failed[0].reason if store.failed else "it is empty"
@@ -173,7 +179,10 @@ def pose_problem(
     classes = () if numbers else tuple(sorted({v.label or "" for v in parts["train"].values()}))
     _refuse_strangers(parts[judged], classes, judged)
     places = {name: number for number, name in enumerate(classes)}
-    read, held = reader_for(store, model), np.array(list(parts[judged]))
+    read, held = (
+        reader_for(store, training.model if training else model),
+        np.array(list(parts[judged])),
+    )
     return Problem(
         classes=classes,
         train=_labelled(read, parts["train"], places),
@@ -186,6 +195,7 @@ def pose_problem(
         ),
         split=judged,
         validation=_validation(read, parts["val"], places) if judged == "test" else None,
+        pretraining=Pretraining(store, training) if training else None,
     )
 
 

@@ -190,7 +190,7 @@ def _run_once(
         )
     job = Job(
         problem=problem,
-        encoder=None if model is None else model.encoder,
+        trained=model,
         model=default_shape(problem.train.random) if model is None else model.config,
         config=config,
         seeds=seeds,

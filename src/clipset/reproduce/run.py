@@ -201,9 +201,9 @@ class _Leg:
 
     def problem(self, recipe: Recipe) -> Problem:
         """What the probes have to solve; read once for rows that ask for the same."""
-        key = fingerprint(recipe.data, recipe.pretrain.model)
+        key, training = fingerprint(recipe.data, recipe.pretrain), recipe.pretrain
         if key not in self.posed:
-            self.posed = {key: pose_problem(self.store, self.part.catalog, recipe.pretrain.model)}
+            self.posed = {key: pose_problem(self.store, self.part.catalog, training=training)}
         return self.posed[key]
 
     def model(self, trial: Trial, recipe: Recipe) -> ScaleModel | None:

@@ -6,6 +6,7 @@ README.md that says what it is. Folders of clipset's own runs also hold `model.j
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -15,6 +16,7 @@ from clipset.config import build, read_json, to_mapping, write_atomic, write_jso
 from clipset.errors import ModelError
 from clipset.model.scale import ScaleModel
 from clipset.training.card import FORMAT, KIND, ModelCard, hub_config, model_page
+from clipset.training.config import PretrainConfig
 
 HUB_FILES = ("model.safetensors", "README.md", "config.json")
 
@@ -62,6 +64,13 @@ def read_card(folder: Path) -> ModelCard:
             f"it: use that one, or train again in another folder"
         )
     return build(ModelCard, content, str(found[0]))
+
+
+def read_training(folder: Path) -> PretrainConfig:
+    """How a folder's model was trained."""
+    card = read_card(folder)
+    config = build(PretrainConfig, card.training, f"the training of {folder}")
+    return replace(config, model=card.model)
 
 
 def load_model(folder: Path) -> tuple[ScaleModel, ModelCard]:

@@ -57,7 +57,7 @@ def pretrain(
         card = _card(store, videos, config, seed)
         if ranks.agree(lambda: _is_trained(folder, card)):
             return load_model(folder)[0]
-        source = ranks.agree(lambda: _source(store, videos, config))
+        source = ranks.agree(lambda: open_source(store, videos, config))
         validation = ranks.agree(lambda: _validation(store, config, seed, ranks))
         folder.mkdir(parents=True, exist_ok=True)
         run = TrainingRun(source, config, folder, card, ranks=ranks, validation=validation)
@@ -144,7 +144,8 @@ def groups_of(
     return torch.tensor([numbers[name] for name in names])
 
 
-def _source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> ClipSource:
+def open_source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> ClipSource:
+    """The clips to learn from."""
     groups = groups_of(store, videos, config)
     return ClipSource(
         store, videos, config.model, in_memory=config.in_memory, groups=groups,
