@@ -310,6 +310,7 @@ def test_the_last_word_is_about_test_videos_and_several_trainings(
         .ids
     )
     assert ids == ("9.mp4", "10.mp4", "11.mp4")
+    assert {row.features for row in found.ideas[1].rows} == {"scale"}  # others do not depend on it
     [claim] = found.claims  # the only row whose rival was run
     values = {(row.features, row.probe): row.value for row in found.ideas[0].rows}
     assert claim.value == pytest.approx(values["scale", "knn"] - values["backbone", "knn"])
