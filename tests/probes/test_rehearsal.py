@@ -114,6 +114,25 @@ def test_few_labels_are_rehearsed_with_all_training_videos_and_no_test_video(
     assert result.value > 0.5
 
 
+def test_splits_that_are_given_decide_what_is_rehearsed_not_those_of_the_store(
+    small_store: FeatureStore, model: ScaleModel
+) -> None:
+    own = {video.id: video.split for video in small_store.catalog}
+    swapped = [  # six videos that the store calls train are the test now
+        replace(video, split="test" if place < 6 else "train")
+        for place, video in enumerate(
+            sorted(small_store.catalog, key=lambda v: own[v.id] == "test")
+        )
+    ]
+    problem = pose_problem(small_store, small_store.catalog.only(swapped), training=TRAINING)
+    assert {own[id] for id in problem.test.ids} == {"train"}
+    assert problem.pretraining is not None
+    source = problem.pretraining.reopen(model, batch=128).source
+    ids = {problem.pretraining.store.ids[place] for place in source.videos}
+    assert len(ids) == 18
+    assert not ids & set(problem.test.ids)
+
+
 def test_only_fine_tuning_rehearses(small_store: FeatureStore, model: ScaleModel) -> None:
     problem = pose_problem(small_store, training=TRAINING)
     rows = (("backbone", "transformer"), ("scale", "finetune"))

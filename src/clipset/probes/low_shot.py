@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from clipset.errors import ProbeError
 from clipset.features.store import FeatureStore
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import ProbeConfig
-from clipset.probes.problem import pose_problem
+from clipset.probes.problem import pose_problem, pretraining_on
 from clipset.probes.suite import Features, ProbeName, ProbeResult, run_probes
 from clipset.progress import say
 from clipset.training.config import PretrainConfig
@@ -70,6 +70,8 @@ def run_low_shot(
     videos: dict[float, int] = {}
     for fraction, part in nested_parts(catalog, fractions, seed).items():
         problem = pose_problem(store, part, None if model is None else model.config, training)
+        if training is not None:  # videos whose labels are left out are still there without them
+            problem = replace(problem, pretraining=pretraining_on(store, catalog, training))
         say(f"{fraction:.0%} of the labels: {len(problem.train)} training videos")
         runs[fraction] = run_probes(problem, model, config, seed=seed, rows=rows)
         videos[fraction] = len(problem.train)

@@ -179,10 +179,8 @@ def pose_problem(
     classes = () if numbers else tuple(sorted({v.label or "" for v in parts["train"].values()}))
     _refuse_strangers(parts[judged], classes, judged)
     places = {name: number for number, name in enumerate(classes)}
-    read, held = (
-        reader_for(store, training.model if training else model),
-        np.array(list(parts[judged])),
-    )
+    read = reader_for(store, training.model if training else model)
+    held = np.array(list(parts[judged]))
     return Problem(
         classes=classes,
         train=_labelled(read, parts["train"], places),
@@ -195,8 +193,16 @@ def pose_problem(
         ),
         split=judged,
         validation=_validation(read, parts["val"], places) if judged == "test" else None,
-        pretraining=Pretraining(store, training) if training else None,
+        pretraining=pretraining_on(store, catalog, training) if training else None,
     )
+
+
+def pretraining_on(
+    store: FeatureStore, catalog: Catalog | None, training: PretrainConfig
+) -> Pretraining:
+    """What may be gone on with: by the splits that are judged by, whatever the store's own say."""
+    seen = store if catalog is None else FeatureStore(store.folder, catalog)
+    return Pretraining(seen, training)
 
 
 def keep_few(
