@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 export OMP_WAIT_POLICY = PASSIVE
 export GOMP_SPINCOUNT = 0
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test attacks check bench clean
 
 setup: $(VENV)/ready
 
@@ -22,7 +22,10 @@ demo: setup
 	$(BIN)/clipset demo --out demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+attacks: setup
+	$(BIN)/python -m pytest -n 2 tests/attacks
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples results
@@ -30,6 +33,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test
+	$(BIN)/python -m pytest -n 2 -m slow tests/attacks
 
 bench: setup
 	@for benchmark in $(filter-out benchmarks/record.py benchmarks/peak_memory.py,$(wildcard benchmarks/*.py)); do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
