@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.fingerprint import try_read_state
 from clipset.videos.folders import SPLIT_NAMES, natural_key
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -49,8 +51,9 @@ def import_features(
         seed=0,
         dtype=config.dtype,
     )
+    sources = [replace(v, path=files[v.id], end=None) for v in catalog if v.id in files]
     with (
-        StoreWriter(folder, manifest, catalog) as writer,
+        StoreWriter(folder, manifest, catalog, sources=sources) as writer,
         bar("importing", len(writer.todo), "videos") as advance,
     ):
         writer.sign({"engine": "import"})
@@ -163,7 +166,8 @@ def place_clips(count: int, arrays: Arrays, seconds: float) -> Float[np.ndarray,
 def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportConfig) -> Seen:
     """The rows of one video, or the reason why there are none."""
     if path is None:
-        return Seen(place, reason="there is no file of features for it")
+        return Seen(place, reason="there is no file of features for it", transient=True)
+    file = try_read_state(path)
     try:
         rows = read_rows(path, config)
         if rows.features.shape[1] != dim:
@@ -174,7 +178,7 @@ def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportCon
     both = np.concatenate([chosen, chosen])  # random clips, regular clips
     facts = CutFacts(
         random_clips=clips, regular_clips=clips, duration=float(rows.boxes[:, 1].max()),
-        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0,
+        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0, file=file,
     )  # fmt: skip
     kept = ClipRows(rows.features[both], rows.boxes[both], rows.times[both])
     return Seen(place, facts=facts, rows=kept, seconds=0.0)
