@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from clipset.cli.app import COMMON, Changes, Common, app, print_line, show_result
 from clipset.cli.tables import print_summary
@@ -14,6 +17,7 @@ def run(
     *,
     out: Path,
     recipe: Path | None = None,
+    retry_failed: Annotated[bool, Parameter(negative="")] = False,
     set: Changes = (),
     common: Common = COMMON,
 ) -> None:
@@ -29,13 +33,16 @@ def run(
         Where everything goes: store, model, results.json, report.html.
     recipe
         A TOML file with the settings of all steps; the defaults otherwise.
+    retry_failed
+        Try every failed video again, not only those whose cause may be gone.
     set
         One setting, such as `--set pretrain.epochs=100`; may be repeated.
     """
     from clipset.recipe import read_recipe
     from clipset.walk import walk
 
-    summary = walk(videos, out, read_recipe(recipe, set), seed=common.seed, device=common.device)
+    changes = (*set, *(["extract.retry_failed=true"] if retry_failed else []))
+    summary = walk(videos, out, read_recipe(recipe, changes), seed=common.seed, device=common.device)
     show_result(summary, common, lambda: print_summary(summary))
 
 

@@ -22,10 +22,10 @@ from clipset.errors import StoreError
 from clipset.features.child import Outcome
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
+from clipset.features.file_changes import compare_files
 from clipset.features.ledger import Entry, Ledger
 from clipset.features.looking import look
 from clipset.features.pool import cut_videos
-from clipset.features.file_changes import compare_files
 from clipset.features.store import FeatureStore, Manifest, made_by_key
 from clipset.features.writer import StoreWriter, agree, difference
 from clipset.progress import bar
