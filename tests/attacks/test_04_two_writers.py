@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.attacks import writer
+from tests.attacks import lock_holder
 from tests.attacks.conftest import TINY, Clipset, one_line, tree_digest, write_videos
 from tests.conftest import SMALL
 
@@ -29,7 +29,7 @@ from clipset.videos.datasets import read_videos
 def held_by_another(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of a folder."""
     process = subprocess.Popen(
-        [sys.executable, writer.__file__, str(folder)],
+        [sys.executable, lock_holder.__file__, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
