@@ -42,7 +42,9 @@ def run(
     from clipset.walk import walk
 
     changes = (*set, *(["extract.retry_failed=true"] if retry_failed else []))
-    summary = walk(videos, out, read_recipe(recipe, changes), seed=common.seed, device=common.device)
+    summary = walk(
+        videos, out, read_recipe(recipe, changes), seed=common.seed, device=common.device
+    )
     show_result(summary, common, lambda: print_summary(summary))
 
 

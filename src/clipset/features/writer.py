@@ -23,7 +23,7 @@ from clipset.features.file_changes import compare_files
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
 from clipset.features.looking import ClipRows, Seen
 from clipset.features.store import Manifest, checksum_of, count_rows, read_manifest
-from clipset.locks import LOCK_NAME, exclusive
+from clipset.locks import exclusive, is_empty
 from clipset.progress import say
 from clipset.videos.catalog import Catalog, Video, write_catalog
 from clipset.videos.fingerprint import try_read_state
@@ -243,7 +243,7 @@ def agree(folder: Path, manifest: Manifest) -> Manifest:
 
 def _new_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Begin a store in an empty folder."""
-    if any(path.name != LOCK_NAME for path in folder.iterdir()):
+    if not is_empty(folder):
         raise StoreError(f"{folder} holds something that is no feature store; use another folder")
     write_json(folder / "manifest.json", settled(manifest))
     return manifest
