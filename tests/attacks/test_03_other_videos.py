@@ -159,3 +159,12 @@ def test_a_linked_store_of_other_files_is_refused(
     (tmp_path / "linked" / "store").symlink_to(session_run / "store")
     done = clipset("run", other, "--out", tmp_path / "linked", *TINY)
     assert "made of other files: 8 of 8 videos differ" in one_line(done)
+
+
+def test_a_pipe_among_the_videos_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "videos" / "red" / "pipe.mp4")
+    store = extract_again(folder)
+    assert {entry.id: entry.reason for entry in store.failed} == {
+        "red/pipe.mp4": "is not a regular file"
+    }
+    assert len(extract_again(folder)) == 4

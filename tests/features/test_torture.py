@@ -97,6 +97,7 @@ FAILED = {
     "pipe.mp4": "is not a regular file",
     "unreadable.mp4": "permission denied",
     "changes large.avi": "the file changed while it was read",
+    "changes small.mp4": "the file changed while it was read",
 }
 DONE: dict[str, Counts] = {
     "garbage.mp4": (24, 24),
@@ -106,7 +107,6 @@ DONE: dict[str, Counts] = {
     "10000x16.mov": (6, 6),
     "many.mkv": (None, 100_000),
     "back in time.flv": (None, 100),
-    "changes small.mp4": (24, 24),
     **{f"good {number}.mp4": (12, 12) for number in range(4)},
 }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 WHOLE_BYTES = 256 << 10  # files up to this size are hashed whole
@@ -43,13 +46,15 @@ class FileState:
 
 def read_state(path: Path) -> FileState:
     """The state of a file now. Raises OSError if it cannot be read."""
-    status = path.stat()
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        digest = _digest(file, status.st_size)
     return FileState(
         path=resolve(path),
         size=status.st_size,
         modified_ns=status.st_mtime_ns,
         changed_ns=status.st_ctime_ns,
-        digest=file_digest(path),
+        digest=digest,
     )
 
 
@@ -68,12 +73,25 @@ def resolve(path: Path) -> str:
 
 def file_digest(path: Path) -> str:
     """A hash of a file's length, start, end and some blocks in between."""
-    with path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-        for first, count in _blocks(size):
-            file.seek(first)
-            digest.update(file.read(count))
+    with open_regular(path) as file:
+        return _digest(file, os.fstat(file.fileno()).st_size)
+
+
+def open_regular(path: Path) -> FileIO:
+    """A file to read from. A pipe or a device is an OSError, and is not waited for."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    file = FileIO(os.open(path, flags), closefd=True)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return file
+
+
+def _digest(file: FileIO, size: int) -> str:
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    for first, count in _blocks(size):
+        file.seek(first)
+        digest.update(file.read(count))
     return digest.hexdigest()
 
 

@@ -1,0 +1,204 @@
+"""One tiny run of every verb with fixed seeds, as numbers: `python -m tests.regression.record`.
+
+It goes through the command line and the files that a run leaves, so that code may be renamed and
+moved freely. A change of behaviour on purpose writes `record.json` anew, in a commit of its own
+that says why.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from tests.conftest import write_video
+
+from clipset.cli import main
+
+RECORD = Path(__file__).with_name("record.json")
+CLIPS = (
+    "extract.frames=2", "extract.size=32", "extract.engine=torch", "extract.workers=0",
+    "extract.sampling.clips=8", "extract.sampling.times=2", "extract.sampling.places=2",
+)  # fmt: skip
+MODEL = "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}"
+TRAINING = ("pretrain.epochs=3", "pretrain.min_steps=3", "pretrain.clips_per_set=3", MODEL)
+PROBES = (
+    "probe.seeds=2", "probe.mlp_hidden=16",
+    "probe.fit={epochs = 2, clips = 4, rates = [0.003], head_rates = [0.03]}",
+)  # fmt: skip
+ALL_ROWS = (
+    'probe.rows=["knn", "scale_knn", "linear", "scale_linear", "mlp", "transformer", "finetune", '
+    '"ordered", "logistic", "scale_logistic", "attentive", "scale_attentive"]'
+)
+
+
+def collect(folder: Path) -> dict[str, Any]:
+    """The numbers of every verb, by its name."""
+    torch.set_num_threads(1)
+    videos = _write_videos(folder / "videos")
+    run, store = folder / "run", folder / "run" / "store"
+    numbers: dict[str, Any] = {
+        "catalog": _call("catalog", videos, "--out", folder / "catalog.csv"),
+        "run": _run(videos, run),
+        "extract": _arrays_of_store(store),
+        "presets": {name: _losses(store, folder, name) for name in ("paper", "official")},
+        "represent": _represent(store, run, folder / "vectors"),
+        "low_shot": _low_shot(store, run),
+        "predict": _predict(videos, run),
+        "embed": _embed(videos, run, folder / "embedded"),
+        "merge": _call("merge", store, "--out", folder / "merged"),
+        "import": _import(folder),
+        "reproduce": _reproduce(store, folder / "table"),
+    }
+    numbers["verify"] = [_call("verify", folder / name) for name in ("run/store", "merged")]
+    paths = json.dumps(numbers).replace(str(folder), "FOLDER")
+    return dict(json.loads(paths))
+
+
+def processor() -> str:
+    """On another one, sums have other last digits."""
+    names = ("model name", "cpu family", "model", "stepping")
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor()
+    facts = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    capability = torch.backends.cpu.get_cpu_capability()
+    return " ".join([*(facts.get(name, "") for name in names), capability])
+
+
+def _write_videos(folder: Path) -> Path:
+    for index in range(18):
+        label = ("red", "green", "blue")[index % 3]
+        path = folder / label / f"{index // 3}.mp4"
+        write_video(path, seed=index, seconds=0.7 + 0.1 * (index % 4), colour=index % 3)
+    return folder
+
+
+def _call(*words: object) -> Any:
+    """What a verb prints as JSON."""
+    output = io.StringIO()
+    with redirect_stdout(output), no_exit():
+        main([*(str(word) for word in words), "--json", "--quiet", "--device", "cpu"])
+    return json.loads(output.getvalue())
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """A verb may end its process; an error is one."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"a verb ended with {end.code}") from None
+
+
+def _settings(*settings: str) -> list[str]:
+    return [f"--set={setting}" for setting in settings]
+
+
+def _run(videos: Path, out: Path) -> dict[str, Any]:
+    summary = _call("run", videos, "--out", out, *_settings(*CLIPS, *TRAINING, *PROBES, ALL_ROWS))
+    predictions = load_file(out / "predictions.safetensors")
+    return {
+        "scores": {
+            f"{record['features']} {record['probe']}": [record["value"], *record["interval"]]
+            for record in summary["records"]
+        },
+        "differences": [
+            [each["difference"], *each["interval"], each["p"]] for each in summary["comparisons"]
+        ],
+        "losses": _read_losses(out / "model"),
+        "predictions": {name: _summary(array) for name, array in sorted(predictions.items())},
+    }
+
+
+def _losses(store: Path, folder: Path, preset: str) -> list[float]:
+    """Losses of each epoch under a preset of training."""
+    out = folder / f"model-{preset}"
+    settings = (f"pretrain.preset={preset}", *TRAINING)
+    _call("pretrain", store, "--out", out, *_settings(*settings))
+    return _read_losses(out)
+
+
+def _read_losses(model: Path) -> list[float]:
+    lines = (model / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def _arrays_of_store(store: Path) -> dict[str, Any]:
+    return {
+        f"{path.parent.name} {path.stem}": _summary(np.load(path))
+        for path in sorted(store.rglob("*.npy"))
+    }
+
+
+def _represent(store: Path, run: Path, out: Path) -> dict[str, Any]:
+    words = ("represent", store, "--model", run / "model", "--out", out)
+    _call(*words, "--parts", "clip,token,set")
+    return {name: _summary(array) for name, array in sorted(_load(out).items())}
+
+
+def _low_shot(store: Path, run: Path) -> list[Any]:
+    curves = _call(
+        "probe", store, "--model", run / "model", "--low-shot-curve",
+        *_settings(*PROBES, 'probe.rows=["knn", "scale_linear"]'),
+    )["curves"]  # fmt: skip
+    return [[point["value"] for point in curve["points"]] for curve in curves]
+
+
+def _predict(videos: Path, run: Path) -> Any:
+    paths = [videos / label / "0.mp4" for label in ("red", "blue")]
+    words = ("predict", *paths, "--run", run, "--window", 0.4, "--workers", 0)
+    return _call(*words)["videos"]
+
+
+def _embed(videos: Path, run: Path, out: Path) -> dict[str, Any]:
+    _call("embed", videos / "red", "--run", run, "--out", out, "--workers", 0)
+    return {name: _summary(array) for name, array in sorted(_load(out).items())}
+
+
+def _import(folder: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    for index in range(4):
+        path = folder / "features" / ("a", "b")[index % 2] / f"{index}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, rng.standard_normal((4, 8)).astype(np.float32))
+    _call("import", folder / "features", "--out", folder / "imported")
+    return _arrays_of_store(folder / "imported")
+
+
+def _reproduce(store: Path, out: Path) -> list[Any]:
+    table = _call(
+        "reproduce", "ablation-masking", "--store", store, "--out", out,
+        *_settings(*TRAINING, "probe.seeds=1", PROBES[-1]),
+    )  # fmt: skip
+    return [[cell["row"], cell["record"] and cell["record"]["value"]] for cell in table["cells"]]
+
+
+def _load(folder: Path) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = load_file(folder / "vectors.safetensors")
+    return arrays
+
+
+def _summary(array: np.ndarray) -> list[Any]:
+    """Shape, sum, sum of squares, and some of the numbers of an array."""
+    flat = array.astype(np.float64).ravel()
+    some = flat[np.linspace(0, len(flat) - 1, min(8, len(flat))).astype(int)] if len(flat) else []
+    return [list(array.shape), float(flat.sum()), float(flat @ flat), list(map(float, some))]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        content = {"processor": processor(), "numbers": collect(Path(temporary).resolve())}
+    RECORD.write_text(json.dumps(content, indent=1) + "\n")
+    sys.stdout.write(f"{RECORD}\n")
