@@ -55,3 +55,7 @@ class ProbeError(ClipsetError):
 
 class ReportError(ClipsetError):
     """A report that cannot be written."""
+
+
+class OutputError(ClipsetError):
+    """A result that standard output does not take; empty if its reader has gone."""

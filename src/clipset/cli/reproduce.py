@@ -84,7 +84,8 @@ def reproduce(
         found = reproduce(table, out, order)
 
     def show() -> None:
-        print_line(render_text(found))
+        for line in render_text(found).split("\n"):
+            print_line(line)
         print_line(f"page: {out / 'table.html'}")
 
     show_result(found, common, show)

@@ -1,0 +1,107 @@
+"""Names and labels are data: as text, on any terminal, and in spreadsheets. Knows no stage.
+
+A file's name is bytes. Where it becomes an id it is read as UTF-8, and bytes that are not UTF-8 are
+escaped; where it is opened it keeps its bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import unicodedata
+from pathlib import Path
+
+STANDINS = {  # for encodings that lack our own characters
+    "→": "->", "←": "<-", "×": "x", "–": "-", "—": "-", "−": "-", "…": "...", "·": "-",
+    "≥": ">=", "≤": "<=", "±": "+/-", "’": "'", "‘": "'", "“": '"', "”": '"', "•": "*",
+    "✓": "yes", "✗": "no", "ρ": "rho", "\u202f": " ", "\xa0": " ",
+    "─": "-", "━": "-", "│": "|", "┃": "|", "╸": "-", "╺": "-",
+}  # fmt: skip
+ERRORS = "clipset.standins"
+"""The name of the error handler that no text makes fail."""
+
+_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u061c\u2028-\u202e\u2066-\u2069\ufeff]")
+_FORMULA = re.compile("'*[=+\\-@\t\r]")
+_NEUTRALISED = re.compile("'+[=+\\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def name_text(name: str | Path) -> str:
+    """A file's name as text, the same in every locale: bytes that are not UTF-8 become `\\xNN`."""
+    return os.fsencode(name).decode("utf-8", errors="backslashreplace")
+
+
+def unique_names(names: list[str]) -> dict[str, str]:
+    """The text of each name; where an escaped one is also another file's name it gets a number."""
+    texts = {name: name_text(name) for name in names}
+    used = {text for name, text in texts.items() if not _is_escaped(name)}
+    for name in (name for name in texts if _is_escaped(name)):
+        text, number = texts[name], 1
+        while text in used:
+            number += 1
+            text = f"{texts[name]}#{number}"
+        used.add(text)
+        texts[name] = text
+    return texts
+
+
+def path_text(path: str | Path) -> str:
+    """A path as text that `text_path` turns back, in any locale; its bytes are kept."""
+    return os.fsencode(path).decode("utf-8", errors="surrogateescape")
+
+
+def text_path(text: str) -> Path:
+    """The path that a text names, in any locale."""
+    return Path(os.fsdecode(text.encode("utf-8", errors="surrogateescape")))
+
+
+def escape_undecodable(text: str) -> str:
+    """The same text without the stand-ins for bytes that are not UTF-8, which JSON cannot hold."""
+    return text.encode("utf-8", errors="surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def visible(text: str) -> str:
+    """The same text with control characters and those that turn the direction escaped."""
+    return _HIDDEN.sub(lambda match: _escape(match[0]), text)
+
+
+def normal_form(text: str) -> str:
+    """The same text without spaces around it, in the composed form of Unicode (NFC)."""
+    return unicodedata.normalize("NFC", text.strip())
+
+
+def neutralise(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula: one that begins like it gets an apostrophe."""
+    if not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
+        return cell
+    return f"'{cell}"
+
+
+def deneutralise(cell: str) -> str:
+    """The cell that `neutralise` was given."""
+    return cell[1:] if _NEUTRALISED.match(cell) else cell
+
+
+def replace_unencodable(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of `str.encode`: stand-ins for our own characters, escapes for others."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    bad = error.object[error.start : error.end]
+    return "".join(STANDINS.get(each) or _escape(each) for each in bad), error.end
+
+
+codecs.register_error(ERRORS, replace_unencodable)
+
+
+def _escape(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # a byte that was not UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    if character < "\x20" or character == "\x7f":
+        return _SHORT.get(character, f"\\x{ord(character):02x}")
+    return character.encode("ascii", "backslashreplace").decode()
+
+
+def _is_escaped(name: str) -> bool:
+    return path_text(name) != name_text(name)
