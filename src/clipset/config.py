@@ -90,7 +90,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_atomic(path: Path, content: bytes) -> None:
     """Write under a temporary name, flush to disk, then rename; folders are made as needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name[:50]}.{os.getpid()}.part")  # names end at 255 bytes
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -48,12 +48,12 @@ def guarded_streams() -> Iterator[None]:
 class _Guarded:
     """A stream in all but what happens when it fails."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
+            return int(self._stream.write(text))
         except OSError as error:
             self._fail(error)
             return len(text)
@@ -93,7 +93,7 @@ class _Messages(_Guarded):
 
 
 @contextmanager
-def _encoding_anything(stream: TextIO) -> Iterator[None]:
+def _encoding_anything(stream: Any) -> Iterator[None]:
     """Have a stream write stand-ins and escapes for what its encoding lacks."""
     configure, before = getattr(stream, "reconfigure", None), getattr(stream, "errors", None)
     if configure is None or before is None:

@@ -10,6 +10,7 @@ import codecs
 import os
 import re
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
 STANDINS = {  # for encodings that lack our own characters
@@ -21,6 +22,7 @@ STANDINS = {  # for encodings that lack our own characters
 ERRORS = "clipset.standins"
 """The name of the error handler that no text makes fail."""
 
+_UNDECODABLE = re.compile("[\udc80-\udcff]")  # bytes that were not UTF-8, by surrogateescape
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u061c\u2028-\u202e\u2066-\u2069\ufeff]")
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 _NEUTRALISED = re.compile("'+[=+\\-@\t\r]")
@@ -30,21 +32,21 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 def name_text(name: str | Path) -> str:
     """A file's name as text, the same in every locale: bytes that are not UTF-8 become `\\xNN`."""
-    return os.fsencode(name).decode("utf-8", errors="backslashreplace")
+    return escape_undecodable(path_text(name))
 
 
-def unique_names(names: list[str]) -> dict[str, str]:
-    """The text of each name; where an escaped one is also another file's name it gets a number."""
-    texts = {name: name_text(name) for name in names}
-    used = {text for name, text in texts.items() if not _is_escaped(name)}
-    for name in (name for name in texts if _is_escaped(name)):
-        text, number = texts[name], 1
-        while text in used:
+def unique_ids(texts: Iterable[str]) -> dict[str, str]:
+    """The id of each `path_text`: itself, or escaped and, if that is taken, with a number."""
+    ids = {text: escape_undecodable(text) for text in texts}
+    escaped = [text for text, id in ids.items() if id != text]
+    used = ids.keys() - set(escaped)
+    for text in escaped:
+        number, plain = 1, ids[text]
+        while ids[text] in used:
             number += 1
-            text = f"{texts[name]}#{number}"
-        used.add(text)
-        texts[name] = text
-    return texts
+            ids[text] = f"{plain}#{number}"
+        used.add(ids[text])
+    return ids
 
 
 def path_text(path: str | Path) -> str:
@@ -58,8 +60,21 @@ def text_path(text: str) -> Path:
 
 
 def escape_undecodable(text: str) -> str:
-    """The same text without the stand-ins for bytes that are not UTF-8, which JSON cannot hold."""
-    return text.encode("utf-8", errors="surrogateescape").decode("utf-8", "backslashreplace")
+    """The same text with NUL and with bytes that are not UTF-8 as `\\xNN`, as JSON needs it."""
+    content = text.encode("utf-8", errors="surrogateescape")
+    return content.decode("utf-8", errors="backslashreplace").replace("\0", "\\x00")
+
+
+def decode_western(text: str) -> str:
+    """The same text; if it has bytes that are not UTF-8, all of it read as Windows-1252.
+
+    Bytes that Windows-1252 does not know are read as Latin-1.
+    """
+    if not _UNDECODABLE.search(text):
+        return text
+    content = text.encode("utf-8", errors="surrogateescape")
+    decoded = content.decode("cp1252", errors="surrogateescape")
+    return _UNDECODABLE.sub(lambda match: chr(ord(match[0]) - 0xDC00), decoded)
 
 
 def visible(text: str) -> str:
@@ -73,7 +88,7 @@ def normal_form(text: str) -> str:
 
 
 def neutralise(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula: one that begins like it gets an apostrophe."""
+    """A cell that no spreadsheet takes for a formula: if it begins like one, by an apostrophe."""
     if not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
         return cell
     return f"'{cell}"
@@ -101,7 +116,3 @@ def _escape(character: str) -> str:
     if character < "\x20" or character == "\x7f":
         return _SHORT.get(character, f"\\x{ord(character):02x}")
     return character.encode("ascii", "backslashreplace").decode()
-
-
-def _is_escaped(name: str) -> bool:
-    return path_text(name) != name_text(name)

@@ -38,6 +38,7 @@ from clipset.report.table import write_table_page
 from clipset.report.trust import read_list
 from clipset.representation import represent, write_representations
 from clipset.runs import Run, read_run
+from clipset.text import name_text
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import is_trained, pretrain, ssl_videos
@@ -230,7 +231,7 @@ def _names(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
         return recipe.data.name or videos.name, videos.name
     where = videos.resolve()
     given = where.name if where.is_dir() else f"{where.parent.name}/{where.name}"
-    return recipe.data.name or where.stem, given
+    return recipe.data.name or name_text(where.stem), name_text(given)
 
 
 def _is_extracted(folder: Path, catalog: Catalog) -> bool:

@@ -32,6 +32,7 @@ from clipset.reproduce.plan import (
 from clipset.reproduce.render import write_renderings
 from clipset.reproduce.table import Cell, TableFile, claim, write_table
 from clipset.runs import environment
+from clipset.text import name_text
 from clipset.training.pretrain import pretrain
 from clipset.videos.protocols import Part, join_parts, read_parts
 from clipset.walk import protocol_facts
@@ -65,7 +66,7 @@ def reproduce(name: str, out: Path, order: Order) -> TableFile:
     base = read_base(plan, order.recipe, order.changes)
     wanted = _backbones(plan, order)
     table = claim(out, empty_table(plan))
-    table.data = (order.data or order.store or out).resolve().name
+    table.data = name_text((order.data or order.store or out).resolve().name)
     table.missing = {title: where for title, where in wanted.items() if where}
     write_table(table, out)
     for backbone in (backbone for backbone, where in wanted.items() if not where):
@@ -172,7 +173,7 @@ def _dataset(recipe: Recipe, order: Order) -> str:
     path = (order.data or order.store or Path()).resolve()
     if recipe.data.name:
         return recipe.data.name
-    return path.parent.name if path.name == "store" else path.stem
+    return name_text(path.parent.name if path.name == "store" else path.stem)
 
 
 @dataclass(kw_only=True)
