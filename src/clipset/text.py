@@ -51,7 +51,10 @@ def unique_ids(texts: Iterable[str]) -> dict[str, str]:
 
 def path_text(path: str | Path) -> str:
     """A path as text that `text_path` turns back, in any locale; its bytes are kept."""
-    return os.fsencode(path).decode("utf-8", errors="surrogateescape")
+    try:
+        return os.fsencode(path).decode("utf-8", errors="surrogateescape")
+    except UnicodeEncodeError:  # no name of a file system of this locale: it is text already
+        return str(path)
 
 
 def text_path(text: str) -> Path:
