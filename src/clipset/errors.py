@@ -17,12 +17,23 @@ class RunError(ClipsetError):
     """A run's folder that cannot be used."""
 
 
+class LockError(ClipsetError):
+    """A folder that another process is writing to, or that cannot be locked."""
+
+
 class CatalogError(ClipsetError):
     """A list of videos that cannot be read or does not hold together."""
 
 
 class VideoError(ClipsetError):
-    """A file that cannot be read as a video; `reason` is short enough for a table."""
+    """A file that cannot be read as a video; the message is short enough for a table.
+
+    `transient` says that the cause may be gone at the next try: a missing file, a timeout.
+    """
+
+    def __init__(self, reason: str, *, transient: bool = False) -> None:
+        super().__init__(reason)
+        self.transient = transient
 
 
 class ClipError(ClipsetError):

@@ -16,9 +16,10 @@ from typing import Any
 
 from clipset.config import read_json, write_json
 from clipset.errors import RunError
+from clipset.locks import LOCK_NAME
 
 FORMAT = 1
-BEFOREHAND = ("store", "model")  # what may be in a run's folder before its first step
+BEFOREHAND = ("store", "model", LOCK_NAME)  # what may be in a run's folder before its first step
 PACKAGES = ("clipset", "torch", "numpy", "av", "openvino", "scikit-learn", "safetensors")
 
 
@@ -61,11 +62,14 @@ class Run:
         self._write()
 
     @contextmanager
-    def step(self, name: str) -> Iterator[StepRecord]:
-        """Time a step; one that was done before keeps the time that it took then."""
+    def step(self, name: str, *, began: float | None = None) -> Iterator[StepRecord]:
+        """Time a step; one that was done before keeps the time that it took then.
+
+        `began` is when it began (`time.perf_counter`), if that was before.
+        """
         old = self.steps.get(name)
         record = StepRecord(name, fingerprint=old.fingerprint if old else "")
-        began = time.perf_counter()
+        began = time.perf_counter() if began is None else began
         yield record
         record.seconds = time.perf_counter() - began
         if record.skipped and old is not None:
@@ -83,17 +87,27 @@ def _claim(folder: Path) -> dict[str, Any]:
 
     A store or a model may lie there beforehand (or a link to one): both are checked when used.
     """
+    check_run_folder(folder)
     marker = folder / "run.json"
+    if marker.is_file():
+        return read_run(folder)
     try:
-        if marker.is_file():
-            return read_run(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if any(path.name not in BEFOREHAND for path in folder.iterdir()):
-            raise RunError(f"{folder} holds something that is no clipset run; use another folder")
         write_json(marker, {"format": FORMAT})
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}") from None
     return {}
+
+
+def check_run_folder(folder: Path) -> None:
+    """Refuse a folder that is neither a run nor empty; nothing is written."""
+    try:
+        if (folder / "run.json").is_file():
+            read_run(folder)
+        elif folder.exists() and any(path.name not in BEFOREHAND for path in folder.iterdir()):
+            raise RunError(f"{folder} holds something that is no clipset run; use another folder")
+    except OSError as error:
+        raise RunError(f"cannot use {folder}: {error.strerror}") from None
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from clipset.clips.config import Sampling
 from clipset.config import fingerprint, read_json, to_mapping, write_json
 from clipset.demo.render import render_demo
 from clipset.devices import find_device
-from clipset.errors import ProbeError, RunError
+from clipset.errors import ClipsetError, ProbeError, RunError
 from clipset.features.config import ExtractConfig
-from clipset.features.extract import check_store, extract
-from clipset.features.store import FeatureStore, open_store
+from clipset.features.extract import check_store, extract_planned, plan
+from clipset.features.store import FeatureStore, Manifest, open_store
+from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
 from clipset.probes.pooling import compare_parts, pool_intervals
@@ -36,12 +38,12 @@ from clipset.report.parts import (
 )
 from clipset.report.table import write_table_page
 from clipset.report.trust import read_list
-from clipset.representation import represent, write_representations
-from clipset.runs import Run, read_run
+from clipset.representation import read_representations, represent, write_representations
+from clipset.runs import Run, check_run_folder, read_run
 from clipset.text import name_text
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
-from clipset.training.pretrain import is_trained, pretrain, ssl_videos
+from clipset.training.pretrain import check_pretraining, is_trained, pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, describe, write_catalog
 from clipset.videos.protocols import Part, join_parts, read_parts
 
@@ -81,27 +83,31 @@ def walk(
     Where the data has several parts (official splits, tasks), features are extracted once for all
     of them, and what follows is done for each in a folder of its own.
     """
-    recipe = recipe or Recipe()
+    recipe, began = recipe or Recipe(), time.perf_counter()
     named, source = _names(videos, recipe)
+    parts = read_parts(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
+    catalog = join_parts(parts)
+    planned = plan(recipe.extract, seed)
     chosen = str(find_device(device))
-    told = to_mapping(recipe)
-    run = Run(out, name=named, recipe=told, seed=seed, device=chosen, source=source)
-    with run.step("catalog"):
-        parts = read_parts(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
-        catalog = join_parts(parts)
-        write_catalog(catalog, out / "catalog.csv")
-        say(describe(catalog))
-    with run.step("extract") as step:
-        step.skipped = _is_extracted(out / "store", catalog)
-        if step.skipped and (out / "store").is_symlink():
-            check_store(out / "store", recipe.extract, seed)  # it belongs to somebody else
+    with ExitStack() as locks:
+        for folder in (out, out / "store", out / "model"):
+            if folder == out or (folder.is_dir() and not folder.is_symlink()):
+                locks.enter_context(exclusive(folder))
+        settled = _check(out, catalog, parts, recipe, planned[0], seed=seed, device=device)
+        told = to_mapping(recipe)
+        run = Run(out, name=named, recipe=told, seed=seed, device=chosen, source=source)
+        with run.step("catalog", began=began):
+            write_catalog(catalog, out / "catalog.csv")
+            say(describe(catalog))
+        with run.step("extract") as step:
+            step.skipped = settled
+            if not (settled and (out / "store").is_symlink()):  # a linked store is only read
+                extract_planned(catalog, out / "store", recipe.extract, planned, device=device)
+            store = open_store(out / "store", catalog)
+        if len(parts) == 1:
+            note = _learn(run, store, catalog, recipe, device)
         else:
-            extract(catalog, out / "store", recipe.extract, seed=seed, device=device)
-        store = open_store(out / "store", catalog)
-    if len(parts) == 1:
-        note = _learn(run, store, catalog, recipe, device)
-    else:
-        note = _learn_parts(run, parts, recipe, device)
+            note = _learn_parts(run, parts, recipe, device)
     return WalkSummary(
         folder=out,
         report=out / "report.html",
@@ -114,18 +120,53 @@ def walk(
     )
 
 
+def _check(
+    out: Path,
+    catalog: Catalog,
+    parts: Sequence[Part],
+    recipe: Recipe,
+    manifest: Manifest,
+    *,
+    seed: int,
+    device: str,
+) -> bool:
+    """Refuse what would fail later, before a file of a finished run is touched.
+
+    Returns whether the store has every video already.
+    """
+    check_run_folder(out)
+    where = out / "store"
+    if not (where / "manifest.json").is_file():
+        return False
+    found = check_store(where, manifest, catalog)
+    linked = where.is_symlink()
+    if linked and found.changed:
+        raise RunError(
+            f"{where} is a link to a store that was made of other files: {len(found.changed)} of "
+            f"{len(catalog)} videos differ; remove the link"
+        )
+    if found.pending or found.changed:
+        return False
+    for part in parts:
+        model = out / part.name / "model"
+        store = FeatureStore(where, part.catalog)
+        if len(ssl_videos(store, recipe.pretrain.ssl_split)) >= 2:
+            _refuse_other_link(store, model, recipe, seed)
+            check_pretraining(store, model, recipe.pretrain, seed=seed, device=device)
+    return linked or not found.transient
+
+
 def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, device: str) -> str:
     """Pre-train, represent, probe, report; what there is to say about it."""
     out, seed = run.folder, int(run.content["seed"])
     with run.step("pretrain") as step:
-        before = _fingerprint_of_model(out / "model")
+        step.skipped = is_trained(store, out / "model", recipe.pretrain, seed=seed)
         model, note = _pretrain(store, out, recipe, seed, device)
         step.fingerprint = _fingerprint_of_model(out / "model")
-        step.skipped = step.fingerprint != "" and step.fingerprint == before
     with run.step("represent") as step:
         rows = [entry.checksum for entry in store.entries]
         mark = fingerprint(run.steps["pretrain"].fingerprint, rows, catalog.fingerprint)
-        step.skipped = step.fingerprint == mark
+        step.skipped = step.fingerprint == mark and _is_whole(out / "representation")
         if not step.skipped:
             encoder = None if model is None else model.encoder
             table = represent(store, encoder, device=find_device(device))
@@ -134,7 +175,7 @@ def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, devi
     with run.step("probe") as step:
         before = run.steps["represent"].fingerprint
         mark = fingerprint(recipe.probe, before, seed)
-        step.skipped = step.fingerprint == mark and (out / "results.json").is_file()
+        step.skipped = step.fingerprint == mark and has_results(out)
         if not step.skipped:
             note = _probe(store, catalog, model, out, recipe, seed) or note
             step.fingerprint = mark
@@ -234,12 +275,25 @@ def _names(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
     return recipe.data.name or name_text(where.stem), name_text(given)
 
 
-def _is_extracted(folder: Path, catalog: Catalog) -> bool:
-    if not (folder / "ledger.sqlite").is_file():
+def _is_whole(folder: Path) -> bool:
+    """Whether a table of vectors is there as it was written."""
+    try:
+        read_representations(folder)
+    except (ClipsetError, OSError):
         return False
-    store = FeatureStore(folder)
-    settled = {entry.id for entry in (*store.entries, *store.failed)}
-    return settled >= {video.id for video in catalog}
+    return True
+
+
+def has_results(folder: Path) -> bool:
+    """Whether everything that the probes write is in a run's folder."""
+    try:
+        records = read_results(folder)
+        read_json(folder / "comparisons.json")
+        if records:
+            read_predictions(folder / "predictions.safetensors")
+    except ClipsetError:
+        return False
+    return True
 
 
 def _fingerprint_of_model(folder: Path) -> str:
@@ -255,9 +309,13 @@ def _pretrain(
         say(note)
         return None, note
     where = out / "model"
-    if where.is_symlink() and not is_trained(store, where, recipe.pretrain, seed=seed):
-        raise RunError(f"{where} is a link to a model that was trained otherwise; remove the link")
+    _refuse_other_link(store, where, recipe, seed)
     return pretrain(store, where, recipe.pretrain, seed=seed, device=device), ""
+
+
+def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: int) -> None:
+    if model.is_symlink() and not is_trained(store, model, recipe.pretrain, seed=seed):
+        raise RunError(f"{model} is a link to a model that was trained otherwise; remove the link")
 
 
 def _probe(

@@ -31,6 +31,7 @@ class Outcome:
     place: int
     cut: CutVideo | None
     reason: str | None = None
+    transient: bool = False
 
     @property
     def last(self) -> bool:
@@ -72,8 +73,8 @@ class Cutter:
         except (EOFError, OSError):
             code = child.wait()
             if late.is_set():
-                return Outcome(place, None, f"took longer than {self.timeout:g} s")
-            return Outcome(place, None, f"the decoder crashed ({_name_of_exit(code)})")
+                return Outcome(place, None, f"took longer than {self.timeout:g} s", True)
+            return Outcome(place, None, f"the decoder crashed ({_name_of_exit(code)})", True)
         finally:
             watch.cancel()
             if late.is_set() or child.poll() is not None:
@@ -130,7 +131,7 @@ class Cutter:
             raise EOFError
         answer = msgspec.json.decode(line, type=Answer)
         if answer.facts is None:
-            return Outcome(place, None, answer.reason)
+            return Outcome(place, None, answer.reason, answer.transient)
         content = bytearray(answer.bytes)
         if child.stdout.readinto(content) != answer.bytes:  # type: ignore[attr-defined]
             raise EOFError

@@ -31,6 +31,7 @@ from clipset.features.extract import (
     engine_names,
     load_again,
     open_engines,
+    open_writer,
     plan,
     signature,
     videos_to_do,
@@ -59,7 +60,7 @@ def extract_on_ray(
     """`extract` on a Ray cluster ("local": one that lives in this process); the same bytes."""
     config = config or ExtractConfig()
     manifest, _ = plan(config, seed)
-    with StoreWriter(folder, manifest, catalog, retry_failed=config.retry_failed) as writer:
+    with open_writer(folder, manifest, catalog, config) as writer:
         if writer.todo:
             with _connected(address) as ray:
                 _fill(ray, writer, catalog, config, device)
@@ -236,7 +237,7 @@ def _look_everywhere(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -
         try:
             yield _result(ray, ready)
         except ray.exceptions.RayActorError:
-            yield Seen(place, reason=f"its machine was lost {RETRIES + 1} times")
+            yield Seen(place, reason=f"its machine was lost {RETRIES + 1} times", transient=True)
 
 
 def _result(ray: Any, reference: Any) -> Any:

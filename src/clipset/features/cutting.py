@@ -18,6 +18,7 @@ from clipset.clips.cut import cut_plans
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.errors import BackboneError
 from clipset.videos.decode import VideoInfo, VideoReader, open_video
+from clipset.videos.fingerprint import FileState, try_read_state
 from clipset.videos.torchcodec import DecoderName
 
 WHOLE_BYTES = 64 << 20  # up to this, all clips of a video are cut at once
@@ -63,6 +64,7 @@ class CutFacts:
     frames_expected: int | None
     frames_found: int
     frames_missing: int  # in this piece and those before it
+    file: FileState | None = None  # what was read
     piece: int = 0
     pieces: int = 1
     clips: tuple[int, ...] | None = None  # those of this piece, if there are several
@@ -112,16 +114,16 @@ def cut_video(
     If they would take too much memory, they come in pieces, each of clips that are next in time.
     """
     with open_video(path, end=end, decoder=request.decoder) as video:
+        file = try_read_state(path)
         plans, regular = _plans(video.info, request, video_id)
         pieces = clips_of_pieces(plans[0], request.clip_bytes)
         for piece, clips in enumerate(pieces):
-            if piece:
-                video.refuse_change()
             parts = plans if len(pieces) == 1 else [plan.only(clips) for plan in plans]
             yield _cut_piece(
                 video,
                 parts,
                 request,
+                file=file,
                 random_clips=len(plans[0]) - regular,
                 regular_clips=regular,
                 piece=piece,
@@ -151,6 +153,7 @@ def _cut_piece(
     pixels = cut_plans(video, sized)
     if video.decoder != decoder:  # torchcodec gave up on the way: all clips are to be PyAV's
         pixels = cut_plans(video, sized)
+    video.refuse_change()  # so that `facts.file` is what was read
     facts = CutFacts(
         duration=info.duration,
         width=info.width,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
@@ -22,6 +22,8 @@ from clipset.errors import StoreError
 from clipset.features.child import Outcome
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
+from clipset.features.file_changes import compare_files
+from clipset.features.ledger import Entry, Ledger
 from clipset.features.looking import look
 from clipset.features.pool import cut_videos
 from clipset.features.store import FeatureStore, Manifest, made_by_key
@@ -41,8 +43,20 @@ def extract(
 ) -> FeatureStore:
     """Store the clip features of every video of the catalog; goes on where it stopped before."""
     config = config or ExtractConfig()
-    manifest, networks = plan(config, seed)
-    with StoreWriter(folder, manifest, catalog, retry_failed=config.retry_failed) as writer:
+    return extract_planned(catalog, folder, config, plan(config, seed), device=device)
+
+
+def extract_planned(
+    catalog: Catalog,
+    folder: Path,
+    config: ExtractConfig,
+    planned: tuple[Manifest, list[nn.Module]],
+    *,
+    device: str = "auto",
+) -> FeatureStore:
+    """`extract` with backbones that are loaded already."""
+    manifest, networks = planned
+    with open_writer(folder, manifest, catalog, config) as writer:
         if writer.todo:
             chosen, decoder = choose_engines(writer, config), choose_decoder(writer, config)
             with cutting(writer, catalog, config, decoder) as outcomes:  # workers start meanwhile
@@ -53,9 +67,49 @@ def extract(
     return FeatureStore(folder)
 
 
-def check_store(folder: Path, config: ExtractConfig, seed: int) -> None:
-    """Refuse a store that was made in another way; nothing is written."""
-    agree(folder, plan(config, seed)[0])
+def open_writer(
+    folder: Path, manifest: Manifest, catalog: Catalog, config: ExtractConfig
+) -> StoreWriter:
+    """The store to extract a catalog's videos into."""
+    return StoreWriter(
+        folder, manifest, catalog, sources=catalog.videos, retry_failed=config.retry_failed
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCheck:
+    """Which videos of a catalog a store does not have as they are now, by their ids.
+
+    `pending` were never settled, `changed` were read from another file, `transient` failed for a
+    reason that may be gone.
+    """
+
+    pending: frozenset[str]
+    changed: frozenset[str]
+    transient: frozenset[str]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing to extract."""
+        return not (self.pending or self.changed or self.transient)
+
+
+def check_store(folder: Path, manifest: Manifest, catalog: Catalog) -> StoreCheck:
+    """What `extract` has to do to a store; one that it would refuse is refused. Writes nothing."""
+    agree(folder, manifest)
+    entries: Sequence[Entry] = ()
+    if (folder / "ledger.sqlite").is_file():
+        with closing(Ledger(folder / "ledger.sqlite")) as ledger:
+            entries = ledger.entries()
+    changes = compare_files(entries, catalog)
+    changes.refuse_unverifiable(folder)
+    settled = {entry.id for entry in entries if entry.status != "pending"}
+    ids = frozenset(video.id for video in catalog)
+    return StoreCheck(
+        pending=ids - settled,
+        changed=frozenset(entry.id for entry in changes.pending),
+        transient=ids & {e.id for e in entries if e.status == "failed" and e.transient},
+    )
 
 
 def plan(config: ExtractConfig, seed: int) -> tuple[Manifest, list[nn.Module]]:

@@ -12,6 +12,7 @@ import pickle
 import posixpath
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from clipset.features.writer import StoreWriter
 from clipset.progress import bar, say
 from clipset.text import escape_undecodable, name_text, path_text, unique_ids
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.fingerprint import try_read_state
 from clipset.videos.folders import natural_key, read_names
 from clipset.videos.labels import clean_rows
 
@@ -53,8 +55,9 @@ def import_features(
         seed=0,
         dtype=config.dtype,
     )
+    sources = [replace(v, path=files[v.id], end=None) for v in catalog if v.id in files]
     with (
-        StoreWriter(folder, manifest, catalog) as writer,
+        StoreWriter(folder, manifest, catalog, sources=sources) as writer,
         bar("importing", len(writer.todo), "videos") as advance,
     ):
         writer.sign({"engine": "import"})
@@ -84,7 +87,7 @@ def list_files(source: Path) -> dict[str, Path]:
     if not source.is_dir():
         raise StoreError(f"there is no folder {source}; features are read from a folder of files")
     found: dict[str, Path] = {}
-    for path in sorted(_walk(source), key=lambda path: natural_key(path.as_posix())):
+    for path in sorted(_walk(source), key=lambda path: natural_key(path_text(path.as_posix()))):
         if path.suffix.lower() in READERS and path.is_file() and not _is_sidecar(path):
             name = path_text(path.relative_to(source).with_suffix("").as_posix())
             if name in found:
@@ -179,7 +182,8 @@ def place_clips(count: int, arrays: Arrays, seconds: float) -> Float[np.ndarray,
 def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportConfig) -> Seen:
     """The rows of one video, or the reason why there are none."""
     if path is None:
-        return Seen(place, reason="there is no file of features for it")
+        return Seen(place, reason="there is no file of features for it", transient=True)
+    file = try_read_state(path)
     try:
         rows = read_rows(path, config)
         if rows.features.shape[1] != dim:
@@ -190,7 +194,7 @@ def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportCon
     both = np.concatenate([chosen, chosen])  # random clips, regular clips
     facts = CutFacts(
         random_clips=clips, regular_clips=clips, duration=float(rows.boxes[:, 1].max()),
-        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0,
+        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0, file=file,
     )  # fmt: skip
     kept = ClipRows(rows.features[both], rows.boxes[both], rows.times[both])
     return Seen(place, facts=facts, rows=kept, seconds=0.0)

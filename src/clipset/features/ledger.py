@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from clipset.errors import StoreError
+from clipset.videos.fingerprint import FileState
 
 Status = Literal["pending", "done", "failed"]
 Kind = Literal["random", "regular"]
@@ -22,6 +26,8 @@ class Entry:
 
     `frames_expected` is what the file's header claims, `frames_found` what is really in it, and
     `frames_missing` how many of those that clips needed did not decode and were replaced.
+    `transient` says of a failure that its cause may be gone at the next try. `file` is what was
+    read, and `video_end` the end that the catalog sets to the video.
     """
 
     ordinal: int
@@ -40,6 +46,9 @@ class Entry:
     frames_missing: int | None = None
     checksum: str | None = None
     seconds: float | None = None
+    transient: bool = False
+    file: FileState | None = None
+    video_end: float | None = None
 
     def rows(self) -> tuple[tuple[Kind, int, int], ...]:
         """Where the video's clips are: kind, first row, count."""
@@ -50,6 +59,7 @@ class Entry:
 
 
 _COLUMNS = tuple(field.name for field in fields(Entry))
+_MARKS = ", ".join("?" * len(_COLUMNS))
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS videos (
     ordinal INTEGER PRIMARY KEY,
@@ -60,23 +70,31 @@ CREATE TABLE IF NOT EXISTS videos (
     regular_first INTEGER NOT NULL, regular_count INTEGER NOT NULL,
     duration REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
     frames_expected INTEGER, frames_found INTEGER, frames_missing INTEGER,
-    checksum TEXT, seconds REAL
+    checksum TEXT, seconds REAL,
+    transient INTEGER NOT NULL, file TEXT, video_end REAL
 )"""
+_COUNTERS = """
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)"""
 
 
 class Ledger:
-    """Reads and writes entries; every `write` is one transaction."""
+    """Reads and writes entries; every `write` is one transaction.
+
+    A counter says how many videos there should be, so that a row that somebody deleted is noticed,
+    and another which ordinal is next, so that none is given twice.
+    """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.is_file():
             raise StoreError(f"{path.parent} is no feature store (no {path.name})")
         self.path = path
         with self._reading():
-            self._connection = sqlite3.connect(path, timeout=30.0)
+            self._connection = sqlite3.connect(_address(path, create), uri=True, timeout=30.0)
         try:
             with self._reading():
                 if create:
                     self._connection.execute(_SCHEMA)
+                    self._connection.execute(_COUNTERS)
                 self._check_columns()
         except BaseException:
             self._connection.close()
@@ -84,19 +102,39 @@ class Ledger:
 
     def append(self, ids: Iterable[str]) -> None:
         """Add videos that are not there yet, as pending, behind those that are."""
-        known = {entry.id for entry in self.entries()}
-        start = len(known)
+        entries = self.entries()
+        known = {entry.id for entry in entries}
         new = [id for id in ids if id not in known]
-        self.write(Entry(ordinal=start + place, id=id) for place, id in enumerate(new))
-
-    def write(self, entries: Iterable[Entry]) -> None:
-        """Insert or replace entries, all or none."""
-        marks = ", ".join("?" * len(_COLUMNS))
+        after_last = entries[-1].ordinal + 1 if entries else 0
+        first = max(self._counter("next_ordinal"), after_last)
         with self._connection:
             self._connection.executemany(
-                f"INSERT OR REPLACE INTO videos ({', '.join(_COLUMNS)}) VALUES ({marks})",
-                [astuple(entry) for entry in entries],
+                f"INSERT INTO videos ({', '.join(_COLUMNS)}) VALUES ({_MARKS})",
+                [_row(Entry(ordinal=first + i, id=id)) for i, id in enumerate(new)],
             )
+            self._set_counter("next_ordinal", first + len(new))
+            self._set_counter("videos", len(entries) + len(new))
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        """Replace entries by what is now known of the same videos, all or none."""
+        entries = list(entries)
+        settings = ", ".join(f"{name} = ?" for name in _COLUMNS)
+        with self._connection:
+            cursor = self._connection.executemany(
+                f"UPDATE videos SET {settings} WHERE ordinal = ? AND id = ?",
+                [(*_row(entry), entry.ordinal, entry.id) for entry in entries],
+            )
+            if entries and cursor.rowcount != len(entries):
+                raise StoreError(
+                    f"{self.path} lost videos while it was written; run the same command again"
+                )
+
+    @property
+    def lost(self) -> int:
+        """How many videos are no longer there although nothing here deletes any."""
+        with self._reading():
+            [[count]] = self._connection.execute("SELECT COUNT(*) FROM videos").fetchall()
+        return max(self._counter("videos") - int(count), 0)
 
     def entries(self, *statuses: Status) -> Sequence[Entry]:
         """All entries, or those of some statuses, in the order of the catalog."""
@@ -104,11 +142,21 @@ class Ledger:
             rows = self._connection.execute(
                 f"SELECT {', '.join(_COLUMNS)} FROM videos ORDER BY ordinal"
             ).fetchall()
-        entries = [Entry(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+        entries = [_entry(row) for row in rows]
         return [entry for entry in entries if not statuses or entry.status in statuses]
+
+    def _counter(self, name: str) -> int:
+        with self._reading():
+            rows = self._connection.execute("SELECT value FROM counters WHERE name = ?", [name])
+            row = rows.fetchone()
+        return int(row[0]) if row else 0
+
+    def _set_counter(self, name: str, value: int) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", [name, value])
 
     def _check_columns(self) -> None:
         """Refuse the ledger of another version, or of another program."""
+        self._connection.execute("PRAGMA trusted_schema = OFF")
         found = {row[1] for row in self._connection.execute("PRAGMA table_info(videos)")}
         if found == set(_COLUMNS):
             return
@@ -131,3 +179,29 @@ class Ledger:
     def close(self) -> None:
         """Let go of the file."""
         self._connection.close()
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    """An entry as SQLite keeps it: the file's state is JSON."""
+    values = {name: getattr(entry, name) for name in _COLUMNS}
+    file = None if entry.file is None else msgspec.json.encode(entry.file).decode()
+    return tuple((values | {"file": file}).values())
+
+
+def _entry(row: tuple[object, ...]) -> Entry:
+    """An entry from its row; one that no clipset can have written is refused."""
+    values = dict(zip(_COLUMNS, row, strict=True))
+    try:
+        file = None if values["file"] is None else msgspec.json.decode(str(values["file"]))
+        return msgspec.convert(
+            values | {"file": file, "transient": bool(values["transient"])}, Entry
+        )
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"the ledger's row {values['ordinal']} is damaged: {error}") from None
+
+
+def _address(path: Path, create: bool) -> str:
+    """How SQLite opens a file: for reading only where nothing can be written."""
+    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    mode = "rwc" if create else "rw" if writable else "ro"
+    return f"{path.absolute().as_uri()}?mode={mode}"

@@ -58,15 +58,18 @@ class Seen:
     rows: ClipRows | None = None
     reason: str | None = None
     seconds: float | None = None
+    transient: bool = False  # whether what failed may go well at the next try
 
     def note(self, entry: Entry) -> Entry:
         """The video's entry with what is now known of it, but for its rows' place."""
         if self.facts is None:
-            return replace(entry, status="failed", reason=self.reason)
+            return replace(entry, status="failed", reason=self.reason, transient=self.transient)
         return replace(
             entry,
             status="done",
             reason=None,
+            transient=False,
+            file=self.facts.file,
             random_count=self.facts.random_clips,
             regular_count=self.facts.regular_clips,
             duration=self.facts.duration,
@@ -100,7 +103,7 @@ def look_at_pieces(
     clips, finished = 0, 0.0
     for outcome in outcomes:
         if outcome.cut is None:
-            yield Seen(outcome.place, reason=outcome.reason)
+            yield Seen(outcome.place, reason=outcome.reason, transient=outcome.transient)
             continue
         waiting.append(outcome)
         clips += len(outcome.cut.pixels)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from clipset.errors import ClipsetError
+from clipset.errors import ClipsetError, VideoError
 from clipset.features.child import Cutter, Outcome
 from clipset.features.cutting import CutRequest, cut_video
 from clipset.videos.catalog import Video
@@ -39,7 +39,8 @@ def cut_here(place: int, video: Video, request: CutRequest) -> Iterator[Outcome]
             yield Outcome(place, cut)
             del cut  # do not hold a piece while the next one is cut
     except ClipsetError as error:
-        yield Outcome(place, None, str(error))
+        transient = isinstance(error, VideoError) and error.transient
+        yield Outcome(place, None, str(error), transient)
 
 
 class _Pool:

@@ -51,7 +51,8 @@ def repair_store(
     paths = {video.id: video for video in store.catalog}
     known = [entry for entry in wrong if entry.id in paths]
     repair = Repair()
-    with StoreWriter(folder, replace(store.manifest, made_by={}), store.catalog) as writer:
+    manifest = replace(store.manifest, made_by={})
+    with StoreWriter(folder, manifest, store.catalog, sources=None) as writer:
         for entry in wrong:
             if entry.id not in paths:
                 _give_up(writer, entry, "the catalog does not say where it is", repair)
@@ -89,7 +90,7 @@ def _redo(
 def _mend(writer: StoreWriter, entry: Entry, seen: Seen, repair: Repair) -> None:
     fresh = seen.note(entry)
     if seen.rows is None:
-        _give_up(writer, entry, seen.reason or "cannot be read", repair)
+        _give_up(writer, entry, seen.reason or "cannot be read", repair, seen.transient)
     elif fresh.rows() != entry.rows():
         _give_up(writer, entry, "the file has changed: it has another number of clips", repair)
     elif (filled := writer.fill(fresh, seen.rows)).checksum == entry.checksum:
@@ -100,11 +101,23 @@ def _mend(writer: StoreWriter, entry: Entry, seen: Seen, repair: Repair) -> None
         writer.note(filled)
 
 
-def _give_up(writer: StoreWriter, entry: Entry, reason: str, repair: Repair) -> None:
+def _give_up(
+    writer: StoreWriter, entry: Entry, reason: str, repair: Repair, transient: bool = False
+) -> None:
     """Damaged rows must not be used: a video that cannot be made again has failed."""
     repair.failed[entry.id] = reason
     reason = f"its rows were damaged and could not be made again: {reason}"
-    writer.note(Entry(ordinal=entry.ordinal, id=entry.id, status="failed", reason=reason))
+    writer.note(
+        Entry(
+            ordinal=entry.ordinal,
+            id=entry.id,
+            status="failed",
+            reason=reason,
+            transient=transient,
+            file=entry.file,
+            video_end=entry.video_end,
+        )
+    )
 
 
 def merge_stores(sources: Sequence[Path], folder: Path) -> FeatureStore:
@@ -123,7 +136,7 @@ def merge_stores(sources: Sequence[Path], folder: Path) -> FeatureStore:
             how = difference(store.manifest, manifest)
             raise StoreError(f"{store.folder} was made {how} as in {stores[0].folder}")
     chosen = _choose(stores)
-    with StoreWriter(folder, manifest, _join(stores), retry_failed=True) as writer:
+    with StoreWriter(folder, manifest, _join(stores), sources=None, retry_failed=True) as writer:
         _refuse_conflicts(writer, chosen)
         if not writer.manifest.made_by:
             writer.credit(_credits([store.manifest for store in stores]))

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from clipset.errors import ClipsetError
+from clipset.errors import ClipsetError, VideoError
 from clipset.features.cutting import CutFacts, CutRequest, CutVideo, cut_video, to_buffers
 from clipset.text import escape_undecodable
 
@@ -42,6 +42,7 @@ class Answer(msgspec.Struct):
 
     facts: CutFacts | None = None
     reason: str | None = None
+    transient: bool = False
     bytes: int = 0
 
 
@@ -60,7 +61,8 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
                 pieces = iter(cut_video(order.id, path, job.request, end=order.end))
             cut = next(pieces)
         except ClipsetError as error:
-            _send(answers, Answer(reason=escape_undecodable(str(error))))
+            transient = isinstance(error, VideoError) and error.transient
+            _send(answers, Answer(reason=escape_undecodable(str(error)), transient=transient))
         except Exception as error:
             _send(answers, Answer(reason=_reason(error)))
         else:

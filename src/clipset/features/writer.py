@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 from clipset.config import settled, write_json
 from clipset.errors import StoreError
 from clipset.features.arrays import GrowingArray
+from clipset.features.file_changes import compare_files
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
 from clipset.features.looking import ClipRows, Seen
 from clipset.features.store import Manifest, checksum_of, count_rows, read_manifest
+from clipset.locks import LOCK_NAME, exclusive
 from clipset.progress import say
-from clipset.videos.catalog import Catalog, write_catalog
+from clipset.videos.catalog import Catalog, Video, write_catalog
+from clipset.videos.fingerprint import try_read_state
 
 Part = tuple[Kind, str, int, NDArray[Any]]
 
@@ -31,24 +34,31 @@ COMMIT_SECONDS = 1.0  # finished videos wait at most this long for their transac
 
 
 class StoreWriter:
-    """A store opened for writing. What is committed is never touched again."""
+    """A store opened for writing, by one process at a time. What is committed stays as it is.
+
+    `sources` are the files that rows are read from, by the ids of their videos. Rows of a file that
+    has other content by now are dropped and made again; None compares no files. Nothing is written
+    before everything has been checked.
+    """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, catalog: Catalog, *, retry_failed: bool = False
+        self,
+        folder: Path,
+        manifest: Manifest,
+        catalog: Catalog,
+        *,
+        sources: Sequence[Video] | None,
+        retry_failed: bool = False,
     ) -> None:
         self.folder = folder
-        with writing_to(folder):
-            self.manifest = _agree_on_manifest(folder, manifest)
-            write_catalog(_absolute(catalog), folder / "catalog.csv")
-            self.ledger = Ledger(folder / "ledger.sqlite", create=True)
-            self.ledger.append(video.id for video in catalog)
-        wanted = {video.id for video in catalog}
-        entries = (
-            self.ledger.entries("pending", "failed")
-            if retry_failed
-            else self.ledger.entries("pending")
-        )
-        self.todo: Sequence[Entry] = [entry for entry in entries if entry.id in wanted]
+        self._open = ExitStack()
+        with self._open, writing_to(folder):
+            self._open.enter_context(exclusive(folder))
+            self._begin(manifest, catalog, sources)
+            self._sources = {video.id: video for video in sources or ()}
+            self.todo = self._list_pending(catalog, retry_failed)
+            self._arrays = {kind: self._open_arrays(kind) for kind in KINDS}
+            self._open = self._open.pop_all()
         self.failures = 0
         self._waiting: dict[int, Seen] = {}
         self._next = 0
@@ -56,9 +66,32 @@ class StoreWriter:
         self._committed = time.monotonic()
         done = self.ledger.entries("done")
         self._rows: dict[Kind, int] = {kind: count_rows(done, kind) for kind in KINDS}
-        self._open = ExitStack()
-        with writing_to(folder):
-            self._arrays = {kind: self._open_arrays(kind) for kind in KINDS}
+
+    def _begin(self, manifest: Manifest, catalog: Catalog, sources: Sequence[Video] | None) -> None:
+        """Check manifest, ledger and files; then note the catalog and what has changed."""
+        is_new = not (self.folder / "manifest.json").exists()
+        join = _new_manifest if is_new else agree
+        self.manifest = join(self.folder, manifest)
+        self.ledger = Ledger(self.folder / "ledger.sqlite", create=True)
+        self._open.callback(self.ledger.close)
+        changes = compare_files(self.ledger.entries(), sources or ())
+        changes.refuse_unverifiable(self.folder)
+        write_catalog(_absolute(catalog), self.folder / "catalog.csv")
+        if self.ledger.lost:
+            say(f"{self.ledger.lost} videos were deleted from {self.ledger.path}")
+        self.ledger.write([*changes.moved, *changes.pending])
+        self.ledger.append(video.id for video in catalog)
+        if changes.pending:
+            say(f"{len(changes.pending)} videos have changed since: they are extracted again")
+
+    def _list_pending(self, catalog: Catalog, retry_failed: bool) -> Sequence[Entry]:
+        """The videos that have no rows and may get some."""
+        requested = {video.id for video in catalog}
+        entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested]
+        pending = [e for e in entries if e.status == "pending" or e.transient or retry_failed]
+        if kept := len(entries) - len(pending):
+            say(f"{kept} videos failed before and are left out; --retry-failed tries them again")
+        return pending
 
     def _open_arrays(self, kind: Kind) -> dict[str, GrowingArray]:
         (self.folder / kind).mkdir(exist_ok=True)
@@ -90,10 +123,12 @@ class StoreWriter:
 
     def _take(self, seen: Seen) -> None:
         entry = seen.note(self.todo[seen.place])
+        source = self._sources.get(entry.id)
         if seen.rows is None:
             self.failures += 1
             say(f"skipped {entry.id}: {entry.reason}")
-        self.add(entry, seen.rows)
+            entry = replace(entry, file=try_read_state(source.path) if source else None)
+        self.add(replace(entry, video_end=source.end if source else None), seen.rows)
 
     def add(self, entry: Entry, rows: ClipRows | None) -> None:
         """Put a video's rows behind those that are there, and note its entry."""
@@ -148,7 +183,6 @@ class StoreWriter:
                         array.finish(self._rows[each])
         finally:
             self._open.close()
-            self.ledger.close()
 
 
 def parts_of(entry: Entry, rows: ClipRows, manifest: Manifest) -> list[Part]:
@@ -196,12 +230,9 @@ def agree(folder: Path, manifest: Manifest) -> Manifest:
     return found
 
 
-def _agree_on_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """The folder's own manifest if it was made the same way, else a new one in an empty folder."""
-    if (folder / "manifest.json").exists():
-        return agree(folder, manifest)
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
+def _new_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Begin a store in an empty folder."""
+    if any(path.name != LOCK_NAME for path in folder.iterdir()):
         raise StoreError(f"{folder} holds something that is no feature store; use another folder")
     write_json(folder / "manifest.json", settled(manifest))
     return manifest

@@ -27,10 +27,9 @@ from clipset.training.monitor import Line, Monitor, look_at
 from clipset.training.precision import choose_precision
 from clipset.training.resume import (
     RunState,
+    find_checkpoint,
     load_checkpoint,
-    newest_checkpoint,
     sweep,
-    what_differs,
     write_checkpoint,
 )
 from clipset.training.schedule import decay_groups, learning_rate
@@ -86,7 +85,9 @@ class TrainingRun:
     def resume(self) -> None:
         """Go on from the newest whole checkpoint; one of another run is left alone."""
         folder = self.folder / "checkpoints"
-        found = self.ranks.agree(lambda: self._find(folder) if self.ranks.first else None)
+        found = self.ranks.agree(
+            lambda: find_checkpoint(folder, self._state()) if self.ranks.first else None
+        )
         epoch = self.ranks.share(found.epoch if found else 0)
         if epoch:
             state = load_checkpoint(folder, epoch, self.optimiser, self._models())
@@ -97,16 +98,6 @@ class TrainingRun:
             sweep(folder)
         if self.ranks.first and not epoch:
             remove_model(self.folder / "best")
-
-    def _find(self, folder: Path) -> RunState | None:
-        found = newest_checkpoint(folder)
-        if found is not None and found.fingerprint != self.card.fingerprint:
-            raise TrainingError(
-                f"{self.folder} holds another run that was stopped at epoch {found.epoch} "
-                f"({what_differs(self._state(), found)}); use another folder, or delete "
-                f"{folder} to start anew"
-            )
-        return found
 
     def train(self) -> None:
         """All epochs that are left."""

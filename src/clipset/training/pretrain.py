@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,8 +14,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from clipset.config import fingerprint, to_mapping
-from clipset.errors import TrainingError
+from clipset.devices import find_device
+from clipset.errors import ModelError, TrainingError
 from clipset.features.store import FeatureStore
+from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
 from clipset.progress import say
 from clipset.sets.reading import form_for
@@ -24,7 +27,7 @@ from clipset.training.config import PretrainConfig, held
 from clipset.training.distributed import Ranks, join_ranks
 from clipset.training.loop import TrainingRun
 from clipset.training.precision import choose_precision
-from clipset.training.resume import remove_checkpoints
+from clipset.training.resume import RunState, find_checkpoint, remove_checkpoints
 from clipset.training.source import ClipSource
 from clipset.training.validate import Validation
 
@@ -50,16 +53,19 @@ def pretrain(
 
     Under torchrun, or where torch.distributed is set up, all processes train one model together.
     """
-    with join_ranks(device) as ranks:
+    with join_ranks(device) as ranks, ExitStack() as locks:
         given = config or PretrainConfig()
         config = ranks.agree(lambda: with_dims(given, store))
         videos = ranks.agree(lambda: videos_to_learn_from(store, config, ranks))
         card = _card(store, videos, config, seed)
-        if ranks.agree(lambda: _is_trained(folder, card)):
-            return load_model(folder)[0]
+        trained = ranks.agree(lambda: _load_trained(folder, card))
+        if trained is not None:
+            return trained
+        ranks.agree(lambda: locks.enter_context(exclusive(folder)) if ranks.first else None)
+        if ranks.first and config.batch_from == "all" and config.batch > len(videos):
+            say(f"a batch of {config.batch} is cut to the {len(videos)} videos that there are")
         source = ranks.agree(lambda: open_source(store, videos, config))
         validation = ranks.agree(lambda: _validation(store, config, seed, ranks))
-        folder.mkdir(parents=True, exist_ok=True)
         run = TrainingRun(source, config, folder, card, ranks=ranks, validation=validation)
         run.resume()
         run.train()
@@ -75,7 +81,21 @@ def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, see
     """Whether a folder holds the very model that `pretrain` would make."""
     config = with_dims(config, store)
     videos = ssl_videos(store, config.ssl_split)
-    return _is_trained(folder, _card(store, videos, config, seed))
+    return _load_trained(folder, _card(store, videos, config, seed)) is not None
+
+
+def check_pretraining(
+    store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int, device: str
+) -> None:
+    """Raise what `pretrain` would raise before its first step; nothing is written."""
+    config = with_dims(config, store)
+    videos = videos_to_learn_from(store, config, Ranks(0, 1, find_device(device)))
+    card = _card(store, videos, config, seed)
+    state = RunState(
+        fingerprint=card.fingerprint, epoch=0, settings=held(config), dim=card.dim, seed=seed
+    )
+    if _load_trained(folder, card) is None:
+        find_checkpoint(folder / "checkpoints", state)
 
 
 def with_dims(config: PretrainConfig, store: FeatureStore) -> PretrainConfig:
@@ -116,8 +136,6 @@ def videos_to_learn_from(store: FeatureStore, config: PretrainConfig, ranks: Ran
             f"{ranks.ranks} ranks cannot share batches of {config.batch} of {part} videos; "
             f"start fewer processes or use larger batches"
         )
-    if ranks.first and groups is None and config.batch > len(videos):
-        say(f"a batch of {config.batch} is cut to the {len(videos)} videos that there are")
     return videos
 
 
@@ -174,10 +192,15 @@ def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed:
     )
 
 
-def _is_trained(folder: Path, card: ModelCard) -> bool:
-    if not (folder / "model.json").is_file():
-        return False
-    return read_card(folder).fingerprint == card.fingerprint
+def _load_trained(folder: Path, card: ModelCard) -> ScaleModel | None:
+    """The model in a folder if it is the one of the card; one that is damaged is trained again."""
+    if not (folder / "model.json").is_file() or read_card(folder).fingerprint != card.fingerprint:
+        return None
+    try:
+        return load_model(folder)[0]
+    except ModelError as error:
+        say(f"{error}; it is trained again")
+        return None
 
 
 def _validation(

@@ -72,6 +72,17 @@ def newest_checkpoint(folder: Path) -> RunState | None:
     return None
 
 
+def find_checkpoint(folder: Path, state: RunState) -> RunState | None:
+    """The newest whole checkpoint of the run that `state` is of; another run's is refused."""
+    newest = newest_checkpoint(folder)
+    if newest is not None and newest.fingerprint != state.fingerprint:
+        raise TrainingError(
+            f"{folder.parent} holds another run that was stopped at epoch {newest.epoch} "
+            f"({what_differs(state, newest)}); use another folder, or delete {folder} to start anew"
+        )
+    return newest
+
+
 def _read_state(path: Path, header: dict[str, str]) -> RunState:
     try:
         content = msgspec.json.decode(header["state"])

@@ -98,12 +98,12 @@ class Decoder:
         number = 0
         for packet in self.file.packets():
             if number == len(self.scan.dts) or stamp_of(packet.dts) != self.scan.dts[number]:
-                raise VideoError("the file changed while it was read")
+                raise VideoError("the file changed while it was read", transient=True)
             packet.opaque = (number,)
             yield packet
             number += 1
         if number < len(self.scan.dts):
-            raise VideoError("the file changed while it was read")
+            raise VideoError("the file changed while it was read", transient=True)
 
     def _begin_at(self, number: int) -> None:
         self.context = self.file.stream.codec_context

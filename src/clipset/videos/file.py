@@ -47,7 +47,7 @@ class VideoFile:
     def refuse_change(self) -> None:
         """Raise VideoError if there is another file by now."""
         if _status(self.path) != self.status:
-            raise VideoError("the file changed while it was read")
+            raise VideoError("the file changed while it was read", transient=True)
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """The packets that hold something, up to the end or the first place that is unreadable."""
@@ -82,7 +82,7 @@ def _status(path: Path) -> tuple[int, int, int]:
     try:
         status = path.stat()
     except OSError as error:
-        raise VideoError(_plain(error)) from None
+        raise VideoError(_plain(error), transient=True) from None
     except ValueError:
         raise VideoError("its path holds a NUL character") from None
     if stat.S_ISDIR(status.st_mode):
@@ -90,7 +90,7 @@ def _status(path: Path) -> tuple[int, int, int]:
     if not stat.S_ISREG(status.st_mode):
         raise VideoError("is not a regular file")
     if not os.access(path, os.R_OK):
-        raise VideoError("permission denied")
+        raise VideoError("permission denied", transient=True)
     if status.st_size == 0:
         raise VideoError("empty file")
     return status.st_ino, status.st_size, status.st_mtime_ns

@@ -27,7 +27,7 @@ def read_folder(folder: Path, *, name: str | None = None) -> Catalog:
     read is passed over, and said.
     """
     folder = folder.absolute()
-    paths = sorted(list_videos(folder), key=lambda path: natural_key(path.as_posix()))
+    paths = sorted(list_videos(folder), key=lambda path: natural_key(path_text(path.as_posix())))
     if not paths:
         raise CatalogError(
             f"{folder} holds no videos; looked for files ending in {', '.join(EXTENSIONS)}"

@@ -1,0 +1,139 @@
+"""One writer at a time: a lock on a folder that ends with the process that holds it.
+
+The lock is the operating system's (`flock`), so that nothing of it is left after a kill. Its file,
+`.lock`, says who holds it and is removed with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from clipset.errors import LockError
+
+LOCK_NAME = ".lock"
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_held: dict[tuple[int, str], int] = {}  # how often this process has entered each folder's lock
+
+
+class Holder(msgspec.Struct):
+    """The process that holds a lock."""
+
+    pid: int
+    host: str
+    command: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} ({self.command}, since {self.since})"
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Be the only process that writes to a folder, which is created if needed.
+
+    A process may enter the lock of one folder several times. Raises LockError, which names the
+    holder, if another process has it, or if the file system cannot lock.
+    """
+    key = (os.getpid(), os.path.realpath(folder))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = None if _held.get(key) else _acquire(folder)
+    except OSError as error:
+        raise LockError(f"cannot write to {folder}: {error.strerror or error}") from None
+    _held[key] = _held.get(key, 0) + 1
+    try:
+        yield
+    finally:
+        _held[key] -= 1
+        if descriptor is not None:
+            _release(folder, descriptor)
+
+
+def _acquire(folder: Path) -> int:
+    path = folder / LOCK_NAME
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            _lock(descriptor, folder)
+            if _is_current(path, descriptor):
+                _write_holder(descriptor)
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the holder before removed this file: try with the new one
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        _lock_file(descriptor)
+    except BlockingIOError:
+        raise LockError(
+            f"{folder} is being written by {_read_holder(descriptor)}; "
+            f"wait until it has ended, or use another folder"
+        ) from None
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            raise LockError(
+                f"the file system of {folder} has no locks, so two writers could mix their data; "
+                f"use a folder on another file system"
+            ) from None
+        raise
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock_file(descriptor: int) -> None:
+        os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # the text before it stays readable
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError from error
+
+else:
+    import fcntl
+
+    def _lock_file(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_current(path: Path, descriptor: int) -> bool:
+    """Whether the locked file is still the one under its name."""
+    try:
+        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _write_holder(descriptor: int) -> None:
+    """Say who holds the lock, for the message of the next one."""
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    holder = Holder(os.getpid(), socket.gethostname(), command, since)
+    with suppress(OSError):  # the lock holds on a full disk, too
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, msgspec.json.encode(holder), 0)
+
+
+def _read_holder(descriptor: int) -> Holder | str:
+    try:
+        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Holder)
+    except (OSError, msgspec.MsgspecError):
+        return "another process"
+
+
+def _release(folder: Path, descriptor: int) -> None:
+    with suppress(OSError):  # the folder may have been removed meanwhile
+        (folder / LOCK_NAME).unlink()
+    os.close(descriptor)
