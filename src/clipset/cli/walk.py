@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from clipset.cli.app import COMMON, Changes, Common, app, print_line, show_result
 from clipset.cli.tables import print_summary
@@ -15,6 +18,7 @@ def run(
     out: Path,
     recipe: Path | None = None,
     set: Changes = (),
+    allow_leaks: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
     """The main job: from videos to a report. Run again, it goes on where it stopped.
@@ -31,11 +35,16 @@ def run(
         A TOML file with the settings of all steps; the defaults otherwise.
     set
         One setting, such as `--set pretrain.epochs=100`; may be repeated.
+    allow_leaks
+        Go on where splits share a file or a group; what they share is said.
     """
     from clipset.recipe import read_recipe
     from clipset.walk import walk
 
-    summary = walk(videos, out, read_recipe(recipe, set), seed=common.seed, device=common.device)
+    summary = walk(
+        videos, out, read_recipe(recipe, set), seed=common.seed, device=common.device,
+        allow_leaks=allow_leaks,
+    )  # fmt: skip
     show_result(summary, common, lambda: print_summary(summary))
 
 

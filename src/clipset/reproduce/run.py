@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from clipset.reproduce.table import Cell, TableFile, claim, write_table
 from clipset.runs import environment
 from clipset.text import name_text
 from clipset.training.pretrain import pretrain
+from clipset.videos.leaks import check_leaks
 from clipset.videos.protocols import Part, join_parts, read_parts
 from clipset.walk import protocol_facts
 
@@ -52,6 +53,7 @@ class Order:
     changes: tuple[str, ...] = ()
     seed: int = 0
     device: str = "auto"
+    allow_leaks: bool = False
 
     def __post_init__(self) -> None:
         if (self.data is None) == (self.store is None):
@@ -140,12 +142,14 @@ def _open(plan: Plan, folder: Path, recipe: Recipe, order: Order, backbone: str)
     if order.store is not None:
         source: Any = open_store(order.store).catalog
         parts = read_parts(source, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed)
+        _check_leaks(parts, recipe, order)
         where = order.store
     else:
         assert order.data is not None
         parts = read_parts(
             order.data, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed
         )
+        _check_leaks(parts, recipe, order)
         where = folder / "store"
         folder.mkdir(exist_ok=True)
         extract(join_parts(parts), where, recipe.extract, seed=order.seed, device=order.device)
@@ -164,6 +168,11 @@ def _open(plan: Plan, folder: Path, recipe: Recipe, order: Order, backbone: str)
         )
         for part in parts
     ]
+
+
+def _check_leaks(parts: Sequence[Part], recipe: Recipe, order: Order) -> None:
+    allow_leaks = order.allow_leaks or recipe.data.official
+    check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)
 
 
 def _dataset(recipe: Recipe, order: Order) -> str:

@@ -66,6 +66,11 @@ class DataConfig:
                 )
 
     @property
+    def official(self) -> bool:
+        """Whether splits are those that a dataset's authors published."""
+        return self.format in get_args(Dataset)
+
+    @property
     def averaged(self) -> bool:
         """Whether several parts are repetitions of one problem, of which the mean is taken."""
         return self.format != "lvu" and not self.tasks
@@ -86,7 +91,7 @@ def read_parts(
     if isinstance(source, Catalog):
         _refuse_columns(config, f"the catalog {source.name!r}")
         parts = [Part(catalog=clean_catalog(source))]
-    elif config.format in get_args(Dataset):
+    elif config.official:
         parts = _read_official(source, config)
     else:
         parts = _read_plain(source, config)
