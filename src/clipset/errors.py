@@ -68,5 +68,5 @@ class ReportError(ClipsetError):
     """A report that cannot be written."""
 
 
-class OutputError(ClipsetError):
+class StreamError(ClipsetError):
     """A result that standard output does not take; empty if its reader has gone."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from clipset.errors import OutputError
+from clipset.errors import StreamError
 from clipset.text import ERRORS
 
 
@@ -33,7 +33,7 @@ def open_closed_streams() -> None:
 def guarded_streams() -> Iterator[None]:
     """Within: characters that a stream lacks get stand-ins; a stream that fails is given up.
 
-    Of standard output that is an OutputError, of standard error nothing is said: nobody hears it.
+    Of standard output that is an StreamError, of standard error nothing is said: nobody hears it.
     """
     before = sys.stdout, sys.stderr
     with _encoding_anything(before[0]), _encoding_anything(before[1]):
@@ -80,9 +80,9 @@ class _Output(_Guarded):
     def _fail(self, error: OSError) -> None:
         super()._fail(error)
         if error.errno == errno.EPIPE:
-            raise OutputError("") from None
+            raise StreamError("") from None
         reason = (error.strerror or str(error)).lower()
-        raise OutputError(
+        raise StreamError(
             f"cannot write to standard output: {reason}; the result is not shown, "
             f"but all files were written"
         ) from None

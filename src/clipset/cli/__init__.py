@@ -15,7 +15,7 @@ from cyclopts import CycloptsError
 
 from clipset.cli import backbones, features, learning, reproduce, use, videos, walk
 from clipset.cli.app import app
-from clipset.errors import ClipsetError, OtherRankError, OutputError
+from clipset.errors import ClipsetError, OtherRankError, StreamError
 from clipset.interrupts import noted_interrupts, was_interrupted
 from clipset.streams import guarded_streams, open_closed_streams
 from clipset.text import visible
@@ -38,13 +38,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _complain("standard output is closed, but --json prints there; open it or leave it out")
         if any("\0" in word for word in words):
             _complain("an argument holds a NUL character, which no file and no setting can")
+        code = _exit_code(words)
+        if code:
+            raise SystemExit(code)
+
+
+def _exit_code(words: list[str]) -> int | str | None:
+    """Run a verb; what it raised is gone afterwards, and with it all that its frames held open."""
+    try:
         _run(words)
+    except SystemExit as stop:
+        return stop.code
+    return None
 
 
 def _run(words: list[str]) -> None:
     try:
         _call(words)
-    except OutputError as error:
+    except StreamError as error:
         if not str(error):  # the reader has what it needs, as `head` has
             raise SystemExit(1) from None
         _complain(str(error), code=1)
@@ -97,6 +108,6 @@ def _complete(words: list[str]) -> list[str]:
 def _complain(message: str, code: int = 2) -> NoReturn:
     line = visible(" ".join(message.split()))
     sys.stderr.write(f"clipset: {line}\n")
-    with suppress(OutputError):
+    with suppress(StreamError):
         sys.stdout.flush()
     raise SystemExit(code)
