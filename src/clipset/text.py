@@ -7,11 +7,14 @@ escaped; where it is opened it keeps its bytes.
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import os
 import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 STANDINS = {  # for encodings that lack our own characters
     "→": "->", "←": "<-", "×": "x", "–": "-", "—": "-", "−": "-", "…": "...", "·": "-",
@@ -100,6 +103,18 @@ def neutralise(cell: str) -> str:
 def deneutralise(cell: str) -> str:
     """The cell that `neutralise` was given."""
     return cell[1:] if _NEUTRALISED.match(cell) else cell
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as a csv file that spreadsheets read as data and `csv.reader` reads back."""
+    text = io.StringIO(newline="")
+    plain = csv.writer(text, lineterminator="\n")
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in rows:
+        cells = [neutralise(cell) if isinstance(cell, str) else cell for cell in row]
+        has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+        (quoted if has_return else plain).writerow(cells)  # csv does not quote a lone return
+    return text.getvalue()
 
 
 def replace_unencodable(error: UnicodeError) -> tuple[str, int]:

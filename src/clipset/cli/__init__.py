@@ -38,9 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _complain("standard output is closed, but --json prints there; open it or leave it out")
         if any("\0" in word for word in words):
             _complain("an argument holds a NUL character, which no file and no setting can")
-        code = _exit_code(words)
-        if code:
-            raise SystemExit(code)
+        raise SystemExit(_exit_code(words))
 
 
 def _exit_code(words: list[str]) -> int | str | None:
@@ -49,7 +47,7 @@ def _exit_code(words: list[str]) -> int | str | None:
         _run(words)
     except SystemExit as stop:
         return stop.code
-    return None
+    return 0
 
 
 def _run(words: list[str]) -> None:

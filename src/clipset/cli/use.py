@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from clipset.cli.app import COMMON, Common, app, print_line, print_table, show_result
 from clipset.probes.config import RowName
-from clipset.text import neutralise, visible
+from clipset.text import csv_text, visible
 
 
 @app.command
@@ -163,23 +163,16 @@ def write_rows(path: Path, found: Iterable[Any]) -> None:
 
     A name or label that a spreadsheet would take for a formula has an apostrophe before it.
     """
-    import csv
-    import io
-
     from clipset.config import write_atomic
 
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["video", "start", "end", "label", "probability"])
+    rows: list[tuple[str, ...]] = [("video", "start", "end", "label", "probability")]
     for each in found:
-        video = neutralise(each.video)
         for guess in each.guesses:
-            writer.writerow([video, "", "", neutralise(guess.label), f"{guess.probability:.6f}"])
+            rows.append((each.video, "", "", guess.label, f"{guess.probability:.6f}"))
         for moment in each.timeline:
-            times = [f"{moment.start:.3f}", f"{moment.end:.3f}"]
-            label = neutralise(moment.label)
-            writer.writerow([video, *times, label, f"{moment.probability:.6f}"])
-    write_atomic(path, text.getvalue().encode())
+            times = f"{moment.start:.3f}", f"{moment.end:.3f}"
+            rows.append((each.video, *times, moment.label, f"{moment.probability:.6f}"))
+    write_atomic(path, csv_text(rows).encode())
 
 
 def _finish(failed: dict[str, str], total: int, common: Common) -> None:

@@ -69,7 +69,7 @@ def import_features(
 
 def catalog_of(source: Path) -> Catalog:
     """A catalog of the files themselves: sub-folders are labels (or splits, and then labels)."""
-    files = list_files(source)
+    files = list_files(source, quiet=True)  # `import_features` lists them again
     title = name_text(source.absolute().name) or "features"
     rows = clean_rows(read_names([path.relative_to(source) for path in files.values()]), title)
     videos = (
@@ -79,15 +79,17 @@ def catalog_of(source: Path) -> Catalog:
     return Catalog(name=title, videos=tuple(videos))
 
 
-def list_files(source: Path) -> dict[str, Path]:
+def list_files(source: Path, *, quiet: bool = False) -> dict[str, Path]:
     """The files of features under a folder, by their name in it without the ending.
 
-    A sub-folder that cannot be read is passed over, and said.
+    A sub-folder that cannot be read is passed over, and said unless `quiet`.
     """
     if not source.is_dir():
         raise StoreError(f"there is no folder {source}; features are read from a folder of files")
     found: dict[str, Path] = {}
-    for path in sorted(_walk(source), key=lambda path: natural_key(path_text(path.as_posix()))):
+    for path in sorted(
+        _walk(source, quiet), key=lambda path: natural_key(path_text(path.as_posix()))
+    ):
         if path.suffix.lower() in READERS and path.is_file() and not _is_sidecar(path):
             name = path_text(path.relative_to(source).with_suffix("").as_posix())
             if name in found:
@@ -101,11 +103,13 @@ def list_files(source: Path) -> dict[str, Path]:
     return files
 
 
-def _walk(source: Path) -> Iterator[Path]:
+def _walk(source: Path, quiet: bool) -> Iterator[Path]:
     """Every file under a folder."""
 
     def skip(error: OSError) -> None:
-        say(f"skipped: cannot read the folder {error.filename}: {(error.strerror or '').lower()}")
+        reason = (error.strerror or str(error)).lower()
+        if not quiet:
+            say(f"skipped: cannot read the folder {error.filename}: {reason}")
 
     for folder, _, names in os.walk(source, onerror=skip):
         yield from (Path(folder) / name for name in names)

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save
 from clipset.config import write_atomic
 from clipset.errors import StoreError
 from clipset.sets.clips import mean_over_clips
-from clipset.text import deneutralise, neutralise
+from clipset.text import csv_text, deneutralise
 
 Part = Literal["clip", "token", "set"]
 ALL_PARTS: tuple[Part, ...] = ("clip", "token", "set")
@@ -63,12 +63,8 @@ def write_representations(table: Representations, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     columns = _columns(table)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow(_cell(value) for value in row)
-    write_atomic(folder / "videos.csv", text.getvalue().encode())
+    text = csv_text([tuple(columns), *zip(*columns.values(), strict=True)])
+    write_atomic(folder / "videos.csv", text.encode())
     _write_parquet(folder / "videos.parquet", columns, table.pooled)
     arrays = {"vectors": table.vectors, "pooled": table.pooled}
     if table.present is not None:
@@ -76,12 +72,6 @@ def write_representations(table: Representations, folder: Path) -> None:
     header = {"parts": ",".join(table.parts)}
     whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}  # no views
     write_atomic(folder / "vectors.safetensors", save(whole, metadata=header))
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, str):
-        return neutralise(value)
-    return "" if value is None else value
 
 
 def _columns(table: Representations) -> dict[str, tuple[Any, ...]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 from collections import Counter
@@ -14,11 +12,11 @@ from pathlib import Path
 from clipset.config import fingerprint, write_atomic
 from clipset.errors import CatalogError
 from clipset.text import (
+    csv_text,
     decode_western,
     deneutralise,
     escape_undecodable,
     name_text,
-    neutralise,
     path_text,
     text_path,
     unique_ids,
@@ -129,21 +127,15 @@ def write_catalog(catalog: Catalog, path: Path) -> None:
 
     A word that a spreadsheet would take for a formula gets an apostrophe, which reading removes.
     """
-    text = io.StringIO(newline="")
-    plain = csv.writer(text, lineterminator="\n")
-    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    plain.writerow(COLUMNS)
-    for video in catalog:
-        words = (video.label, video.split, video.group)
-        row = [
-            neutralise(video.id),
-            path_text(video.path.absolute()),
-            *("" if word is None else neutralise(word) for word in words),
-            *("" if number is None else str(number) for number in (video.target, video.end)),
-        ]
-        writer = quoted if any("\r" in field for field in row) else plain
-        writer.writerow(row)
-    write_atomic(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
+    rows = (
+        (
+            video.id, path_text(video.path.absolute()), video.label, video.split, video.group,
+            video.target, video.end,
+        )
+        for video in catalog
+    )  # fmt: skip
+    text = csv_text([COLUMNS, *rows])
+    write_atomic(path, text.encode("utf-8", errors="surrogateescape"))
 
 
 def read_catalog(
