@@ -58,6 +58,11 @@ def exclusive(folder: Path) -> Iterator[None]:
             _release(folder, descriptor)
 
 
+def is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing but perhaps a lock."""
+    return all(path.name == LOCK_NAME for path in folder.iterdir())
+
+
 def _acquire(folder: Path) -> int:
     path = folder / LOCK_NAME
     while True:

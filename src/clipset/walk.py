@@ -267,10 +267,11 @@ def report_parts(
 def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> WalkSummary:
     """Render the demo's videos into `out/videos` and walk over them into `out/run`."""
     began = time.perf_counter()
-    with bar("rendering videos", videos, "videos") as advance:
-        catalog = render_demo(out / "videos", seed=seed, videos=videos, on_video=advance)
-    rendering = time.perf_counter() - began
-    summary = walk(catalog, out / "run", DEMO, seed=seed, device=device)
+    with exclusive(out):
+        with bar("rendering videos", videos, "videos") as advance:
+            catalog = render_demo(out / "videos", seed=seed, videos=videos, on_video=advance)
+        rendering = time.perf_counter() - began
+        summary = walk(catalog, out / "run", DEMO, seed=seed, device=device)
     return replace(summary, seconds={"render": rendering} | summary.seconds)
 
 

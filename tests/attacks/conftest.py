@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -103,6 +104,12 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in done.stderr.splitlines() if line.startswith("clipset: ")]
     assert len(lines) == 1, done.stderr
     return lines[0]
+
+
+def scores(run: Path) -> dict[str, float]:
+    """The value of each row of a run's table."""
+    records = json.loads((run / "results.json").read_text())
+    return {f"{record['features']} {record['probe']}": record["value"] for record in records}
 
 
 def tree_digest(folder: Path) -> dict[str, bytes]:

@@ -83,6 +83,8 @@ def stop(child: int, number: int, expected: int, seen: Path, chance: random.Rand
     """Wait for a random moment, make sure that the extraction still runs, and stop it."""
     clips, pause = chance.choice(MOMENTS), chance.uniform(0.0, 0.05)
     waiting, last = seen.with_name("waiting"), time.monotonic() + 60.0
+    while os.getpgid(child) != child:  # until it has its own session
+        time.sleep(0.001)
     while seen.stat().st_size < clips and not waiting.exists() and time.monotonic() < last:
         time.sleep(0.001)
     time.sleep(pause)

@@ -18,8 +18,9 @@ from clipset.config import read_json, write_json
 from clipset.errors import ConfigError, StoreError
 from clipset.features.estimate import estimate
 from clipset.features.extract import extract
-from clipset.features.store import FeatureStore, open_store, store_digest, verify_store
+from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.upkeep import merge_stores, repair_store
+from clipset.features.verify import verify_store
 from clipset.predict.clips import ClipReader, Window
 from clipset.videos.catalog import Catalog
 from clipset.videos.datasets import read_videos

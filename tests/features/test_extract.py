@@ -19,7 +19,8 @@ from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
 from clipset.errors import StoreError
 from clipset.features.extract import extract
-from clipset.features.store import FeatureStore, open_store, store_digest, verify_store
+from clipset.features.store import FeatureStore, open_store, store_digest
+from clipset.features.verify import verify_store
 from clipset.videos.catalog import Catalog
 from clipset.videos.datasets import read_videos
 from clipset.videos.decode import open_video

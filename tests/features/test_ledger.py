@@ -13,7 +13,8 @@ from tests.conftest import SMALL
 from clipset.errors import StoreError
 from clipset.features.extract import extract
 from clipset.features.ledger import Ledger
-from clipset.features.store import FeatureStore, verify_store
+from clipset.features.store import FeatureStore
+from clipset.features.verify import verify_store
 
 
 @pytest.fixture

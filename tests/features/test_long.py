@@ -20,7 +20,8 @@ from clipset.features.cutting import cut_video
 from clipset.features.extract import cut_request, extract, plan
 from clipset.features.looking import Seen
 from clipset.features.pool import cut_here
-from clipset.features.store import FeatureStore, store_digest, verify_store
+from clipset.features.store import FeatureStore, store_digest
+from clipset.features.verify import verify_store
 from clipset.videos.catalog import Video
 from clipset.videos.datasets import read_videos
 from clipset.videos.decode import VideoReader

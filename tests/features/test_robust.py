@@ -26,7 +26,8 @@ from clipset.features.child import Outcome
 from clipset.features.cutting import cut_video
 from clipset.features.extract import cut_request, extract
 from clipset.features.looking import look
-from clipset.features.store import FeatureStore, open_store, store_digest, verify_store
+from clipset.features.store import FeatureStore, open_store, store_digest
+from clipset.features.verify import verify_store
 from clipset.videos.catalog import Catalog
 
 ROOT = Path(__file__).parents[2]

@@ -25,8 +25,9 @@ from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutVideo, cut_video, from_buffer, to_buffers
 from clipset.features.estimate import estimate
 from clipset.features.extract import cut_request, extract, plan
-from clipset.features.store import FeatureStore, open_store, store_digest, verify_store
+from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.upkeep import merge_stores, repair_store
+from clipset.features.verify import verify_store
 from clipset.model.config import ModelConfig
 from clipset.sets.reading import form_for, parse_features, read_clips, reader_for
 from clipset.videos.catalog import Catalog

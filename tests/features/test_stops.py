@@ -17,7 +17,8 @@ from tests.conftest import SMALL, write_video
 from tests.features import stopper, tiny_backbone
 
 from clipset.features.extract import extract
-from clipset.features.store import FeatureStore, store_digest, verify_store
+from clipset.features.store import FeatureStore, store_digest
+from clipset.features.verify import verify_store
 from clipset.videos.catalog import Catalog, write_catalog
 from clipset.videos.datasets import read_videos
 

@@ -29,7 +29,8 @@ from tests.videos.makers import (
 
 from clipset.features import child
 from clipset.features.extract import extract
-from clipset.features.store import FeatureStore, verify_store
+from clipset.features.store import FeatureStore
+from clipset.features.verify import verify_store
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.datasets import read_videos
 

@@ -12,8 +12,9 @@ from tests.conftest import SMALL, write_video
 from clipset.cli import main
 from clipset.errors import StoreError
 from clipset.features.extract import extract
-from clipset.features.store import FeatureStore, open_store, store_digest, verify_store
+from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.upkeep import merge_stores, repair_store
+from clipset.features.verify import verify_store
 from clipset.videos.catalog import Catalog
 from clipset.videos.datasets import read_videos
 

@@ -137,8 +137,15 @@ def import_features(
 
 
 @app.command
-def verify(store: Path, *, common: Common = COMMON) -> None:
+def verify(
+    store: Path,
+    *,
+    videos: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = COMMON,
+) -> None:
     """Check every stored row against its checksum. Exits with 1 if something is wrong.
+
+    Catalog, ledger, manifest and files are also compared with each other.
 
     Example: clipset verify store
 
@@ -146,10 +153,13 @@ def verify(store: Path, *, common: Common = COMMON) -> None:
     ----------
     store
         The store's folder.
+    videos
+        Also compare the videos' files with those that were read.
     """
-    from clipset.features.store import FeatureStore, store_digest, verify_store
+    from clipset.features.store import FeatureStore, store_digest
+    from clipset.features.verify import verify_store
 
-    problems = verify_store(store)
+    problems = verify_store(store, videos=videos)
     found = FeatureStore(store)
     result = {
         "store": store,

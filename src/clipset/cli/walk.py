@@ -17,6 +17,7 @@ def run(
     *,
     out: Path,
     recipe: Path | None = None,
+    retry_failed: Annotated[bool, Parameter(negative="")] = False,
     set: Changes = (),
     allow_leaks: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
@@ -33,6 +34,8 @@ def run(
         Where everything goes: store, model, results.json, report.html.
     recipe
         A TOML file with the settings of all steps; the defaults otherwise.
+    retry_failed
+        Try every failed video again, not only those whose cause may be gone.
     set
         One setting, such as `--set pretrain.epochs=100`; may be repeated.
     allow_leaks
@@ -41,8 +44,9 @@ def run(
     from clipset.recipe import read_recipe
     from clipset.walk import walk
 
+    changes = (*set, *(["extract.retry_failed=true"] if retry_failed else []))
     summary = walk(
-        videos, out, read_recipe(recipe, set), seed=common.seed, device=common.device,
+        videos, out, read_recipe(recipe, changes), seed=common.seed, device=common.device,
         allow_leaks=allow_leaks,
     )  # fmt: skip
     show_result(summary, common, lambda: print_summary(summary))

@@ -56,16 +56,17 @@ def compare_files(entries: Sequence[Entry], sources: Iterable[Video]) -> FileCha
 
 def find_changed_files(entries: Sequence[Entry], sources: Iterable[Video]) -> list[tuple[str, str]]:
     """The ids of stored videos whose files are not as they were read, and what is wrong."""
-    done = [entry for entry in entries if entry.status == "done"]
-    sources = list(sources)
-    changes = compare_files(done, sources)
-    problems = {entry.id: "its file has changed since it was read" for entry in changes.pending}
-    problems |= {
-        video.id: "its file cannot be read"
-        for video in sources
-        if try_read_state(video.path) is None
-    }
-    return [(entry.id, problems[entry.id]) for entry in done if entry.id in problems]
+    paths = {video.id: video.path for video in sources}
+    problems = []
+    with bar("comparing files", len(entries), "files") as advance:
+        for entry in entries:
+            now = try_read_state(paths[entry.id]) if entry.id in paths else None
+            if now is None:
+                problems.append((entry.id, "its file cannot be read"))
+            elif entry.file is not None and not now.has_content_of(entry.file):
+                problems.append((entry.id, "its file has changed since it was read"))
+            advance()
+    return problems
 
 
 def _compare(entry: Entry, video: Video, changes: FileChanges) -> None:

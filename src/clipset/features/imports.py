@@ -28,7 +28,7 @@ from clipset.errors import StoreError
 from clipset.features.cutting import CutFacts
 from clipset.features.import_config import ImportConfig
 from clipset.features.looking import ClipRows, Seen
-from clipset.features.store import FeatureStore, Manifest
+from clipset.features.store import IMPORTED, FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
 from clipset.progress import bar, say
 from clipset.text import escape_undecodable, name_text, path_text, unique_ids
@@ -232,7 +232,7 @@ def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tu
 
 def _spec(source: Path, dim: int, config: ImportConfig) -> BackboneSpec:
     return BackboneSpec(
-        name="imported",
+        name=IMPORTED,
         dim=dim,
         frames=1,
         stride=max(1, round(30 * config.clip_seconds)),

@@ -73,15 +73,16 @@ CREATE TABLE IF NOT EXISTS videos (
     checksum TEXT, seconds REAL,
     transient INTEGER NOT NULL, file TEXT, video_end REAL
 )"""
-_COUNTERS = """
-CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)"""
+_FACTS = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)"""
 
 
 class Ledger:
     """Reads and writes entries; every `write` is one transaction.
 
-    A counter says how many videos there should be, so that a row that somebody deleted is noticed,
-    and another which ordinal is next, so that none is given twice.
+    A second table has facts about the whole: how many videos there should be, so that a row that
+    somebody deleted is noticed; which ordinal is next, so that none is given twice; and the
+    fingerprint of the manifest.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
@@ -94,7 +95,7 @@ class Ledger:
             with self._reading():
                 if create:
                     self._connection.execute(_SCHEMA)
-                    self._connection.execute(_COUNTERS)
+                    self._connection.execute(_FACTS)
                 self._check_columns()
         except BaseException:
             self._connection.close()
@@ -106,14 +107,14 @@ class Ledger:
         known = {entry.id for entry in entries}
         new = [id for id in ids if id not in known]
         after_last = entries[-1].ordinal + 1 if entries else 0
-        first = max(self._counter("next_ordinal"), after_last)
+        first = max(self._count("next_ordinal"), after_last)
         with self._connection:
             self._connection.executemany(
                 f"INSERT INTO videos ({', '.join(_COLUMNS)}) VALUES ({_MARKS})",
                 [_row(Entry(ordinal=first + i, id=id)) for i, id in enumerate(new)],
             )
-            self._set_counter("next_ordinal", first + len(new))
-            self._set_counter("videos", len(entries) + len(new))
+            self._set_fact("next_ordinal", first + len(new))
+            self._set_fact("videos", len(entries) + len(new))
 
     def write(self, entries: Iterable[Entry]) -> None:
         """Replace entries by what is now known of the same videos, all or none."""
@@ -134,7 +135,7 @@ class Ledger:
         """How many videos are no longer there although nothing here deletes any."""
         with self._reading():
             [[count]] = self._connection.execute("SELECT COUNT(*) FROM videos").fetchall()
-        return max(self._counter("videos") - int(count), 0)
+        return max(self._count("videos") - int(count), 0)
 
     def entries(self, *statuses: Status) -> Sequence[Entry]:
         """All entries, or those of some statuses, in the order of the catalog."""
@@ -145,14 +146,30 @@ class Ledger:
         entries = [_entry(row) for row in rows]
         return [entry for entry in entries if not statuses or entry.status in statuses]
 
-    def _counter(self, name: str) -> int:
-        with self._reading():
-            rows = self._connection.execute("SELECT value FROM counters WHERE name = ?", [name])
-            row = rows.fetchone()
-        return int(row[0]) if row else 0
+    @property
+    def manifest(self) -> str:
+        """The fingerprint of the manifest that the rows are made by."""
+        return self._fact("manifest") or ""
 
-    def _set_counter(self, name: str, value: int) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", [name, value])
+    @manifest.setter
+    def manifest(self, fingerprint: str) -> None:
+        with self._connection:
+            self._set_fact("manifest", fingerprint)
+
+    def _fact(self, name: str) -> str | None:
+        with self._reading():
+            rows = self._connection.execute("SELECT value FROM facts WHERE name = ?", [name])
+            row = rows.fetchone()
+        return str(row[0]) if row else None
+
+    def _count(self, name: str) -> int:
+        value = self._fact(name) or "0"
+        if not value.isdecimal():
+            raise StoreError(f"the ledger {self.path} is damaged: its {name} is {value!r}")
+        return int(value)
+
+    def _set_fact(self, name: str, value: str | int) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [name, str(value)])
 
     def _check_columns(self) -> None:
         """Refuse the ledger of another version, or of another program."""

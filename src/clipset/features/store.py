@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -30,14 +31,15 @@ from numpy.typing import NDArray
 from clipset.backbones.registry import BackboneSpec
 from clipset.clips.box import ROW
 from clipset.clips.config import Sampling
-from clipset.config import ADDED, build, read_json
+from clipset.config import ADDED, build, fingerprint, read_json
 from clipset.errors import StoreError
-from clipset.features.arrays import has_header, open_found_rows, open_rows
+from clipset.features.arrays import open_rows
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
 from clipset.videos.catalog import Catalog, read_catalog
 from clipset.videos.torchcodec import DecoderName
 
 FORMAT = 1
+IMPORTED = "imported"  # what a store of imported features calls its backbone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,11 @@ class Manifest:
             if name in names[:place]:
                 clash = self.backbones[place].name
                 raise StoreError(f"a store holds a backbone once; {clash} is there twice")
+
+    @property
+    def fingerprint(self) -> str:
+        """A short name for what the rows are, whoever made them."""
+        return fingerprint(replace(self, made_by={}))
 
     @property
     def backbones(self) -> tuple[BackboneSpec, ...]:
@@ -162,9 +169,9 @@ class FeatureStore:
         self.manifest = read_manifest(folder)
         if catalog is not None:  # other labels and splits than those that it was made with
             self.catalog = catalog
-        ledger = Ledger(folder / "ledger.sqlite")
-        everything = ledger.entries()
-        ledger.close()
+        with closing(Ledger(folder / "ledger.sqlite")) as ledger:
+            everything, self.lost = ledger.entries(), ledger.lost
+            self.manifest_fingerprint = ledger.manifest
         wanted = {video.id for video in self.catalog}
         asked = [entry for entry in everything if entry.id in wanted]
         self.everything: Sequence[Entry] = everything
@@ -235,6 +242,11 @@ def read_manifest(folder: Path) -> Manifest:
 def open_store(folder: Path, catalog: Catalog | None = None) -> FeatureStore:
     """A finished store with at least one video; `catalog` may say other labels and splits."""
     store = FeatureStore(folder, catalog)
+    if store.lost:
+        raise StoreError(
+            f"{store.lost} videos were deleted from the ledger of {folder}; "
+            f"run `clipset extract` again, it makes what is missing"
+        )
     if store.pending:
         known = len(store) + len(store.failed) + len(store.pending)
         raise StoreError(
@@ -253,42 +265,6 @@ def checksum_of(rows: Sequence[NDArray[np.generic]]) -> str:
     for array in rows:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def verify_store(folder: Path) -> list[tuple[str, str]]:
-    """What is not as it was written: the id of a video or the name of a file, and what is wrong.
-
-    Files are judged by their headers, and only once no video is pending.
-    """
-    store = FeatureStore(folder)
-    columns = store.manifest.columns()
-    arrays = {
-        (kind, name): open_found_rows(folder / kind / f"{name}.npy", *columns[name])
-        for kind in KINDS
-        for name in columns
-    }
-    done = [entry for entry in store.everything if entry.status == "done"]
-    problems = [(entry.id, problem) for entry in done if (problem := _damage(entry, arrays))]
-    if any(entry.status == "pending" for entry in store.everything):
-        return problems
-    for kind, name in arrays:
-        path, rows = folder / kind / f"{name}.npy", count_rows(done, kind)
-        if not has_header(path, rows, *columns[name]):
-            problems.append((f"{kind}/{name}.npy", f"does not say that it has {rows} rows"))
-    return problems
-
-
-def _damage(entry: Entry, arrays: Mapping[tuple[Kind, str], NDArray[np.generic]]) -> str | None:
-    parts = []
-    for kind, first, count in entry.rows():
-        for name in (name for each, name in arrays if each == kind):
-            part = arrays[kind, name][first : first + count]
-            if len(part) < count:
-                return f"{count - len(part)} of its {count} rows in {kind}/{name}.npy are missing"
-            parts.append(part)
-    if checksum_of(parts) != entry.checksum:
-        return "its rows are not the ones that were written"
-    return None
 
 
 def count_rows(entries: Iterable[Entry], kind: Kind) -> int:

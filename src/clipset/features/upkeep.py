@@ -22,7 +22,8 @@ from clipset.features.extract import (
 from clipset.features.ledger import KINDS, Entry
 from clipset.features.looking import ClipRows, OtherRows, Seen, look
 from clipset.features.pool import cut_videos
-from clipset.features.store import FeatureStore, Manifest, checksum_of, verify_store
+from clipset.features.store import FeatureStore, Manifest, checksum_of
+from clipset.features.verify import find_damage, find_overlaps
 from clipset.features.writer import StoreWriter, difference
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
@@ -46,8 +47,13 @@ def repair_store(
 ) -> Repair:
     """Make the rows of just those videos again that `verify_store` finds wrong, in their place."""
     store = FeatureStore(folder)
-    problems = dict(verify_store(folder))
-    wrong = [e for e in store.everything if e.status == "done" and e.id in problems]
+    done = [entry for entry in store.everything if entry.status == "done"]
+    for id, problem in find_overlaps(done):
+        raise StoreError(
+            f"{folder} cannot be repaired ({id}: {problem}); extract into a new folder"
+        )
+    damaged = dict(find_damage(store, done))
+    wrong = [entry for entry in done if entry.id in damaged]
     paths = {video.id: video for video in store.catalog}
     known = [entry for entry in wrong if entry.id in paths]
     repair = Repair()

@@ -23,7 +23,7 @@ from clipset.features.file_changes import compare_files
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
 from clipset.features.looking import ClipRows, Seen
 from clipset.features.store import Manifest, checksum_of, count_rows, read_manifest
-from clipset.locks import LOCK_NAME, exclusive
+from clipset.locks import exclusive, is_empty
 from clipset.progress import say
 from clipset.videos.catalog import Catalog, Video, write_catalog
 from clipset.videos.fingerprint import try_read_state
@@ -74,6 +74,7 @@ class StoreWriter:
         self.manifest = join(self.folder, manifest)
         self.ledger = Ledger(self.folder / "ledger.sqlite", create=True)
         self._open.callback(self.ledger.close)
+        self._check_manifest(is_new)
         changes = compare_files(self.ledger.entries(), sources or ())
         changes.refuse_unverifiable(self.folder)
         write_catalog(_absolute(catalog), self.folder / "catalog.csv")
@@ -83,6 +84,16 @@ class StoreWriter:
         self.ledger.append(video.id for video in catalog)
         if changes.pending:
             say(f"{len(changes.pending)} videos have changed since: they are extracted again")
+
+    def _check_manifest(self, is_new: bool) -> None:
+        """The ledger knows the manifest that it was begun with."""
+        if is_new or not self.ledger.manifest:
+            self.ledger.manifest = self.manifest.fingerprint
+        elif self.ledger.manifest != self.manifest.fingerprint:
+            raise StoreError(
+                f"{self.folder}/manifest.json was changed: it is not the one that the rows were "
+                f"made with; restore it, or use another folder"
+            )
 
     def _list_pending(self, catalog: Catalog, retry_failed: bool) -> Sequence[Entry]:
         """The videos that have no rows and may get some."""
@@ -232,7 +243,7 @@ def agree(folder: Path, manifest: Manifest) -> Manifest:
 
 def _new_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Begin a store in an empty folder."""
-    if any(path.name != LOCK_NAME for path in folder.iterdir()):
+    if not is_empty(folder):
         raise StoreError(f"{folder} holds something that is no feature store; use another folder")
     write_json(folder / "manifest.json", settled(manifest))
     return manifest

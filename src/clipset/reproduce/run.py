@@ -15,6 +15,7 @@ from clipset.config import fingerprint, to_mapping
 from clipset.errors import ClipsetError, ConfigError
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
+from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
 from clipset.probes.problem import Problem, pose_problem
 from clipset.probes.suite import run_probes
@@ -67,13 +68,14 @@ def reproduce(name: str, out: Path, order: Order) -> TableFile:
     plan = find_plan(name)
     base = read_base(plan, order.recipe, order.changes)
     wanted = _backbones(plan, order)
-    table = claim(out, empty_table(plan))
-    table.data = name_text((order.data or order.store or out).resolve().name)
-    table.missing = {title: where for title, where in wanted.items() if where}
-    write_table(table, out)
-    for backbone in (backbone for backbone, where in wanted.items() if not where):
-        _run_backbone(plan, table, out, base, order, backbone)
-    write_renderings(table, out)
+    with exclusive(out):
+        table = claim(out, empty_table(plan))
+        table.data = name_text((order.data or order.store or out).resolve().name)
+        table.missing = {title: where for title, where in wanted.items() if where}
+        write_table(table, out)
+        for backbone in (backbone for backbone, where in wanted.items() if not where):
+            _run_backbone(plan, table, out, base, order, backbone)
+        write_renderings(table, out)
     return table
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from clipset.config import build, read_json, to_mapping, write_json
 from clipset.errors import RunError
+from clipset.locks import is_empty
 
 FORMAT = 1
 FILE = "table.json"
@@ -112,7 +113,7 @@ def claim(folder: Path, new: TableFile) -> TableFile:
         return found
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if not is_empty(folder):
             raise RunError(f"{folder} holds something that is no table; use another folder")
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}") from None

@@ -1,0 +1,73 @@
+"""A refused or mistyped command leaves a finished run as it is, to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.attacks.conftest import TINY, tree_digest
+from tests.miniatures import run
+
+REFUSED = {
+    "another seed": ("--seed=5",),
+    "other clips": ("--set=extract.sampling.clips=5",),
+    "another size": ("--set=extract.size=48",),
+    "an unknown backbone": ("--set=extract.backbone=efficientnet_lite9",),
+    "an unknown setting": ("--set=pretrain.epoch=3",),
+    "sets larger than a video has clips": ("--set=pretrain.clips_per_set=4",),
+    "batches of groups without groups": ("--set=pretrain.batch_from=group",),
+    "a bad fraction": ("--set=test_fraction=7",),
+    "an unknown split to judge on": ("--set=data.judge=val",),
+    "an unknown device": ("--device=tpu",),
+    "a missing recipe": ("--recipe=nothing.toml",),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.values(), ids=list(REFUSED))
+def test_a_refused_command_leaves_a_finished_run_untouched(
+    words: tuple[str, ...],
+    finished_run: Path,
+    videos: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = tree_digest(finished_run)
+    assert run("run", videos, "--out", finished_run, *TINY, *words) == 2
+    errors = capfd.readouterr().err
+    assert errors.startswith("clipset: ")
+    assert errors.count("\n") == 1
+    assert tree_digest(finished_run) == before
+
+
+def test_a_mistyped_folder_of_videos_leaves_a_finished_run_untouched(
+    finished_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = tree_digest(finished_run)
+    (tmp_path / "empty").mkdir()
+    for videos in (tmp_path / "video", tmp_path / "empty", finished_run / "run.json"):
+        assert run("run", videos, "--out", finished_run, *TINY) == 2
+    assert capfd.readouterr().err.count("clipset: ") == 3
+    assert tree_digest(finished_run) == before
+
+
+def test_a_stopped_training_of_other_settings_is_left_alone(
+    finished_run: Path, videos: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What a killed training left cannot be continued with other settings: nothing is touched."""
+    import msgspec
+    from safetensors.torch import save_file
+    from torch import zeros
+
+    from clipset.config import to_mapping
+    from clipset.training.resume import RunState
+
+    state = RunState(fingerprint="other", epoch=7, settings={}, dim=1280, seed=0)
+    (finished_run / "model" / "checkpoints").mkdir()
+    save_file(
+        {"model.x": zeros(1)},
+        finished_run / "model" / "checkpoints" / "epoch-000007.safetensors",
+        metadata={"state": msgspec.json.encode(to_mapping(state)).decode()},
+    )
+    before = tree_digest(finished_run)
+    assert run("run", videos, "--out", finished_run, *TINY, "--set=pretrain.epochs=9") == 2
+    assert "another run that was stopped at epoch 7" in capfd.readouterr().err
+    assert tree_digest(finished_run) == before
