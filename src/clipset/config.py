@@ -6,16 +6,18 @@ import dataclasses
 import difflib
 import hashlib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
 from clipset.errors import ConfigError
 
 T = TypeVar("T")
+_ODD = re.compile("[\0\ud800-\udfff]")
 ADDED = {"added": True}
 """Metadata of a field that a type got later: left out of `settled` where it has its default."""
 
@@ -33,6 +35,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
     """A `cls` from a mapping; unknown keys and wrong types are errors that name the place."""
     _refuse_unknown_keys(cls, mapping, where)
+    _refuse_odd_text(mapping, where)
     try:
         return msgspec.convert(mapping, type=cls, strict=True)
     except msgspec.ValidationError as error:
@@ -67,7 +70,7 @@ def settled(value: Any) -> Any:
 
 def fingerprint(*values: Any) -> str:
     """A short name for the content of `values`: equal content, equal name, on any machine."""
-    canonical = msgspec.json.encode([settled(value) for value in values], order="sorted")
+    canonical = _encode([settled(value) for value in values])
     return hashlib.sha256(canonical).hexdigest()[:16]
 
 
@@ -83,14 +86,14 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` so that a reader sees the whole old file or the whole new one."""
-    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    encoded = msgspec.json.format(_encode(value, order=None), indent=2)
     write_atomic(path, encoded + b"\n")
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write under a temporary name, flush to disk, then rename; folders are made as needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name[:50]}.{os.getpid()}.part")  # names end at 255 bytes
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -108,6 +111,28 @@ def near_names(name: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"known: {', '.join(known)}"
+
+
+def _encode(value: Any, order: Literal["sorted"] | None = "sorted") -> bytes:
+    try:
+        return msgspec.json.encode(value, order=order)
+    except UnicodeEncodeError as error:
+        text = ascii(error.object)
+        raise ConfigError(f"{text} has bytes that are not UTF-8; use another name") from None
+
+
+def _refuse_odd_text(value: Any, where: str) -> None:
+    """Refuse what no file name and no JSON can hold, wherever it is in the settings."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _refuse_odd_text(key, where)
+            _refuse_odd_text(inner, f"{where}: {key}")
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _refuse_odd_text(inner, where)
+    elif isinstance(value, str) and _ODD.search(value):
+        what = "a NUL character" if "\0" in value else "bytes that are not UTF-8"
+        raise ConfigError(f"{where} holds {what}, got {value!a}")
 
 
 def _refuse_unknown_keys(cls: type, mapping: Mapping[str, Any], where: str) -> None:

@@ -66,3 +66,7 @@ class ProbeError(ClipsetError):
 
 class ReportError(ClipsetError):
     """A report that cannot be written."""
+
+
+class StreamError(ClipsetError):
+    """A result that standard output does not take; empty if its reader has gone."""

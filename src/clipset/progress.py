@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from clipset.interrupts import raise_if_interrupted
+from clipset.text import visible
 
 LINE_SECONDS = 10.0  # without a terminal, at most one line in so many seconds
 
@@ -35,8 +36,10 @@ def set_quiet(quiet: bool) -> None:
 
 def say(message: str) -> None:
     """One line for the person who waits."""
-    if not _quiet:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+    if not _quiet and sys.stderr is not None:
+        with suppress(OSError, ValueError):  # nobody listens; the work goes on
+            sys.stderr.write(f"{visible(message)}\n")
+            sys.stderr.flush()
 
 
 Advance = Callable[..., None]
@@ -48,7 +51,7 @@ def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Advance
 
     `advance` raises KeyboardInterrupt if Ctrl-C was pressed and the exception got lost.
     """
-    with _shown(title, total, unit, done) as show:
+    with _shown(visible(title), total, unit, done) as show:
 
         def advance(count: int = 1, note: str = "") -> None:
             show(count, note)
@@ -61,7 +64,7 @@ def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Advance
 def _shown(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
     if _quiet or total <= done:
         yield _say_nothing
-    elif sys.stderr.isatty():
+    elif sys.stderr is not None and sys.stderr.isatty():
         with _rich_bar(title, total, unit, done) as advance:
             yield advance
     else:
@@ -71,14 +74,14 @@ def _shown(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
 @contextmanager
 def _rich_bar(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         _Rate(unit),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as progress:
         task = progress.add_task(title, total=total, completed=done, note="")

@@ -12,6 +12,7 @@ from clipset.config import build, read_toml, to_mapping
 from clipset.errors import ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.probes.config import ProbeConfig
+from clipset.text import path_text
 from clipset.training.config import PretrainConfig
 from clipset.videos.protocols import DataConfig
 
@@ -70,7 +71,7 @@ def change_recipe(recipe: Recipe, changes: Sequence[str]) -> Recipe:
 
 
 def _apply(tables: dict[str, Any], change: str) -> None:
-    name, equals, value = change.partition("=")
+    name, equals, value = path_text(change).partition("=")  # a word of the command line
     if not equals or not name.strip():
         raise ConfigError(f"a change looks like pretrain.epochs=100, got {change!r}")
     try:

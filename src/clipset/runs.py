@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -45,6 +45,7 @@ class Run:
         seed: int,
         device: str,
         source: str = "",
+        leaks: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         before = _claim(folder)
@@ -58,6 +59,8 @@ class Run:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "environment": environment(),
         }
+        if leaks:
+            self.content["allowed_leaks"] = list(leaks)
         self.steps = {step["name"]: StepRecord(**step) for step in before.get("steps", [])}
         self._write()
 

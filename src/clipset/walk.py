@@ -40,10 +40,12 @@ from clipset.report.table import write_table_page
 from clipset.report.trust import read_list
 from clipset.representation import read_representations, represent, write_representations
 from clipset.runs import Run, check_run_folder, read_run
+from clipset.text import name_text
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import check_pretraining, is_trained, pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, describe, write_catalog
+from clipset.videos.leaks import check_leaks
 from clipset.videos.protocols import Part, join_parts, read_parts
 
 # The demo is about what happens when: clips of half a second fall inside one event, and none of
@@ -76,16 +78,20 @@ def walk(
     *,
     seed: int = 0,
     device: str = "auto",
+    allow_leaks: bool = False,
 ) -> WalkSummary:
     """Catalog, extract, pre-train, represent, probe, report; nothing is done twice.
 
     Where the data has several parts (official splits, tasks), features are extracted once for all
-    of them, and what follows is done for each in a folder of its own.
+    of them, and what follows is done for each in a folder of its own. Splits that share files or
+    groups are refused unless they are a dataset's own, or `allow_leaks` says so.
     """
     recipe, began = recipe or Recipe(), time.perf_counter()
     named, source = _names(videos, recipe)
     parts = read_parts(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
     catalog = join_parts(parts)
+    allow_leaks = allow_leaks or recipe.data.official
+    leaks = check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)
     planned = plan(recipe.extract, seed)
     chosen = str(find_device(device))
     with ExitStack() as locks:
@@ -94,7 +100,9 @@ def walk(
                 locks.enter_context(exclusive(folder))
         settled = _check(out, catalog, parts, recipe, planned[0], seed=seed, device=device)
         told = to_mapping(recipe)
-        run = Run(out, name=named, recipe=told, seed=seed, device=chosen, source=source)
+        run = Run(
+            out, name=named, recipe=told, seed=seed, device=chosen, source=source, leaks=leaks
+        )
         with run.step("catalog", began=began):
             write_catalog(catalog, out / "catalog.csv")
             say(describe(catalog))
@@ -196,6 +204,7 @@ def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -
                 seed=content["seed"],
                 device=content["device"],
                 source=content["source"],
+                leaks=content.get("allowed_leaks", ()),
             )
             write_catalog(part.catalog, within.folder / "catalog.csv")
             store = open_store(run.folder / "store", part.catalog)
@@ -272,7 +281,7 @@ def _names(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
         return recipe.data.name or videos.name, videos.name
     where = videos.resolve()
     given = where.name if where.is_dir() else f"{where.parent.name}/{where.name}"
-    return recipe.data.name or where.stem, given
+    return recipe.data.name or name_text(where.stem), name_text(given)
 
 
 def _is_whole(folder: Path) -> bool:

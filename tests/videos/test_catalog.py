@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.errors import CatalogError
+from clipset.text import normal_form
 from clipset.videos.catalog import Catalog, Video, read_catalog, write_catalog
 from clipset.videos.datasets import read_videos
+from clipset.videos.labels import MISSING, split_name
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 AWKWARD = st.sampled_from(
@@ -29,15 +31,16 @@ AWKWARD = st.sampled_from(
         "\ufeff",
     ]
 )
-WORDS = TEXT | AWKWARD
-NAMES = WORDS.map(lambda text: text.replace("/", "_")).filter(lambda text: text not in (".", ".."))
+IDS = TEXT | AWKWARD | st.sampled_from(["=1+1", "'=1+1", "-2.5", "'-2.5", "@x", "+a", "\t", "''@"])
+WORDS = IDS.map(normal_form).filter(lambda word: word not in MISSING)
+NAMES = IDS.map(lambda text: text.replace("/", "_")).filter(lambda text: text not in (".", ".."))
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 VIDEOS = st.builds(
     Video,
-    id=WORDS,
+    id=IDS,
     path=NAMES.map(lambda name: Path("/videos") / name),
     label=st.none() | WORDS,
-    split=st.none() | WORDS,
+    split=st.none() | WORDS.map(split_name),
     group=st.none() | WORDS,
     target=st.none() | NUMBERS,
     end=st.none() | NUMBERS.filter(lambda number: number > 0),
@@ -57,7 +60,7 @@ def test_a_catalog_is_read_back_as_it_was_written(
 
 
 def test_a_file_name_that_is_no_utf8_is_read_back(tmp_path: Path) -> None:
-    video = Video(id="caf\udce9.mp4", path=Path("/videos/caf\udce9.mp4"))
+    video = Video(id="caf\\xe9.mp4", path=Path("/videos/caf\udce9.mp4"))
     write_catalog(Catalog(name="c", videos=(video,)), tmp_path / "c.csv")
     assert read_catalog(tmp_path / "c.csv").videos == (video,)
 
@@ -149,7 +152,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
         ("c.csv", 'path\n"a.mp4\n', "is not a valid table"),
         ("c.csv", "path,end\na.mp4,soon\n", "the end of 'a.mp4' must be a number, got 'soon'"),
         ("c.csv", "path,end\na.mp4,-1\n", "the end of 'a.mp4' must be after 0 s, got -1.0"),
-        ("c.csv", "path,target\na.mp4,nan\n", "the target of 'a.mp4' must be a number, got nan"),
+        ("c.csv", "path,target\na.mp4,inf\n", "the target of 'a.mp4' must be a number, got inf"),
         ("c.jsonl", '{"path": "a"}\n{"path"', "line 2 of .* is not valid JSON"),
         ("c.jsonl", "[1]", "line 1 of .* is not a JSON object"),
         ("c.jsonl", "", "needs a column 'path'; it has the columns: none"),

@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from cyclopts import CycloptsError
 
 from clipset.cli import backbones, features, learning, reproduce, use, videos, walk
 from clipset.cli.app import app
-from clipset.errors import ClipsetError, OtherRankError
+from clipset.errors import ClipsetError, OtherRankError, StreamError
 from clipset.interrupts import noted_interrupts, was_interrupted
+from clipset.streams import guarded_streams, open_closed_streams
+from clipset.text import visible
 
 __all__ = ["app", "backbones", "features", "learning", "main", "reproduce", "use", "videos", "walk"]
 
@@ -28,13 +31,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from clipset.progress import set_quiet
 
     set_quiet("--quiet" in words)
-    with noted_interrupts():
+    silent = sys.stdout is None
+    open_closed_streams()
+    with noted_interrupts(), guarded_streams():
+        if silent and "--json" in words:
+            _complain("standard output is closed, but --json prints there; open it or leave it out")
+        if any("\0" in word for word in words):
+            _complain("an argument holds a NUL character, which no file and no setting can")
+        raise SystemExit(_exit_code(words))
+
+
+def _exit_code(words: list[str]) -> int | str | None:
+    """Run a verb; what it raised is gone afterwards, and with it all that its frames held open."""
+    try:
         _run(words)
+    except SystemExit as stop:
+        return stop.code
+    return 0
 
 
 def _run(words: list[str]) -> None:
     try:
-        app(words, exit_on_error=False, print_error=False)
+        _call(words)
+    except StreamError as error:
+        if not str(error):  # the reader has what it needs, as `head` has
+            raise SystemExit(1) from None
+        _complain(str(error), code=1)
     except OtherRankError as error:
         if os.environ.get("RANK", "0") != "0":  # the first rank says it
             raise SystemExit(2) from None
@@ -47,12 +69,26 @@ def _run(words: list[str]) -> None:
         _complain(str(error))
     except KeyboardInterrupt:
         _stop()
-    except BrokenPipeError:
-        raise SystemExit(1) from None
+    except OSError as error:
+        if was_interrupted():
+            _stop()
+        if error.filename is None or "--debug" in words:
+            raise
+        _complain(f"{error.filename}: {(error.strerror or str(error)).lower()}")
     except Exception:
         if was_interrupted():  # what an interrupt in the middle of an import or a call became
             _stop()
         raise
+
+
+def _call(words: list[str]) -> None:
+    """Call the verb; it is not done before its result is out."""
+    try:
+        app(words, exit_on_error=False, print_error=False)
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
 
 
 def _stop() -> NoReturn:
@@ -68,6 +104,8 @@ def _complete(words: list[str]) -> list[str]:
 
 
 def _complain(message: str, code: int = 2) -> NoReturn:
-    line = " ".join(message.split())
+    line = visible(" ".join(message.split()))
     sys.stderr.write(f"clipset: {line}\n")
+    with suppress(StreamError):
+        sys.stdout.flush()
     raise SystemExit(code)

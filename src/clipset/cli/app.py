@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
+
+from clipset.text import ERRORS, name_text, visible
+
+if TYPE_CHECKING:
+    from rich.table import Column
 
 app = App(
     name="clipset",
@@ -54,11 +62,27 @@ def show_result(result: Any, common: Common, show: Callable[[], None]) -> None:
     import msgspec
 
     def plain(value: object) -> object:
-        return str(value)
+        return name_text(value) if isinstance(value, Path) else str(value)
 
-    sys.stdout.write(msgspec.json.encode(result, enc_hook=plain).decode() + "\n")
+    text = msgspec.json.encode(result, enc_hook=plain).decode()
+    if not (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf8"):
+        text = re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match[0])[1:-1], text)
+    sys.stdout.write(f"{text}\n")
 
 
 def print_line(line: object) -> None:
-    """One line of the result."""
-    sys.stdout.write(f"{line}\n")
+    """One line of the result; names in it cannot move the cursor or begin another line."""
+    sys.stdout.write(f"{visible(str(line))}\n")
+
+
+def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> None:
+    """A table of the result; what its cells hold is text, never markup."""
+    from rich.console import Console
+    from rich.table import Table
+
+    encoding = sys.stdout.encoding or "utf-8"
+    table = Table(*columns)
+    for row in rows:
+        cells = (visible(cell).encode(encoding, ERRORS).decode(encoding) for cell in row)
+        table.add_row(*cells)
+    Console(markup=False, emoji=False, highlight=False).print(table)

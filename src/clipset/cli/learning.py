@@ -23,6 +23,7 @@ def pretrain(
     config: Annotated[PretrainConfig, Flat] = PRETRAIN,
     recipe: Path | None = None,
     set: Changes = (),
+    allow_leaks: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
     """Train the set transformer on a store (masked clips, set contrast). Goes on where it stopped.
@@ -42,17 +43,23 @@ def pretrain(
         A TOML file whose table `pretrain` has the settings; options unlike the defaults win.
     set
         One setting of the recipe, such as `--set pretrain.epochs=100`; may be repeated.
+    allow_leaks
+        Go on where splits share a file or a group; what they share is said.
     """
     from clipset.features.store import open_store
     from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import read_card
     from clipset.training.distributed import join_ranks
     from clipset.training.pretrain import pretrain
+    from clipset.videos.leaks import check_leaks
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).pretrain, config, PRETRAIN)
     with join_ranks(common.device) as ranks:
         opened = ranks.agree(lambda: open_store(store))
+        if config.ssl_split == "train":
+            first = [opened.catalog] if ranks.first else []
+            ranks.agree(lambda: check_leaks(first, allow_leaks=allow_leaks))
         pretrain(opened, out, config, seed=common.seed, device=common.device)
         if not ranks.first:
             return
@@ -131,6 +138,7 @@ def probe(
     config: Annotated[ProbeConfig, Flat] = PROBE,
     recipe: Path | None = None,
     set: Changes = (),
+    allow_leaks: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
     """Judge features by the labels: k-NN, linear, MLP, transformer, fine-tune. Needs labels.
@@ -158,6 +166,9 @@ def probe(
         A TOML file whose table `probe` has the settings; options unlike the defaults win.
     set
         One setting of the recipe, such as `--set probe.seeds=3`; may be repeated.
+    allow_leaks
+        Go on where splits share a file or a group, or --catalog has ids that the store does not
+        know; what it is is said.
     """
     from clipset.config import to_mapping
     from clipset.features.store import open_store
@@ -167,19 +178,21 @@ def probe(
     from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import find_model, load_model, read_training
     from clipset.videos.datasets import read_videos
+    from clipset.videos.leaks import check_leaks
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).probe, config, PROBE)
     where = find_model(model) if model else None
     trained, training = (load_model(where)[0], read_training(where)) if where else (None, None)
-    labels = read_videos(catalog) if catalog else None
+    labels, opened = read_videos(catalog) if catalog else None, open_store(store)
+    known = {entry.id for entry in opened.everything}
+    unknown = [video.id for video in labels or () if video.id not in known]
+    check_leaks([labels or opened.catalog], allow_leaks=allow_leaks, unknown=unknown)
     if low_shot_curve:
-        curves = run_low_shot(
-            open_store(store), labels, trained, config, seed=common.seed, training=training
-        )
+        curves = run_low_shot(opened, labels, trained, config, seed=common.seed, training=training)
         _show_curves(to_mapping(curves), out, common)
         return
-    problem = pose_problem(open_store(store), labels, training=training)
+    problem = pose_problem(opened, labels, training=training)
     suite = run_suite(problem, trained, config, seed=common.seed)
     if out:
         suite.write(out)

@@ -23,6 +23,7 @@ def reproduce(
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
     list: Annotated[bool, Parameter(name="--list", negative="")] = False,
     render: Annotated[bool, Parameter(negative="")] = False,
+    allow_leaks: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
     """Run a table of the paper and print ours next to the paper's. Run again, it goes on.
@@ -58,6 +59,8 @@ def reproduce(
         Say which tables there are.
     render
         Only write the table again from what was run before.
+    allow_leaks
+        Go on where splits share a file or a group; what they share is said.
     """
     from clipset.errors import ConfigError
 
@@ -79,12 +82,13 @@ def reproduce(
         changes = (*set, *([f"probe.seeds={seeds}"] if seeds is not None else []))
         order = Order(
             data=data, store=store, backbones=backbone, recipe=recipe, changes=changes,
-            seed=common.seed, device=common.device,
+            seed=common.seed, device=common.device, allow_leaks=allow_leaks,
         )  # fmt: skip
         found = reproduce(table, out, order)
 
     def show() -> None:
-        print_line(render_text(found))
+        for line in render_text(found).split("\n"):
+            print_line(line)
         print_line(f"page: {out / 'table.html'}")
 
     show_result(found, common, show)

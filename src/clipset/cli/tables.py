@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clipset.cli.app import print_line
+from clipset.cli.app import print_line, print_table
 
 
 def print_summary(summary: Any) -> None:
@@ -25,51 +25,48 @@ def print_summary(summary: Any) -> None:
 
 
 def print_records(records: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from clipset.report.wording import row_name
 
     share = records[0]["metric"] != "mse"
-    table = Table(
+    columns = (
         "probe", "top-1" if share else "squared error", "95 % interval", "videos", "seeds",
         "grid", "chosen on",
     )  # fmt: skip
-    for record in records:
-        low, high = record["interval"]
-        table.add_row(
+    rows = [
+        (
             row_name(record["features"], record["probe"]),
             _figure(record["value"], share),
-            f"{_figure(low, share)} – {_figure(high, share)}",
+            f"{_figure(record['interval'][0], share)} – {_figure(record['interval'][1], share)}",
             str(record["n"]),
             str(len(record["seeds"])),
             str(record.get("tried", "–")),
             record["selected_on"],
         )
-    Console().print(table)
+        for record in records
+    ]
+    print_table(columns, rows)
 
 
 def print_comparisons(comparisons: Sequence[dict[str, Any]]) -> None:
     """Whether rows really differ, by a paired bootstrap over the same test videos."""
-    from rich.console import Console
-    from rich.table import Table
-
     from clipset.report.wording import row_name
 
     if not comparisons:
         return
     share = comparisons[0]["metric"] != "mse"
-    table = Table("row", "against", "difference", "95 % interval", "p")
+    rows = []
     for each in comparisons:
         low, high = each["interval"]
-        table.add_row(
-            row_name(each["features"], each["probe"]),
-            row_name(each["against_features"], each["against_probe"]),
-            _figure(each["difference"], share, sign=True),
-            f"{_figure(low, share, sign=True)} – {_figure(high, share, sign=True)}",
-            "< 0.001" if each["p"] < 0.001 else f"{each['p']:.3f}",
+        rows.append(
+            (
+                row_name(each["features"], each["probe"]),
+                row_name(each["against_features"], each["against_probe"]),
+                _figure(each["difference"], share, sign=True),
+                f"{_figure(low, share, sign=True)} – {_figure(high, share, sign=True)}",
+                "< 0.001" if each["p"] < 0.001 else f"{each['p']:.3f}",
+            )
         )
-    Console().print(table)
+    print_table(("row", "against", "difference", "95 % interval", "p"), rows)
 
 
 def _figure(value: float, share: bool, *, sign: bool = False) -> str:
@@ -78,32 +75,28 @@ def _figure(value: float, share: bool, *, sign: bool = False) -> str:
 
 
 def print_curves(curves: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from clipset.report.wording import row_name
 
     points = curves[0]["points"] if curves else []
-    table = Table("labels", *(f"{point['fraction']:.0%}" for point in points))
-    table.add_row("videos", *(str(point["videos"]) for point in points))
+    rows = [["videos", *(str(point["videos"]) for point in points)]]
     for curve in curves:
         scores = (f"{point['value']:.1%}" for point in curve["points"])
-        table.add_row(row_name(curve["features"], curve["probe"]), *scores)
-    Console().print(table)
+        rows.append([row_name(curve["features"], curve["probe"]), *scores])
+    print_table(("labels", *(f"{point['fraction']:.0%}" for point in points)), rows)
 
 
 def print_backbones(rows: Sequence[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
+    from rich.table import Column
 
     from clipset.backbones.registry import weights_folder
 
     names = ("dim", "frames", "stride", "size", "licence")
-    table = Table(Column("name", no_wrap=True), *names, Column("weights", no_wrap=True))
+    columns = (Column("name", no_wrap=True), *names, Column("weights", no_wrap=True))
+    cells = []
     for row in rows:
         facts = ("–" if getattr(row, name) is None else str(getattr(row, name)) for name in names)
-        table.add_row(row.name, *facts, "here" if row.here else "not here")
-    Console().print(table)
+        cells.append((row.name, *facts, "here" if row.here else "not here"))
+    print_table(columns, cells)
     for row in rows:
         print_line(f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}")
     print_line(

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.cli.app import COMMON, Common, app, print_line, print_table, show_result
 from clipset.probes.config import RowName
+from clipset.text import csv_text, visible
 
 
 @app.command
@@ -138,19 +139,16 @@ def embed(
 
 def show_predictions(found: Iterable[Any], card: Any) -> None:
     """One row for each label, then the timelines."""
-    from rich.console import Console
-    from rich.table import Table
-
     from clipset.report.wording import row_name
 
-    table = Table("video", "label", "probability")
     good = [each for each in found if each.reason is None]
-    for each in good:
-        for place, guess in enumerate(each.guesses):
-            name = each.video if place == 0 else ""
-            table.add_row(name, guess.label, f"{guess.probability:.1%}", end_section=False)
+    rows = [
+        (each.video if place == 0 else "", guess.label, f"{guess.probability:.1%}")
+        for each in good
+        for place, guess in enumerate(each.guesses)
+    ]
     if good:
-        Console().print(table)
+        print_table(("video", "label", "probability"), rows)
     for each in good:
         if each.timeline:
             print_line(f"{each.video}, from window to window:")
@@ -161,28 +159,26 @@ def show_predictions(found: Iterable[Any], card: Any) -> None:
 
 
 def write_rows(path: Path, found: Iterable[Any]) -> None:
-    """The guesses of each video, and its timeline, as a table; whole videos have no start."""
-    import csv
-    import io
+    """The guesses of each video, and its timeline, as a table; whole videos have no start.
 
+    A name or label that a spreadsheet would take for a formula has an apostrophe before it.
+    """
     from clipset.config import write_atomic
 
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["video", "start", "end", "label", "probability"])
+    rows: list[tuple[str, ...]] = [("video", "start", "end", "label", "probability")]
     for each in found:
         for guess in each.guesses:
-            writer.writerow([each.video, "", "", guess.label, f"{guess.probability:.6f}"])
+            rows.append((each.video, "", "", guess.label, f"{guess.probability:.6f}"))
         for moment in each.timeline:
-            times = [f"{moment.start:.3f}", f"{moment.end:.3f}"]
-            writer.writerow([each.video, *times, moment.label, f"{moment.probability:.6f}"])
-    write_atomic(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
+            times = f"{moment.start:.3f}", f"{moment.end:.3f}"
+            rows.append((each.video, *times, moment.label, f"{moment.probability:.6f}"))
+    write_atomic(path, csv_text(rows).encode())
 
 
 def _finish(failed: dict[str, str], total: int, common: Common) -> None:
     """Say which files could not be read; it is an error only if none could."""
     if not common.json:
         for video, reason in failed.items():
-            sys.stderr.write(f"clipset: {video}: {' '.join(reason.split())}\n")
+            sys.stderr.write(visible(f"clipset: {video}: {' '.join(reason.split())}") + "\n")
     if len(failed) == total:
         raise SystemExit(1)

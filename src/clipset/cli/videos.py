@@ -53,6 +53,7 @@ def catalog(
     """
     from clipset.videos.catalog import describe, write_catalog
     from clipset.videos.datasets import read_dataset, read_videos
+    from clipset.videos.leaks import describe_leaks
     from clipset.videos.splits import assign_splits, keep_fraction
 
     if dataset:
@@ -61,19 +62,29 @@ def catalog(
         found = assign_splits(read_videos(videos), test_fraction=test_fraction, seed=common.seed)
     if keep is not None:
         found = keep_fraction(found, keep)
+    leaks = describe_leaks([found])
     write_catalog(found, out)
     result = {
         "catalog": out,
         "videos": len(found),
         "classes": found.classes,
         "splits": {name: len(found.split(name)) for name in found.splits},
+        "leaks": leaks,
     }
-    show_result(result, common, lambda: print_line(f"{describe(found)} → {out}"))
+
+    def show() -> None:
+        for leak in leaks:
+            print_line(f"leak: {leak}")
+        print_line(f"{describe(found)} → {out}")
+
+    show_result(result, common, show)
 
 
 @catalog_app.command
 def check(videos: Path, *, common: Common = COMMON) -> None:
     """Read every file's packets and say what is wrong, before hours are spent. Exits with 1 if so.
+
+    Splits that share a file or a group are wrong, too.
 
     Example: clipset catalog check catalog.csv
 
@@ -85,20 +96,29 @@ def check(videos: Path, *, common: Common = COMMON) -> None:
     from clipset.progress import bar
     from clipset.videos.check import check_catalog, find_coverage
     from clipset.videos.datasets import read_videos
+    from clipset.videos.leaks import describe_leaks
 
     found = read_videos(videos)
+    leaks = describe_leaks([found])
     with bar("checking", len(found), "videos") as advance:
         problems = check_catalog(found, lambda _: advance())
     coverage = find_coverage(found)
-    result = {"videos": len(found), "problems": dict(problems), "missing": coverage.missing}
+    result = {
+        "videos": len(found),
+        "problems": dict(problems),
+        "missing": coverage.missing,
+        "leaks": leaks,
+    }
 
     def show() -> None:
         for video, problem in problems:
             print_line(f"{video}: {problem}")
         for line in coverage.lines:
             print_line(line)
+        for leak in leaks:
+            print_line(f"leak: {leak}")
         print_line(f"{len(found)} videos, {len(problems)} with problems")
 
     show_result(result, common, show)
-    if problems:
+    if problems or leaks:
         raise SystemExit(1)

@@ -19,6 +19,7 @@ def run(
     recipe: Path | None = None,
     retry_failed: Annotated[bool, Parameter(negative="")] = False,
     set: Changes = (),
+    allow_leaks: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
     """The main job: from videos to a report. Run again, it goes on where it stopped.
@@ -37,14 +38,17 @@ def run(
         Try every failed video again, not only those whose cause may be gone.
     set
         One setting, such as `--set pretrain.epochs=100`; may be repeated.
+    allow_leaks
+        Go on where splits share a file or a group; what they share is said.
     """
     from clipset.recipe import read_recipe
     from clipset.walk import walk
 
     changes = (*set, *(["extract.retry_failed=true"] if retry_failed else []))
     summary = walk(
-        videos, out, read_recipe(recipe, changes), seed=common.seed, device=common.device
-    )
+        videos, out, read_recipe(recipe, changes), seed=common.seed, device=common.device,
+        allow_leaks=allow_leaks,
+    )  # fmt: skip
     show_result(summary, common, lambda: print_summary(summary))
 
 

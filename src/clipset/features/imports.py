@@ -7,9 +7,11 @@ the frame, or (V, 7), whole rows of a store. Random and regular clips are the sa
 
 from __future__ import annotations
 
+import os
 import pickle
+import posixpath
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -28,10 +30,12 @@ from clipset.features.import_config import ImportConfig
 from clipset.features.looking import ClipRows, Seen
 from clipset.features.store import IMPORTED, FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
-from clipset.progress import bar
+from clipset.progress import bar, say
+from clipset.text import escape_undecodable, name_text, path_text, unique_ids
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.fingerprint import try_read_state
-from clipset.videos.folders import SPLIT_NAMES, natural_key
+from clipset.videos.folders import natural_key, read_names
+from clipset.videos.labels import clean_rows
 
 Arrays = Mapping[str, NDArray[Any]]
 SIDECARS = ("times", "boxes")  # a.times.npy and a.boxes.npy belong to a.npy
@@ -65,46 +69,62 @@ def import_features(
 
 def catalog_of(source: Path) -> Catalog:
     """A catalog of the files themselves: sub-folders are labels (or splits, and then labels)."""
-    files = list_files(source)
-    names = [Path(name) for name in files]
-    tops = {name.parts[0].lower() for name in names if len(name.parts) > 1}
-    has_splits = bool(tops) and tops <= set(SPLIT_NAMES)
-    videos = []
-    for name, path in zip(names, files.values(), strict=True):
-        above = list(name.parts[:-1])
-        split = SPLIT_NAMES[above.pop(0).lower()] if has_splits and above else None
-        label = above[0] if above else None
-        videos.append(Video(id=name.as_posix(), path=path, label=label, split=split))
-    return Catalog(name=source.absolute().name or "features", videos=tuple(videos))
+    files = list_files(source, quiet=True)  # `import_features` lists them again
+    title = name_text(source.absolute().name) or "features"
+    rows = clean_rows(read_names([path.relative_to(source) for path in files.values()]), title)
+    videos = (
+        Video(id=name, path=path, label=row.get("label"), split=row.get("split"))
+        for (name, path), row in zip(files.items(), rows, strict=True)
+    )
+    return Catalog(name=title, videos=tuple(videos))
 
 
-def list_files(source: Path) -> dict[str, Path]:
-    """The files of features under a folder, by their name in it without the ending."""
+def list_files(source: Path, *, quiet: bool = False) -> dict[str, Path]:
+    """The files of features under a folder, by their name in it without the ending.
+
+    A sub-folder that cannot be read is passed over, and said unless `quiet`.
+    """
     if not source.is_dir():
         raise StoreError(f"there is no folder {source}; features are read from a folder of files")
-    paths = sorted(source.rglob("*"), key=lambda path: natural_key(path.as_posix()))
-    files: dict[str, Path] = {}
-    for path in paths:
+    found: dict[str, Path] = {}
+    for path in sorted(
+        _walk(source, quiet), key=lambda path: natural_key(path_text(path.as_posix()))
+    ):
         if path.suffix.lower() in READERS and path.is_file() and not _is_sidecar(path):
-            name = path.relative_to(source).with_suffix("").as_posix()
-            if name in files:
-                raise StoreError(f"{path} and {files[name]} are both of one video; keep one")
-            files[name] = path
+            name = path_text(path.relative_to(source).with_suffix("").as_posix())
+            if name in found:
+                raise StoreError(f"{path} and {found[name]} are both of one video; keep one")
+            found[name] = path
+    ids = unique_ids(found)
+    files = {ids[name]: path for name, path in found.items()}
     if not files:
         known = ", ".join(READERS)
         raise StoreError(f"{source} holds no features; looked for files ending in {known}")
     return files
 
 
+def _walk(source: Path, quiet: bool) -> Iterator[Path]:
+    """Every file under a folder."""
+
+    def skip(error: OSError) -> None:
+        reason = (error.strerror or str(error)).lower()
+        if not quiet:
+            say(f"skipped: cannot read the folder {error.filename}: {reason}")
+
+    for folder, _, names in os.walk(source, onerror=skip):
+        yield from (Path(folder) / name for name in names)
+
+
 def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
     """Each video's file: its own path, or the one with its id or the name of its file."""
     by_last: dict[str, list[Path]] = {}
     for name, path in files.items():
-        by_last.setdefault(Path(name).name, []).append(path)
+        by_last.setdefault(posixpath.basename(name), []).append(path)
     own = {path.absolute(): path for path in files.values()}
     found: dict[str, Path] = {}
     for video in catalog:
-        alike = [by_last.get(last, []) for last in (video.path.stem, video.path.name)]
+        last_names = (name_text(video.path.stem), name_text(video.path.name))
+        alike = [by_last.get(last, []) for last in last_names]
         candidates = (
             own.get(video.path.absolute()),
             files.get(video.id),
@@ -173,7 +193,7 @@ def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportCon
         if rows.features.shape[1] != dim:
             raise StoreError(f"its features have {rows.features.shape[1]} numbers, others {dim}")
     except StoreError as error:
-        return Seen(place, reason=f"{path.name}: {error}")
+        return Seen(place, reason=escape_undecodable(f"{path_text(path.name)}: {error}"))
     chosen = np.linspace(0, len(rows.features) - 1, clips).round().astype(np.int64)
     both = np.concatenate([chosen, chosen])  # random clips, regular clips
     facts = CutFacts(
@@ -220,7 +240,9 @@ def _spec(source: Path, dim: int, config: ImportConfig) -> BackboneSpec:
         mean=(0.0, 0.0, 0.0),
         std=(1.0, 1.0, 1.0),
         pooling="not known",
-        weights=Weights(file=source.name, licence="not known", source="imported features"),
+        weights=Weights(
+            file=name_text(source.name), licence="not known", source="imported features"
+        ),
         paper="not known",
     )
 

@@ -17,6 +17,7 @@ import msgspec
 
 from clipset.errors import ClipsetError, VideoError
 from clipset.features.cutting import CutFacts, CutRequest, CutVideo, cut_video, to_buffers
+from clipset.text import escape_undecodable
 
 
 class Job(msgspec.Struct):
@@ -61,7 +62,7 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
             cut = next(pieces)
         except ClipsetError as error:
             transient = isinstance(error, VideoError) and error.transient
-            _send(answers, Answer(reason=str(error), transient=transient))
+            _send(answers, Answer(reason=escape_undecodable(str(error)), transient=transient))
         except Exception as error:
             _send(answers, Answer(reason=_reason(error)))
         else:
@@ -81,7 +82,7 @@ def _send(answers: BinaryIO, answer: Answer, buffers: list[memoryview] | None = 
 def _reason(error: Exception) -> str:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "needs more memory than one video may have"
-    return f"{type(error).__name__}: {error}"
+    return escape_undecodable(f"{type(error).__name__}: {error}")
 
 
 def _limit_time(seconds: float) -> None:

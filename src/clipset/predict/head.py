@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from clipset.config import build, read_json, to_mapping, write_atomic, write_json
@@ -28,6 +28,7 @@ from clipset.probes.suite import ROW_OF
 from clipset.progress import bar
 from clipset.sets.clips import VideoClips
 from clipset.training.rehearsal import Pretraining
+from clipset.training.weights import load_file
 
 FORMAT = 2
 PREFERRED: tuple[Row, ...] = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from clipset.errors import CatalogError
+from clipset.text import name_text, path_text, unique_ids
 from clipset.videos.catalog import Catalog, Video, read_catalog
 from clipset.videos.folders import read_folder
 from clipset.videos.tables import SUFFIXES
@@ -33,15 +35,16 @@ def list_new_videos(sources: Sources) -> Catalog:
                 f"{before.path} and {video.path} are both called {video.id!r}; "
                 f"give one of them another id"
             )
-    return Catalog(name=paths[0].name or "videos", videos=tuple(found.values()))
+    return Catalog(name=name_text(paths[0].name) or "videos", videos=tuple(found.values()))
 
 
-def _videos(paths: Iterable[Path]) -> Iterable[Video]:
+def _videos(paths: Sequence[Path]) -> Iterable[Video]:
+    ids = unique_ids(path_text(path) for path in paths)
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 (never raises)
             for video in read_folder(path):
-                yield replace(video, id=str(path / video.id))
+                yield replace(video, id=str(Path(ids[path_text(path)]) / video.id))
         elif path.suffix.lower() in SUFFIXES:
             yield from read_catalog(path)
         else:
-            yield Video(id=str(path), path=path)
+            yield Video(id=ids[path_text(path)], path=path)

@@ -86,7 +86,9 @@ def _open_store_of(folder: Path) -> FeatureStore:
 def _subtitle(run: dict[str, Any], store: FeatureStore) -> str:
     spec = store.manifest.backbone
     day = str(run.get("started", ""))[:10]
-    return f"{spec.name}, {spec.frames} frames × {spec.size} px, seed {run.get('seed')}, {day}"
+    leaks = ", splits share videos or groups" if run.get("allowed_leaks") else ""
+    shape = f"{spec.frames} frames × {spec.size} px"
+    return f"{spec.name}, {shape}, seed {run.get('seed')}, {day}{leaks}"
 
 
 def _facts(run: dict[str, Any], store: FeatureStore) -> list[FactGroup]:
@@ -94,7 +96,10 @@ def _facts(run: dict[str, Any], store: FeatureStore) -> list[FactGroup]:
     groups = [
         FactGroup(
             name="run",
-            rows=[(name, str(run.get(name, ""))) for name in ("started", "seed", "device")],
+            rows=[
+                *((name, str(run.get(name, ""))) for name in ("started", "seed", "device")),
+                *(("allowed leak", str(leak)) for leak in run.get("allowed_leaks", [])),
+            ],
         ),
         FactGroup(
             name="backbone",

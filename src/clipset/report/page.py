@@ -21,6 +21,7 @@ from clipset.report.headline import describe, write_headline
 from clipset.report.legend import read_legend
 from clipset.report.records import Panel, group_records, read_record
 from clipset.report.trust import read_differences, read_low_shot
+from clipset.text import visible
 
 MANY_CLASSES = 40  # with more, only the largest gains and losses are shown unfolded
 SHOWN_CLASSES = 15
@@ -46,6 +47,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("clipset.report", "templates"),
         autoescape=True,
+        finalize=wording.show_hidden,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -72,10 +74,10 @@ def _describe_page(content: ReportContent) -> dict[str, Any]:
         "differences": plots.place_differences(read_differences(content.comparisons)),
         "reliability": plots.place_reliability(content.calibration),
         "low_shot": plots.place_low_shot(read_low_shot(content.low_shot)),
-        "matrices": data.confusion_data(panels),
+        "matrices": wording.show_hidden(data.confusion_data(panels)),
         "legend": legend,
         "map_splits": data.map_splits(content.map_points),
-        "map_data": data.map_data(content.map_points, legend),
+        "map_data": wording.show_hidden(data.map_data(content.map_points, legend)),
         "curves": charts.place_curves(content.curves),
         "steps": charts.place_steps(content.steps),
         "total_time": wording.duration(sum(step.seconds for step in content.steps)),
@@ -168,7 +170,7 @@ def _digest(script: str) -> str:
 def _keep_intervals_whole(text: str) -> Markup:
     """The text, escaped, with no line break inside an interval."""
     whole = r'<span class="whole-words">\g<0></span>'
-    return Markup(re.sub(r"\(?[\d.]+–[\d.]+\)?[.,:]?", whole, str(escape(text))))
+    return Markup(re.sub(r"\(?[\d.]+–[\d.]+\)?[.,:]?", whole, str(escape(visible(text)))))
 
 
 def _jpeg_source(image: bytes) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from clipset.config import write_atomic
 from clipset.errors import ReportError
 from clipset.report.content import FactGroup
+from clipset.report.wording import show_hidden
 
 POLICY = (  # no request, no script
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
@@ -66,6 +67,7 @@ def render_table_page(page: TablePage) -> str:
     environment = Environment(
         loader=PackageLoader("clipset.report", "templates"),
         autoescape=True,
+        finalize=show_hidden,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

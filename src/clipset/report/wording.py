@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+from markupsafe import Markup
+
+from clipset.text import visible
 
 Number = int | float  # a runtime type check does not take an int for a float
 THIN_SPACE = "\u202f"
@@ -142,3 +147,16 @@ def figure(value: Number) -> str:
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.2g}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def show_hidden(value: Any) -> Any:
+    """The same value with control characters and those that turn the direction of text escaped."""
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {name: show_hidden(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [show_hidden(inner) for inner in value]
+    return value

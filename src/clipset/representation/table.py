@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save
 from clipset.config import write_atomic
 from clipset.errors import StoreError
 from clipset.sets.clips import mean_over_clips
+from clipset.text import csv_text, deneutralise
 
 Part = Literal["clip", "token", "set"]
 ALL_PARTS: tuple[Part, ...] = ("clip", "token", "set")
@@ -57,16 +58,13 @@ def write_representations(table: Representations, folder: Path) -> None:
     """Write `vectors.safetensors` (vectors, pooled) and the table of its rows.
 
     The table is `videos.csv`, and, where pyarrow is installed, also `videos.parquet`, which has the
-    pooled vectors as a column.
+    pooled vectors as a column. In `videos.csv` a word that a spreadsheet would take for a formula
+    has an apostrophe before it, which `read_representations` removes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     columns = _columns(table)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow(["" if value is None else value for value in row])
-    write_atomic(folder / "videos.csv", text.getvalue().encode())
+    text = csv_text([tuple(columns), *zip(*columns.values(), strict=True)])
+    write_atomic(folder / "videos.csv", text.encode())
     _write_parquet(folder / "videos.parquet", columns, table.pooled)
     arrays = {"vectors": table.vectors, "pooled": table.pooled}
     if table.present is not None:
@@ -111,7 +109,8 @@ def read_representations(folder: Path) -> Representations:
     if not path.is_file():
         raise StoreError(f"{folder} holds no representation; run `clipset represent` first")
     with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        lines = csv.DictReader(file)
+        rows = [{name: deneutralise(cell) for name, cell in line.items()} for line in lines]
     arrays = load_file(path)
     with safe_open(path, "np") as file:
         parts = (file.metadata() or {}).get("parts", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,9 @@ from clipset.reproduce.plan import (
 from clipset.reproduce.render import write_renderings
 from clipset.reproduce.table import Cell, TableFile, claim, write_table
 from clipset.runs import environment
+from clipset.text import name_text
 from clipset.training.pretrain import pretrain
+from clipset.videos.leaks import check_leaks
 from clipset.videos.protocols import Part, join_parts, read_parts
 from clipset.walk import protocol_facts
 
@@ -52,6 +54,7 @@ class Order:
     changes: tuple[str, ...] = ()
     seed: int = 0
     device: str = "auto"
+    allow_leaks: bool = False
 
     def __post_init__(self) -> None:
         if (self.data is None) == (self.store is None):
@@ -67,7 +70,7 @@ def reproduce(name: str, out: Path, order: Order) -> TableFile:
     wanted = _backbones(plan, order)
     with exclusive(out):
         table = claim(out, empty_table(plan))
-        table.data = (order.data or order.store or out).resolve().name
+        table.data = name_text((order.data or order.store or out).resolve().name)
         table.missing = {title: where for title, where in wanted.items() if where}
         write_table(table, out)
         for backbone in (backbone for backbone, where in wanted.items() if not where):
@@ -141,12 +144,14 @@ def _open(plan: Plan, folder: Path, recipe: Recipe, order: Order, backbone: str)
     if order.store is not None:
         source: Any = open_store(order.store).catalog
         parts = read_parts(source, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed)
+        _check_leaks(parts, recipe, order)
         where = order.store
     else:
         assert order.data is not None
         parts = read_parts(
             order.data, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed
         )
+        _check_leaks(parts, recipe, order)
         where = folder / "store"
         folder.mkdir(exist_ok=True)
         extract(join_parts(parts), where, recipe.extract, seed=order.seed, device=order.device)
@@ -167,6 +172,11 @@ def _open(plan: Plan, folder: Path, recipe: Recipe, order: Order, backbone: str)
     ]
 
 
+def _check_leaks(parts: Sequence[Part], recipe: Recipe, order: Order) -> None:
+    allow_leaks = order.allow_leaks or recipe.data.official
+    check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)
+
+
 def _dataset(recipe: Recipe, order: Order) -> str:
     """What the data is called in a table."""
     if recipe.data.format in ("ucf101", "hmdb51"):
@@ -174,7 +184,7 @@ def _dataset(recipe: Recipe, order: Order) -> str:
     path = (order.data or order.store or Path()).resolve()
     if recipe.data.name:
         return recipe.data.name
-    return path.parent.name if path.name == "store" else path.stem
+    return name_text(path.parent.name if path.name == "store" else path.stem)
 
 
 @dataclass(kw_only=True)

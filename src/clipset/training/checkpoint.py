@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from clipset.config import build, read_json, to_mapping, write_atomic, write_json
 from clipset.errors import ModelError
 from clipset.model.scale import ScaleModel
 from clipset.training.card import FORMAT, KIND, ModelCard, hub_config, model_page
 from clipset.training.config import PretrainConfig
+from clipset.training.weights import load_file
 
 HUB_FILES = ("model.safetensors", "README.md", "config.json")
 

@@ -62,7 +62,7 @@ class Ranks:
 
     def _compare(self, error: ClipsetError | None) -> None:
         line = "" if error is None else " ".join(str(error).split())
-        said = line.encode()[:LINE_BYTES].ljust(LINE_BYTES, b"\0")
+        said = line.encode(errors="backslashreplace")[:LINE_BYTES].ljust(LINE_BYTES, b"\0")
         mine = torch.tensor(list(said), dtype=torch.uint8, device=self.device)
         lines = [bytes(each.tolist()).rstrip(b"\0") for each in self.all_gather(mine)]
         failed = [(rank, each.decode(errors="ignore")) for rank, each in enumerate(lines) if each]

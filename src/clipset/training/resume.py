@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn, optim
 
 from clipset.config import to_mapping, write_atomic
 from clipset.errors import TrainingError
 from clipset.progress import say
+from clipset.training.weights import load_file
 
 FORMAT = 2
 
@@ -63,7 +64,7 @@ def newest_checkpoint(folder: Path) -> RunState | None:
     """The state in the newest checkpoint that is whole; broken ones are passed over."""
     for path in _newest_first(folder):
         try:
-            with safe_open(path, "pt") as file:
+            with safe_open(path, "np") as file:
                 header = file.metadata() or {}
         except (OSError, SafetensorError):
             say(f"{path.name} is not whole and is passed over")
@@ -101,7 +102,7 @@ def load_checkpoint(
 ) -> RunState:
     """Put a run's weights and optimiser state back as they were after an epoch."""
     path = _path(folder, epoch)
-    with safe_open(path, "pt") as file:
+    with safe_open(path, "np") as file:
         state = _read_state(path, file.metadata() or {})
     tensors = load_file(path)
     for part, model in models.items():

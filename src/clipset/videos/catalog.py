@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clipset.config import fingerprint, write_atomic
 from clipset.errors import CatalogError
-from clipset.videos.tables import read_table
+from clipset.text import (
+    csv_text,
+    decode_western,
+    deneutralise,
+    escape_undecodable,
+    name_text,
+    path_text,
+    text_path,
+    unique_ids,
+)
+from clipset.videos.labels import WORDS, clean_rows
+from clipset.videos.tables import read_table, say_decoded
 
 COLUMNS = ("id", "path", "label", "split", "group", "target", "end")
 USUAL_NAMES = {  # what the columns of a catalog are often called
@@ -113,18 +123,19 @@ def describe(catalog: Catalog) -> str:
 
 
 def write_catalog(catalog: Catalog, path: Path) -> None:
-    """Write a catalog.csv that `read_catalog` reads back as it was, from any folder."""
-    text = io.StringIO(newline="")
-    plain = csv.writer(text, lineterminator="\n")
-    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    plain.writerow(COLUMNS)
-    for video in catalog:
-        where = video.path.absolute()
-        facts = (video.id, where, video.label, video.split, video.group, video.target, video.end)
-        row = ["" if fact is None else str(fact) for fact in facts]
-        writer = quoted if any("\r" in field for field in row) else plain
-        writer.writerow(row)
-    write_atomic(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
+    """Write a catalog.csv that `read_catalog` reads back as it was, from any folder.
+
+    A word that a spreadsheet would take for a formula gets an apostrophe, which reading removes.
+    """
+    rows = (
+        (
+            video.id, path_text(video.path.absolute()), video.label, video.split, video.group,
+            video.target, video.end,
+        )
+        for video in catalog
+    )  # fmt: skip
+    text = csv_text([COLUMNS, *rows])
+    write_atomic(path, text.encode("utf-8", errors="surrogateescape"))
 
 
 def read_catalog(
@@ -146,15 +157,45 @@ def read_catalog(
     for number, row in enumerate(rows, start=2):
         if "path" not in row:
             raise CatalogError(f"row {number} of {path} has an empty path")
-    return Catalog(
-        name=name or path.stem, videos=tuple(_video(row, path.parent.absolute()) for row in rows)
+        row |= {word: deneutralise(row[word]) for word in ("id", *WORDS) if word in row}
+    folder = path.parent.absolute()
+    _choose_paths(rows, folder, path)
+    ids = unique_ids(row["path"] for row in rows if "id" not in row)
+    videos = (_video(row, folder, ids) for row in clean_rows(rows, path.name))
+    return Catalog(name=name or name_text(path.stem), videos=tuple(videos))
+
+
+def clean_catalog(catalog: Catalog) -> Catalog:
+    """The same catalog with labels, splits and groups in one spelling each."""
+    words = [
+        {word: text for word in WORDS if (text := getattr(video, word)) is not None}
+        for video in catalog
+    ]
+    return catalog.only(
+        replace(video, label=row.get("label"), split=row.get("split"), group=row.get("group"))
+        for video, row in zip(catalog, clean_rows(words, catalog.name), strict=True)
     )
 
 
-def _video(row: dict[str, str], folder: Path) -> Video:
+def _choose_paths(rows: list[dict[str, str]], folder: Path, table: Path) -> None:
+    """Of a path that is not UTF-8, take the spelling that exists: its bytes, or Windows-1252."""
+    examples = []
+    for row in rows:
+        text = decode_western(row["path"])
+        if text != row["path"] and not _exists(folder, row["path"]) and _exists(folder, text):
+            examples.append(text)
+            row["path"] = text
+    say_decoded(table, examples)
+
+
+def _exists(folder: Path, path: str) -> bool:
+    return os.path.isfile(folder / text_path(path))  # noqa: PTH113 (never raises)
+
+
+def _video(row: dict[str, str], folder: Path, ids: Mapping[str, str]) -> Video:
     return Video(
-        id=row.get("id", row["path"]),
-        path=folder / row["path"],
+        id=row["id"] if "id" in row else ids[row["path"]],
+        path=folder / text_path(row["path"]),
         label=row.get("label"),
         split=row.get("split"),
         group=row.get("group"),
@@ -167,6 +208,7 @@ def _number(row: dict[str, str], column: str) -> float | None:
     try:
         return float(row[column]) if column in row else None
     except ValueError:
+        path = escape_undecodable(row["path"])
         raise CatalogError(
-            f"the {column} of {row['path']!r} must be a number, got {row[column]!r}"
+            f"the {column} of {path!r} must be a number, got {row[column]!r}"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -17,9 +18,9 @@ Dataset = Literal["ucf101", "hmdb51", "kinetics", "ssv2", "lvu"]
 
 def read_videos(source: Path, *, name: str | None = None) -> Catalog:
     """The videos in a folder or in a catalog file."""
-    if source.is_dir():
+    if os.path.isdir(source):  # noqa: PTH112 (never raises)
         return read_folder(source, name=name)
-    if not source.exists():
+    if not os.path.exists(source):  # noqa: PTH110 (never raises)
         raise CatalogError(f"there is no folder or catalog at {source}")
     if source.suffix.lower() not in SUFFIXES:
         raise CatalogError(

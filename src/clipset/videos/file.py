@@ -83,6 +83,8 @@ def _status(path: Path) -> tuple[int, int, int]:
         status = path.stat()
     except OSError as error:
         raise VideoError(_plain(error), transient=True) from None
+    except ValueError:
+        raise VideoError("its path holds a NUL character") from None
     if stat.S_ISDIR(status.st_mode):
         raise VideoError("is a directory")
     if not stat.S_ISREG(status.st_mode):

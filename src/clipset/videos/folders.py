@@ -4,37 +4,59 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from clipset.errors import CatalogError
+from clipset.progress import say
+from clipset.text import name_text, path_text, unique_ids
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.labels import clean_rows, is_split_name
 
 EXTENSIONS = (
     "mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "wmv", "flv", "gif",
     "ogv", "3gp",
 )  # fmt: skip
-SPLIT_NAMES = {
-    "train": "train", "training": "train", "test": "test", "testing": "test",
-    "val": "val", "valid": "val", "validate": "val", "validation": "val",
-}  # fmt: skip
 
 
 def read_folder(folder: Path, *, name: str | None = None) -> Catalog:
     """Every video file under a folder, in natural order.
 
     The first sub-folder on the way to a video is its label. If all first sub-folders are called
-    train, test or val, they are splits, and the next one is the label.
+    train, test or val, they are splits, and the next one is the label. A sub-folder that cannot be
+    read is passed over, and said.
     """
     folder = folder.absolute()
-    paths = sorted(list_videos(folder), key=lambda path: natural_key(path.as_posix()))
+    paths = sorted(list_videos(folder), key=lambda path: natural_key(path_text(path.as_posix())))
     if not paths:
         raise CatalogError(
             f"{folder} holds no videos; looked for files ending in {', '.join(EXTENSIONS)}"
         )
-    tops = {path.parts[0] for path in paths if len(path.parts) > 1}
-    splits = bool(tops) and all(top.lower() in SPLIT_NAMES for top in tops)
-    videos = (_video(folder, path, splits) for path in paths)
-    return Catalog(name=name or folder.name or "videos", videos=tuple(videos))
+    facts = clean_rows(read_names(paths), name_text(folder.name))
+    ids = unique_ids(path_text(path.as_posix()) for path in paths)
+    videos = (
+        Video(
+            id=ids[path_text(path.as_posix())],
+            path=folder / path,
+            label=row.get("label"),
+            split=row.get("split"),
+        )
+        for path, row in zip(paths, facts, strict=True)
+    )
+    return Catalog(name=name or name_text(folder.name) or "videos", videos=tuple(videos))
+
+
+def read_names(paths: Sequence[Path]) -> list[dict[str, str]]:
+    """What the folders on the way to each file say: its label, and its split if all say one."""
+    folders = [[name_text(name) for name in path.parts[:-1]] for path in paths]
+    tops = {names[0] for names in folders if names}
+    has_splits = bool(tops) and all(is_split_name(top) for top in tops)
+    rows = []
+    for names in folders:
+        split, label = (names[:1], names[1:2]) if has_splits else ([], names[:1])
+        row = {"split": "".join(split), "label": "".join(label)}
+        rows.append({word: text for word, text in row.items() if text})
+    return rows
 
 
 def list_videos(folder: Path) -> list[Path]:
@@ -47,11 +69,18 @@ def list_videos(folder: Path) -> list[Path]:
         if (real := os.path.realpath(here)) in seen:
             continue
         seen.add(real)
-        for entry in _entries(here):
+        try:
+            entries = _entries(here)
+        except CatalogError as error:
+            if here == folder:
+                raise
+            say(f"skipped: {error}")
+            continue
+        for entry in entries:
             if entry.name.startswith("."):
                 continue
             path = Path(entry.path)
-            if path.is_dir():
+            if os.path.isdir(path):  # noqa: PTH112 (never raises)
                 pending.append(path)
             elif is_video_name(entry.name):
                 found.append(path.relative_to(folder))
@@ -76,11 +105,3 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise CatalogError(f"cannot read the folder {folder}: {reason}") from None
-
-
-def _video(folder: Path, path: Path, has_splits: bool) -> Video:
-    """The video at a path relative to the folder, with what the names on the way say."""
-    names = list(path.parts[:-1])
-    split = SPLIT_NAMES[names.pop(0).lower()] if has_splits and names else None
-    label = names[0] if names else None
-    return Video(id=path.as_posix(), path=folder / path, label=label, split=split)

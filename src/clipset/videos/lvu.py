@@ -9,6 +9,7 @@ from pathlib import Path
 
 from clipset.config import near_names
 from clipset.errors import CatalogError
+from clipset.text import escape_undecodable
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.official import FileFinder
 from clipset.videos.tables import read_table, read_text
@@ -62,7 +63,7 @@ def _read_rows(path: Path, task: str) -> list[list[str]]:
 def _video(
     row: list[str], task: str, split: str, files: FileFinder, ends: dict[str, float]
 ) -> Video:
-    *facts, youtube, film = row
+    *facts, youtube, film = (escape_undecodable(word) for word in row)
     return Video(
         id=youtube,
         path=files.find(f"{youtube}.mp4"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from clipset.errors import CatalogError
+from clipset.text import escape_undecodable, path_text, text_path
 from clipset.videos.catalog import Catalog, Video
-from clipset.videos.folders import SPLIT_NAMES, list_videos
+from clipset.videos.folders import list_videos
+from clipset.videos.labels import split_name
 from clipset.videos.tables import read_json, read_table, read_text
 
 FOLDS = (1, 2, 3)
@@ -26,12 +29,13 @@ class FileFinder:
 
     def find(self, listed: str, *other_stems: str) -> Path:
         """Where a listed file is; if nowhere, where it should be."""
-        if (self.folder / listed).is_file():
-            return self.folder / listed
-        for stem in (Path(listed).stem, *other_stems):
+        path = text_path(listed)
+        if os.path.isfile(self.folder / path):  # noqa: PTH113 (never raises)
+            return self.folder / path
+        for stem in (path.stem, *(str(text_path(stem)) for stem in other_stems)):
             if stem in self.by_stem:
                 return self.folder / self.by_stem[stem]
-        return self.folder / listed
+        return self.folder / path
 
 
 def read_ucf101(videos: Path, lists: Path, *, fold: int = 1) -> Catalog:
@@ -50,11 +54,11 @@ def read_ucf101(videos: Path, lists: Path, *, fold: int = 1) -> Catalog:
                 )
             found.append(
                 Video(
-                    id=listed,
+                    id=escape_undecodable(listed),
                     path=files.find(listed),
-                    label=label,
+                    label=escape_undecodable(label),
                     split=split,
-                    group=f"{label}_{group[1]}",
+                    group=escape_undecodable(f"{label}_{group[1]}"),
                 )
             )
     return Catalog(name=f"ucf101-{fold}", videos=tuple(found))
@@ -73,14 +77,21 @@ def read_hmdb51(videos: Path, lists: Path, *, fold: int = 1) -> Catalog:
         raise CatalogError(f"{lists} holds no HMDB51 lists (*{ending})")
     found = []
     for class_list in class_lists:
-        label = class_list.name.removesuffix(ending)
+        label = path_text(class_list.name).removesuffix(ending)
         for line in _lines(class_list):
             name, _, flag = line.rpartition(" ")
             if flag not in ("0", "1", "2"):
                 raise CatalogError(f"{line!r} in {class_list} must end in 0, 1 (train) or 2 (test)")
             listed = f"{label}/{name.strip()}"
             split = {"0": None, "1": "train", "2": "test"}[flag]
-            found.append(Video(id=listed, path=files.find(listed), label=label, split=split))
+            found.append(
+                Video(
+                    id=escape_undecodable(listed),
+                    path=files.find(listed),
+                    label=escape_undecodable(label),
+                    split=split,
+                )
+            )
     return Catalog(name=f"hmdb51-{fold}", videos=tuple(found))
 
 
@@ -119,7 +130,7 @@ def _kinetics_video(row: dict[str, str], files: FileFinder) -> Video:
         id=name,
         path=files.find(listed, youtube),
         label=label,
-        split=SPLIT_NAMES.get(split.lower(), split) if split else None,
+        split=split_name(split) if split else None,
         group=youtube,
     )
 

@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 from clipset.config import ADDED, near_names
 from clipset.errors import CatalogError
-from clipset.videos.catalog import Catalog, Video, read_catalog
+from clipset.text import text_path
+from clipset.videos.catalog import Catalog, Video, clean_catalog, read_catalog
 from clipset.videos.datasets import Dataset, read_dataset, read_videos
 from clipset.videos.folders import read_folder
 from clipset.videos.lvu import CLASSIFICATION, REGRESSION, TASKS, read_lvu
@@ -65,6 +66,11 @@ class DataConfig:
                 )
 
     @property
+    def official(self) -> bool:
+        """Whether splits are those that a dataset's authors published."""
+        return self.format in get_args(Dataset)
+
+    @property
     def averaged(self) -> bool:
         """Whether several parts are repetitions of one problem, of which the mean is taken."""
         return self.format != "lvu" and not self.tasks
@@ -84,8 +90,8 @@ def read_parts(
     """The problems that a dataset poses; all of them are about the same videos."""
     if isinstance(source, Catalog):
         _refuse_columns(config, f"the catalog {source.name!r}")
-        parts = [Part(catalog=source)]
-    elif config.format in get_args(Dataset):
+        parts = [Part(catalog=clean_catalog(source))]
+    elif config.official:
         parts = _read_official(source, config)
     else:
         parts = _read_plain(source, config)
@@ -159,7 +165,7 @@ def _read_official(folder: Path, config: DataConfig) -> list[Part]:
         raise CatalogError(f"there is no folder of {config.format} at {folder}")
     if config.format == "lvu":
         return _read_tasks(folder, config)
-    lists = folder / config.lists if config.lists else _find_lists(folder, config.format)
+    lists = folder / text_path(config.lists) if config.lists else _find_lists(folder, config.format)
     if config.format in ("ucf101", "hmdb51"):
         folds = FOLDS if config.split == "all" else (config.split,)
         catalogs = [read_dataset(config.format, folder, lists, fold=fold) for fold in folds]
@@ -175,7 +181,7 @@ def _read_official(folder: Path, config: DataConfig) -> list[Part]:
 
 def _read_tasks(folder: Path, config: DataConfig) -> list[Part]:
     tasks = TASK_GROUPS.get(config.task, (config.task,))
-    lists = folder / config.lists if config.lists else _find_tasks(folder, tasks[0])
+    lists = folder / text_path(config.lists) if config.lists else _find_tasks(folder, tasks[0])
     durations = next(_look_for(folder, "durations.csv"), None)
     catalogs = {task: read_lvu(folder, lists, task=task, durations=durations) for task in tasks}
     if len(tasks) == 1:

@@ -11,13 +11,14 @@ import numpy as np
 
 from clipset.errors import CatalogError
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.leaks import find_file_keys
 
 
 def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catalog:
     """Give each labelled video the split train or test; a catalog that has splits stays as it is.
 
     Every class keeps its share in both, and at least one video in train. Videos of one group stay
-    together.
+    together, and so do copies of one file.
     """
     if not 0.0 < test_fraction < 1.0:
         raise CatalogError(f"the test fraction must lie between 0 and 1, got {test_fraction}")
@@ -145,9 +146,17 @@ def _share(size: int, fraction: float) -> int:
 
 
 def _groups(videos: list[Video]) -> list[list[Video]]:
-    """Videos that must stay together; one without a group stands alone."""
-    groups: dict[tuple[str, str], list[Video]] = defaultdict(list)
+    """Videos that must stay together: those of one group, and copies of one file."""
+    keys = find_file_keys(video.path for video in videos)
+    together: dict[tuple[str, str | None], list[Video]] = {}
     for video in videos:
-        key = ("video", video.id) if video.group is None else ("group", video.group)
-        groups[key].append(video)
-    return list(groups.values())
+        names = [("file", keys[video.path])]
+        names += [("group", video.group)] if video.group is not None else []
+        known = list({id(each): each for name in names if (each := together.get(name))}.values())
+        group = known[0] if known else []
+        for other in known[1:]:
+            group += other
+            together |= {name: group for name, each in together.items() if each is other}
+        group.append(video)
+        together |= dict.fromkeys(names, group)
+    return list({id(group): group for group in together.values()}.values())

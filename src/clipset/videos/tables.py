@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,17 @@ from typing import Any
 import msgspec
 
 from clipset.errors import CatalogError
+from clipset.progress import say
+from clipset.text import decode_western
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = (",", ";", "\t")
+UTF_MARKS = (  # the longer marks first
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +47,11 @@ class Table:
             if column not in self.columns:
                 raise CatalogError(f"{self.path} has no column {column!r}; {self.found}")
         found = {ours: self._find(names) for ours, names in usual.items()} | dict(columns)
-        return [
+        rows = [
             {ours: row[name] for ours, name in found.items() if name is not None and name in row}
             for row in self.rows
         ]
+        return self._decoded(rows)
 
     def has(self, names: Sequence[str]) -> bool:
         """Whether one of the columns has one of these names."""
@@ -50,6 +61,21 @@ class Table:
     def found(self) -> str:
         """Which columns there are, in words."""
         return f"it has the columns: {', '.join(self.columns) or 'none'}"
+
+    def _decoded(self, rows: list[dict[str, str]]) -> list[dict[str, str]]:
+        """The rows as text; only paths keep bytes that are not UTF-8, as files have such names."""
+        examples: list[str] = []
+        for number, row in enumerate(rows, start=2):
+            for name in (name for name in row if name != "path"):
+                if "\0" in row[name]:
+                    raise CatalogError(
+                        f"row {number} of {self.path} has a NUL character in its {name}; remove it"
+                    )
+                text = decode_western(row[name])
+                examples += [text] if text != row[name] else []
+                row[name] = text
+        say_decoded(self.path, examples)
+        return rows
 
     def _find(self, names: Sequence[str]) -> str | None:
         by_name = {column.lower(): column for column in reversed(self.columns)}
@@ -66,12 +92,29 @@ def read_table(path: Path) -> Table:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, line ends and bytes that are no UTF-8 kept."""
+    """The text of a file, line ends and bytes that are no UTF-8 kept; UTF-16 by its first bytes."""
     try:
-        return path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
+        content = path.read_bytes()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise CatalogError(f"cannot read {path}: {reason}") from None
+    for mark, encoding in UTF_MARKS:
+        if content.startswith(mark):
+            try:
+                return content.decode(encoding)
+            except UnicodeDecodeError:
+                what = f"{path} begins as {encoding} but is not; save it as UTF-8"
+                raise CatalogError(what) from None
+    return content.decode("utf-8-sig", errors="surrogateescape")
+
+
+def say_decoded(path: Path, examples: Sequence[str]) -> None:
+    """Say that some values of a table were not UTF-8, and how they were read."""
+    if examples:
+        say(
+            f"{path}: {len(examples)} values are not UTF-8 and were read as Windows-1252, "
+            f"such as {examples[0]!r}"
+        )
 
 
 def read_json(path: Path) -> Any:
@@ -82,7 +125,13 @@ def read_json(path: Path) -> Any:
 def _decode_json(text: str, where: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except UnicodeEncodeError:  # bytes that are not UTF-8, which msgspec does not take
+        pass
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CatalogError(f"{where} is not valid JSON: {error}") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise CatalogError(f"{where} is not valid JSON: {error}") from None
 
 
@@ -96,7 +145,9 @@ def _read_csv(path: Path) -> Table:
         raise CatalogError(f"{path} is not a valid table: {error}") from None
     if not lines:
         raise CatalogError(f"the table {path} is empty; its first line must name the columns")
-    columns = tuple(column.strip() for column in lines[0])
+    columns = tuple(decode_western(column.strip()) for column in lines[0])
+    if any("\0" in column for column in columns):
+        raise CatalogError(f"the header of {path} has NUL characters; save the table as UTF-8 text")
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(columns):
             raise CatalogError(
@@ -138,4 +189,13 @@ def _columns_of(rows: list[dict[str, str]]) -> tuple[str, ...]:
 
 
 def _filled(fields: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    return {key: str(value) for key, value in fields if value is not None and value != ""}
+    return {key: _text(value) for key, value in fields if value is not None and value != ""}
+
+
+def _text(value: Any) -> str:
+    """A value as text; pandas makes 3.0 of 3 where a column lacks values, so both are `3`."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="surrogateescape")
+    return str(value)

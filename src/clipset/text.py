@@ -1,0 +1,136 @@
+"""Names and labels are data: as text, on any terminal, and in spreadsheets. Knows no stage.
+
+A file's name is bytes. Where it becomes an id it is read as UTF-8, and bytes that are not UTF-8 are
+escaped; where it is opened it keeps its bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import os
+import re
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+STANDINS = {  # for encodings that lack our own characters
+    "→": "->", "←": "<-", "×": "x", "–": "-", "—": "-", "−": "-", "…": "...", "·": "-",
+    "≥": ">=", "≤": "<=", "±": "+/-", "’": "'", "‘": "'", "“": '"', "”": '"', "•": "*",
+    "✓": "yes", "✗": "no", "ρ": "rho", "\u202f": " ", "\xa0": " ",
+    "─": "-", "━": "-", "│": "|", "┃": "|", "╸": "-", "╺": "-",
+}  # fmt: skip
+ERRORS = "clipset.standins"
+"""The name of the error handler that no text makes fail."""
+
+_UNDECODABLE = re.compile("[\udc80-\udcff]")  # bytes that were not UTF-8, by surrogateescape
+_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u061c\u2028-\u202e\u2066-\u2069\ufeff]")
+_FORMULA = re.compile("'*[=+\\-@\t\r]")
+_NEUTRALISED = re.compile("'+[=+\\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def name_text(name: str | Path) -> str:
+    """A file's name as text, the same in every locale: bytes that are not UTF-8 become `\\xNN`."""
+    return escape_undecodable(path_text(name))
+
+
+def unique_ids(texts: Iterable[str]) -> dict[str, str]:
+    """The id of each `path_text`: itself, or escaped and, if that is taken, with a number."""
+    ids = {text: escape_undecodable(text) for text in texts}
+    escaped = [text for text, id in ids.items() if id != text]
+    used = ids.keys() - set(escaped)
+    for text in escaped:
+        number, plain = 1, ids[text]
+        while ids[text] in used:
+            number += 1
+            ids[text] = f"{plain}#{number}"
+        used.add(ids[text])
+    return ids
+
+
+def path_text(path: str | Path) -> str:
+    """A path as text that `text_path` turns back, in any locale; its bytes are kept."""
+    try:
+        return os.fsencode(path).decode("utf-8", errors="surrogateescape")
+    except UnicodeEncodeError:  # no name of a file system of this locale: it is text already
+        return str(path)
+
+
+def text_path(text: str) -> Path:
+    """The path that a text names, in any locale."""
+    return Path(os.fsdecode(text.encode("utf-8", errors="surrogateescape")))
+
+
+def escape_undecodable(text: str) -> str:
+    """The same text with NUL and with bytes that are not UTF-8 as `\\xNN`, as JSON needs it."""
+    content = text.encode("utf-8", errors="surrogateescape")
+    return content.decode("utf-8", errors="backslashreplace").replace("\0", "\\x00")
+
+
+def decode_western(text: str) -> str:
+    """The same text; if it has bytes that are not UTF-8, all of it read as Windows-1252.
+
+    Bytes that Windows-1252 does not know are read as Latin-1.
+    """
+    if not _UNDECODABLE.search(text):
+        return text
+    content = text.encode("utf-8", errors="surrogateescape")
+    decoded = content.decode("cp1252", errors="surrogateescape")
+    return _UNDECODABLE.sub(lambda match: chr(ord(match[0]) - 0xDC00), decoded)
+
+
+def visible(text: str) -> str:
+    """The same text with control characters and those that turn the direction escaped."""
+    return _HIDDEN.sub(lambda match: _escape(match[0]), text)
+
+
+def normal_form(text: str) -> str:
+    """The same text without spaces around it, in the composed form of Unicode (NFC)."""
+    return unicodedata.normalize("NFC", text.strip())
+
+
+def neutralise(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula: if it begins like one, by an apostrophe."""
+    if not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
+        return cell
+    return f"'{cell}"
+
+
+def deneutralise(cell: str) -> str:
+    """The cell that `neutralise` was given."""
+    return cell[1:] if _NEUTRALISED.match(cell) else cell
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as a csv file that spreadsheets read as data and `csv.reader` reads back."""
+    text = io.StringIO(newline="")
+    plain = csv.writer(text, lineterminator="\n")
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in rows:
+        cells = [neutralise(cell) if isinstance(cell, str) else cell for cell in row]
+        has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+        (quoted if has_return else plain).writerow(cells)  # csv does not quote a lone return
+    return text.getvalue()
+
+
+def replace_unencodable(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of `str.encode`: stand-ins for our own characters, escapes for others."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    bad = error.object[error.start : error.end]
+    return "".join(STANDINS.get(each) or _escape(each) for each in bad), error.end
+
+
+codecs.register_error(ERRORS, replace_unencodable)
+
+
+def _escape(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # a byte that was not UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    if character < "\x20" or character == "\x7f":
+        return _SHORT.get(character, f"\\x{ord(character):02x}")
+    return character.encode("ascii", "backslashreplace").decode()
