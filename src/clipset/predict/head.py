@@ -11,8 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from clipset.config import build, read_json, to_mapping, write_atomic, write_json
-from clipset.errors import ModelError, ProbeError
+from clipset.backbones.checkpoints import not_finite
+from clipset.checksums import find_damage, seal
+from clipset.config import build, encode_json, read_json, to_mapping, write_together
+from clipset.errors import ClipsetError, ModelError, ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.predict.calibration import error_of, fit_temperature, temper
@@ -29,7 +31,7 @@ from clipset.progress import bar
 from clipset.sets.clips import VideoClips
 from clipset.training.rehearsal import Pretraining
 
-FORMAT = 2
+FORMAT = 3
 PREFERRED: tuple[Row, ...] = (
     ("scale", "linear"),
     ("scale", "logistic"),
@@ -241,10 +243,10 @@ def only_row(config: ProbeConfig, name: RowName | None) -> ProbeConfig:
 
 def save_head(head: Head, folder: Path) -> None:
     """Write `head.safetensors`, then `head.json`, which makes it whole."""
-    folder.mkdir(parents=True, exist_ok=True)
     state = {name: value.contiguous() for name, value in head.network.state_dict().items()}
-    write_atomic(folder / "head.safetensors", save(state))
-    write_json(folder / "head.json", to_mapping(head.card))
+    card = encode_json(to_mapping(head.card))
+    weights = seal(save(state), {"head.json": card})
+    write_together({folder / "head.safetensors": weights, folder / "head.json": card})
 
 
 def load_head(folder: Path, fingerprint: str) -> Head | None:
@@ -257,17 +259,24 @@ def load_head(folder: Path, fingerprint: str) -> Head | None:
         return None
     if content.get("fingerprint") != fingerprint:
         return None
-    card = build(HeadCard, content, str(path))
-    row = (card.features, card.probe)
-    try:
-        state = load_file(folder / "head.safetensors")
-        network = rebuild(
-            row, state, card.config, outputs=len(card.classes), dim=card.dim, model=card.model
-        )
-    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
-        first = str(error).splitlines()[0]
-        raise ModelError(
-            f"the weights in {folder} do not fit head.json: {first}; delete the folder, "
-            f"and the head is made again"
-        ) from None
+    damage = find_damage(folder / "head.safetensors", beside=path.name)
+    if damage is None:
+        try:
+            return _rebuild(folder / "head.safetensors", build(HeadCard, content, str(path)))
+        except (ClipsetError, OSError, SafetensorError, RuntimeError, KeyError) as error:
+            damage = str(error).splitlines()[0]
+    raise ModelError(
+        f"the head in {folder} is damaged: {damage}; delete the folder, and the head is made again"
+    )
+
+
+def _rebuild(weights: Path, card: HeadCard) -> Head:
+    state = load_file(weights)
+    bad = not_finite(state)
+    if bad is not None:
+        raise ModelError(f"{bad} holds NaN or infinity")
+    network = rebuild(
+        (card.features, card.probe), state, card.config, outputs=len(card.classes), dim=card.dim,
+        model=card.model,
+    )  # fmt: skip
     return Head(network, card)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
-from clipset.config import build, read_json, to_mapping, write_atomic, write_json
+from clipset.backbones.checkpoints import not_finite
+from clipset.checksums import find_damage, seal
+from clipset.config import build, encode_json, read_json, to_mapping, write_together
 from clipset.errors import ModelError
 from clipset.model.scale import ScaleModel
 from clipset.training.card import FORMAT, KIND, ModelCard, hub_config, model_page
@@ -23,12 +26,7 @@ HUB_FILES = ("model.safetensors", "README.md", "config.json")
 
 def save_pretrained(model: ScaleModel, card: ModelCard, folder: str | Path) -> None:
     """Write a model so that `from_pretrained` reads it, here or from a hub."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = {k: v.detach().to("cpu").contiguous() for k, v in model.state_dict().items()}
-    write_atomic(folder / "model.safetensors", save(plain, metadata={"format": "pt"}))
-    write_atomic(folder / "README.md", model_page(card).encode())
-    write_json(folder / "config.json", hub_config(card))
+    _save(model, card, Path(folder), {})
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None) -> ScaleModel:
@@ -38,9 +36,19 @@ def from_pretrained(name: str | Path, *, revision: str | None = None) -> ScaleMo
 
 def save_model(model: ScaleModel, card: ModelCard, folder: Path) -> None:
     """Write a finished run's model; `model.json` comes last and makes it whole."""
-    (folder / "model.json").unlink(missing_ok=True)
-    save_pretrained(model, card, folder)
-    write_json(folder / "model.json", to_mapping(card))
+    _save(model, card, folder, {"model.json": encode_json(to_mapping(card))})
+
+
+def _save(model: ScaleModel, card: ModelCard, folder: Path, own: dict[str, bytes]) -> None:
+    plain = {k: v.detach().to("cpu").contiguous() for k, v in model.state_dict().items()}
+    bad = not_finite(plain)
+    if bad is not None:
+        raise ModelError(f"the model is not saved: {bad} holds NaN or infinity; train again")
+    described = {"config.json": encode_json(hub_config(card)), **own}
+    weights = seal(save(plain, metadata={"format": "pt"}), described)
+    page = model_page(card).encode()
+    files = {"model.safetensors": weights, "README.md": page, **described}
+    write_together({folder / name: content for name, content in files.items()})
 
 
 def remove_model(folder: Path) -> None:
@@ -51,19 +59,25 @@ def remove_model(folder: Path) -> None:
 
 def read_card(folder: Path) -> ModelCard:
     """What a folder's model is."""
-    found = [folder / name for name in ("model.json", "config.json") if (folder / name).is_file()]
-    if not found:
-        raise ModelError(f"{folder} holds no model (no model.json); run `clipset pretrain` first")
-    content = read_json(found[0])
+    path = _card_path(folder)
+    content = read_json(path)
     if not isinstance(content, dict) or content.pop("model_type", KIND) != KIND:
-        raise ModelError(f"{found[0]} is of another kind of model; a clipset model is needed")
+        raise ModelError(f"{path} is of another kind of model; a clipset model is needed")
     content.pop("architectures", None)
     if content.get("format") != FORMAT:
         raise ModelError(
-            f"{found[0]} is of format {content.get('format')}, not {FORMAT}; another clipset wrote "
+            f"{path} is of format {content.get('format')}, not {FORMAT}; another clipset wrote "
             f"it: use that one, or train again in another folder"
         )
-    return build(ModelCard, content, str(found[0]))
+    return build(ModelCard, content, str(path))
+
+
+def _card_path(folder: Path) -> Path:
+    """The file that says what a folder's model is: of a run, else of a hub."""
+    for name in ("model.json", "config.json"):
+        if (folder / name).is_file():
+            return folder / name
+    raise ModelError(f"{folder} holds no model (no model.json); run `clipset pretrain` first")
 
 
 def read_training(folder: Path) -> PretrainConfig:
@@ -74,15 +88,40 @@ def read_training(folder: Path) -> PretrainConfig:
 
 
 def load_model(folder: Path) -> tuple[ScaleModel, ModelCard]:
-    """A trained model, ready to represent sets."""
-    card = read_card(folder)
-    model = ScaleModel(card.dim, card.model)
+    """A trained model, ready to represent sets; its files are those that were written."""
+    card, path = read_card(folder), folder / "model.safetensors"
+    own = _card_path(folder).name
+    damage = find_damage(path, beside=own, sealed=own == "model.json")
+    if damage is not None:
+        raise ModelError(
+            f"the model in {folder} is damaged: {damage}; copy it there again, or delete the "
+            f"folder and train again"
+        )
     try:
-        model.load_state_dict(load_file(folder / "model.safetensors"))
-    except (OSError, SafetensorError, RuntimeError) as error:
+        _refuse_other_shapes(path, card)
+        model = ScaleModel(card.dim, card.model)
+        state = load_file(path)
+        model.load_state_dict(state)
+    except (OSError, SafetensorError, RuntimeError, OverflowError, TypeError) as error:
         first = str(error).splitlines()[0]
         raise ModelError(f"the weights in {folder} do not fit its description: {first}") from None
+    bad = not_finite(state)
+    if bad is not None:
+        raise ModelError(f"the weights in {folder} are damaged: {bad} holds NaN or infinity")
     return model.eval(), card
+
+
+def _refuse_other_shapes(path: Path, card: ModelCard) -> None:
+    """Compare what the card announces with what the file holds, before memory is taken for it."""
+    with torch.device("meta"):
+        announced = ScaleModel(card.dim, card.model).state_dict()
+    with safe_open(path, "pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    for name in {**announced, **shapes}:
+        here = tuple(announced[name].shape) if name in announced else None
+        if here != shapes.get(name):
+            told, found = here or "not there", shapes.get(name, "not there")
+            raise RuntimeError(f"{name} should be {told}, in the file it is {found}")
 
 
 def find_model(name: str | Path, *, revision: str | None = None) -> Path:

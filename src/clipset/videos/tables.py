@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from clipset.errors import CatalogError
+from clipset.config import parse_json
+from clipset.errors import CatalogError, ConfigError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = (",", ";", "\t")
@@ -81,8 +80,10 @@ def read_json(path: Path) -> Any:
 
 def _decode_json(text: str, where: str) -> Any:
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        return parse_json(text, where)
+    except ConfigError as error:
+        raise CatalogError(str(error)) from None
+    except UnicodeEncodeError as error:
         raise CatalogError(f"{where} is not valid JSON: {error}") from None
 
 
