@@ -35,15 +35,13 @@ def seal(content: bytes, beside: Mapping[str, bytes] | None = None) -> bytes:
     return first.replace(BLANK, _field(_digest(first, body)), 1) + body
 
 
-def find_damage(path: Path, *, beside: str | None = None, sealed: bool = True) -> str | None:
+def find_damage(path: Path, *, beside: str | None = None) -> str | None:
     """What is wrong with a sealed file, or with one beside it; None if all is as it was written.
 
-    `beside` must be one of those files. With `sealed=False` a file without checksum is accepted.
+    `beside` must be one of those files.
     """
     try:
         about = _read_header(path)
-        if about is None:
-            return f"{path.name} has no checksum" if sealed else None
         names = [name.removeprefix(BESIDE) for name in about if name.startswith(BESIDE)]
         if beside is not None and beside not in names:
             return f"{path.name} has no checksum of {beside}"
@@ -58,14 +56,14 @@ def find_damage(path: Path, *, beside: str | None = None, sealed: bool = True) -
     return None
 
 
-def _read_header(path: Path) -> dict[str, str] | None:
-    """The metadata of a file whose bytes have been checked; None if it has no checksum."""
+def _read_header(path: Path) -> dict[str, str]:
+    """The metadata of a file whose bytes have been checked."""
     with path.open("rb") as file:
         length = file.read(8)
         text = file.read(min(int.from_bytes(length, "little"), LONGEST_HEADER))
         found = FIELD.findall(text)
         if not found:
-            return None
+            raise ValueError(f"{path.name} has no checksum")
         digest = hashlib.blake2b(length + text.replace(found[0], BLANK, 1), digest_size=16)
         while chunk := file.read(CHUNK):
             digest.update(chunk)

@@ -285,9 +285,10 @@ def _refuse_numbers(value: Any, where: str) -> None:
 
 def _refuse_unknown_keys(cls: type, mapping: Mapping[str, Any], where: str) -> None:
     fields = {field.name for field in dataclasses.fields(cls)}
+    kinds = get_type_hints(cls)
     for key, value in mapping.items():
         if key not in fields:
             raise ConfigError(f"{where}: unknown key {key!r}; {near_names(key, fields)}")
-        inner = get_type_hints(cls)[key]
+        inner = kinds[key]
         if dataclasses.is_dataclass(inner) and isinstance(value, Mapping):
             _refuse_unknown_keys(inner, value, f"{where}.{key}")  # type: ignore[arg-type]

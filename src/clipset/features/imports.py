@@ -325,7 +325,7 @@ def _refuse_bomb(path: Path) -> None:
                 _refuse_announced(file, member.file_size)
 
 
-def _refuse_announced(file: zipfile.ZipExtFile, size: int) -> None:
+def _refuse_announced(file: Any, size: int) -> None:
     """Refuse an array whose header announces more than there is, before memory is taken."""
     version = np.lib.format.read_magic(file)
     first = version == (1, 0)

@@ -18,7 +18,7 @@ from clipset.errors import ClipsetError, ModelError, ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.predict.calibration import error_of, fit_temperature, temper
-from clipset.probes.classifiers import rebuild
+from clipset.probes.classifiers import KEPT, rebuild
 from clipset.probes.config import ProbeConfig, RowName
 from clipset.probes.fit import predict
 from clipset.probes.job import Job, Plan, default_shape, every_video
@@ -32,6 +32,7 @@ from clipset.sets.clips import VideoClips
 from clipset.training.rehearsal import Pretraining
 
 FORMAT = 3
+UNBOUNDED = f"{KEPT}scale"  # infinite where a channel never changes, so that it has no say
 PREFERRED: tuple[Row, ...] = (
     ("scale", "linear"),
     ("scale", "logistic"),
@@ -272,7 +273,9 @@ def load_head(folder: Path, fingerprint: str) -> Head | None:
 
 def _rebuild(weights: Path, card: HeadCard) -> Head:
     state = load_file(weights)
-    bad = not_finite(state)
+    bad = not_finite({name: value for name, value in state.items() if name != UNBOUNDED})
+    if state.get(UNBOUNDED, torch.zeros(1)).isnan().any():
+        bad = UNBOUNDED
     if bad is not None:
         raise ModelError(f"{bad} holds NaN or infinity")
     network = rebuild(

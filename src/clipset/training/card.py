@@ -29,6 +29,7 @@ class ModelCard:
     splits: tuple[str, ...] = ()
     validation: dict[str, Any] = field(default_factory=dict)
     others: tuple[dict[str, Any], ...] = ()
+    checksum: str = ""
     format: int = FORMAT
 
     def __post_init__(self) -> None:

@@ -6,15 +6,17 @@ README.md that says what it is. Folders of clipset's own runs also hold `model.j
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from clipset.backbones.checkpoints import not_finite
-from clipset.checksums import find_damage, seal
 from clipset.config import build, encode_json, read_json, to_mapping, write_together
 from clipset.errors import ModelError
 from clipset.model.scale import ScaleModel
@@ -26,7 +28,7 @@ HUB_FILES = ("model.safetensors", "README.md", "config.json")
 
 def save_pretrained(model: ScaleModel, card: ModelCard, folder: str | Path) -> None:
     """Write a model so that `from_pretrained` reads it, here or from a hub."""
-    _save(model, card, Path(folder), {})
+    _save(model, card, Path(folder), own=False)
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None) -> ScaleModel:
@@ -36,19 +38,30 @@ def from_pretrained(name: str | Path, *, revision: str | None = None) -> ScaleMo
 
 def save_model(model: ScaleModel, card: ModelCard, folder: Path) -> None:
     """Write a finished run's model; `model.json` comes last and makes it whole."""
-    _save(model, card, folder, {"model.json": encode_json(to_mapping(card))})
+    _save(model, card, folder, own=True)
 
 
-def _save(model: ScaleModel, card: ModelCard, folder: Path, own: dict[str, bytes]) -> None:
+def _save(model: ScaleModel, card: ModelCard, folder: Path, *, own: bool) -> None:
     plain = {k: v.detach().to("cpu").contiguous() for k, v in model.state_dict().items()}
     bad = not_finite(plain)
     if bad is not None:
         raise ModelError(f"the model is not saved: {bad} holds NaN or infinity; train again")
-    described = {"config.json": encode_json(hub_config(card)), **own}
-    weights = seal(save(plain, metadata={"format": "pt"}), described)
-    page = model_page(card).encode()
-    files = {"model.safetensors": weights, "README.md": page, **described}
+    weights = save(plain, metadata={"format": "pt"})
+    card = replace(card, checksum=_checksum(hashlib.blake2b(weights, digest_size=16), card))
+    files = {
+        "model.safetensors": weights,
+        "README.md": model_page(card).encode(),
+        "config.json": encode_json(hub_config(card)),
+    }
+    if own:
+        files["model.json"] = encode_json(to_mapping(card))
     write_together({folder / name: content for name, content in files.items()})
+
+
+def _checksum(weights: Any, card: ModelCard) -> str:
+    """A checksum of the weights, given as a hash so far, and of all that the card says."""
+    weights.update(msgspec.json.encode(to_mapping(replace(card, checksum="")), order="sorted"))
+    return str(weights.hexdigest())
 
 
 def remove_model(folder: Path) -> None:
@@ -90,14 +103,8 @@ def read_training(folder: Path) -> PretrainConfig:
 def load_model(folder: Path) -> tuple[ScaleModel, ModelCard]:
     """A trained model, ready to represent sets; its files are those that were written."""
     card, path = read_card(folder), folder / "model.safetensors"
-    own = _card_path(folder).name
-    damage = find_damage(path, beside=own, sealed=own == "model.json")
-    if damage is not None:
-        raise ModelError(
-            f"the model in {folder} is damaged: {damage}; copy it there again, or delete the "
-            f"folder and train again"
-        )
     try:
+        _refuse_damage(path, card, _card_path(folder))
         _refuse_other_shapes(path, card)
         model = ScaleModel(card.dim, card.model)
         state = load_file(path)
@@ -109,6 +116,19 @@ def load_model(folder: Path) -> tuple[ScaleModel, ModelCard]:
     if bad is not None:
         raise ModelError(f"the weights in {folder} are damaged: {bad} holds NaN or infinity")
     return model.eval(), card
+
+
+def _refuse_damage(path: Path, card: ModelCard, described: Path) -> None:
+    """Refuse weights or a card that are not as they were written; a hub's may have no checksum."""
+    if not card.checksum and described.name == "config.json":
+        return
+    with path.open("rb") as file:
+        weights = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+    if _checksum(weights, card) != card.checksum:
+        raise ModelError(
+            f"{path} or {described.name} beside it is damaged: its checksum is another; copy the "
+            f"model there again, or delete the folder and train again"
+        )
 
 
 def _refuse_other_shapes(path: Path, card: ModelCard) -> None:
