@@ -63,7 +63,7 @@ def refuse_deep(value: T, where: str) -> T:
     raise ConfigError(f"{where} is nested too deeply; {DEEPEST} levels are allowed")
 
 
-def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
+def build(cls: type[T], mapping: Any, where: str) -> T:
     """A `cls` from a mapping; unknown keys and wrong types are errors that name the place."""
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{where} must be a table of settings, got {type(mapping).__name__}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,12 +29,9 @@ class Disk:
         self.folder = folder
 
     def fill(self) -> None:
-        with (self.folder / "filler").open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+        with (self.folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
 
     def make_room(self) -> None:
         (self.folder / "filler").unlink()
@@ -115,16 +112,16 @@ def test_a_read_only_disk_is_refused_before_any_work(
 
 
 def test_on_a_full_disk_what_is_known_is_said_and_what_was_there_stays(
-    videos: Path, session_run: Path, disk: Disk, refused: Callable[..., tuple[str, str]]
+    videos: Path, finished_run: Path, disk: Disk, refused: Callable[..., tuple[str, str]]
 ) -> None:
     old = disk.folder / "vectors"
-    shutil.copytree(session_run / "representation", old)
+    shutil.copytree(finished_run / "representation", old)
     for name in ("results.json", "comparisons.json", "predictions.safetensors"):
-        shutil.copy(session_run / name, disk.folder)
+        shutil.copy(finished_run / name, disk.folder)
     disk.fill()
     before = tree_digest(disk.folder)
     said = {}
-    for name, words in commands(videos, session_run, disk.folder).items():
+    for name, words in commands(videos, finished_run, disk.folder).items():
         out, line = refused(*words)
         assert "No space left on device" in line, name
         assert "make room and run the same command again" in line, name

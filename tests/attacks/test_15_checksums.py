@@ -1,4 +1,4 @@
-"""No bit of a model, a head, a checkpoint or a table of vectors changes unnoticed; no NaN gets in."""
+"""No bit of a model, head, checkpoint or table of vectors changes unnoticed; no NaN gets in."""
 
 from __future__ import annotations
 
