@@ -40,7 +40,7 @@ class _RunFile:
 
     name: str = ""
     source: str = ""
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     recipe: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     steps: list[StepRecord] = field(default_factory=list)
