@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 from sklearn.linear_model import LogisticRegression
 
+from clipset.checksums import seal
 from clipset.cli import main
 from clipset.errors import StoreError
 from clipset.features.store import FeatureStore
@@ -110,9 +111,15 @@ def test_what_is_written_is_read_again(
             assert getattr(again, name) == getattr(table, name), name
 
 
-def test_tables_of_before_windows_are_still_read(tmp_path: Path) -> None:
-    (tmp_path / "videos.csv").write_text("id,label,split\na,x,train\nb,,\n", "utf-8")
-    save_file({"vectors": np.ones((2, 3, 4), np.float32)}, tmp_path / "vectors.safetensors")
+def test_a_table_without_windows_is_read_and_one_without_checksum_is_not(tmp_path: Path) -> None:
+    rows, path = b"id,label,split\na,x,train\nb,,\n", tmp_path / "vectors.safetensors"
+    (tmp_path / "videos.csv").write_bytes(rows)
+    plain = save({"vectors": np.ones((2, 3, 4), np.float32)})
+    for content in (plain, seal(plain)):
+        path.write_bytes(content)
+        with pytest.raises(StoreError, match="has no checksum"):
+            read_representations(tmp_path)
+    path.write_bytes(seal(plain, {"videos.csv": rows}))
     table = read_representations(tmp_path)
     assert (table.video_ids, table.labels, table.splits) == (
         ("a", "b"),

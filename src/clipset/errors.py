@@ -13,6 +13,20 @@ class ConfigError(ClipsetError):
     """A recipe or an option that does not fit."""
 
 
+class OutputError(ClipsetError, OSError):
+    """A file or folder that cannot be written: `problem` says which and why, `advice` what to do.
+
+    It is an OSError, too, and `strerror` is the system's own reason.
+    """
+
+    def __init__(self, problem: str, advice: str, reason: str = "") -> None:
+        super().__init__(0, reason or problem)
+        self.problem, self.advice = problem, advice
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.advice}"
+
+
 class RunError(ClipsetError):
     """A run's folder that cannot be used."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clipset.config import build, read_toml, to_mapping
+from clipset.config import build, read_toml, refuse_deep, to_mapping
 from clipset.errors import ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.probes.config import ProbeConfig
@@ -75,9 +75,11 @@ def _apply(tables: dict[str, Any], change: str) -> None:
     if not equals or not name.strip():
         raise ConfigError(f"a change looks like pretrain.epochs=100, got {change!r}")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        parsed = refuse_deep(tomllib.loads(f"value = {value}")["value"], name)
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
+    except (RecursionError, ValueError):  # nested too deeply, or thousands of digits
+        raise ConfigError(f"{name}: no setting has such a value: {value[:40]}…") from None
     *outer, last = name.strip().split(".")
     for key in outer:
         tables = tables.setdefault(key, {})

@@ -8,13 +8,15 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from clipset.config import read_json, write_json
+import msgspec
+
+from clipset.config import build, read_json, write_json
 from clipset.errors import RunError
 from clipset.locks import LOCK_NAME
 
@@ -31,6 +33,18 @@ class StepRecord:
     seconds: float = 0.0
     fingerprint: str = ""
     skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunFile:
+    """What the parts of `run.json` must be, as far as they are there."""
+
+    name: str = ""
+    source: str = ""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
+    recipe: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    steps: list[StepRecord] = field(default_factory=list)
 
 
 class Run:
@@ -61,7 +75,8 @@ class Run:
         }
         if leaks:
             self.content["allowed_leaks"] = list(leaks)
-        self.steps = {step["name"]: StepRecord(**step) for step in before.get("steps", [])}
+        steps = [build(StepRecord, step, f"{folder}/run.json") for step in before.get("steps", [])]
+        self.steps = {step.name: step for step in steps}
         self._write()
 
     @contextmanager
@@ -121,6 +136,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
+    try:
+        msgspec.convert(content, _RunFile)
+    except msgspec.ValidationError as error:
+        raise RunError(f"{path} is not what clipset wrote: {error}") from None
     return content
 
 

@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from clipset.clips.config import Sampling
-from clipset.config import fingerprint, read_json, to_mapping, write_json
+from clipset.config import (
+    check_output,
+    fingerprint,
+    read_json,
+    to_mapping,
+    write_atomic,
+    write_json,
+    writing,
+)
 from clipset.demo.render import render_demo
 from clipset.devices import find_device
-from clipset.errors import ClipsetError, ProbeError, RunError
+from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import check_store, extract_planned, plan
 from clipset.features.store import FeatureStore, Manifest, open_store
@@ -38,6 +46,7 @@ from clipset.report.parts import (
 )
 from clipset.report.table import write_table_page
 from clipset.report.trust import read_list
+from clipset.report.wording import row_name
 from clipset.representation import read_representations, represent, write_representations
 from clipset.runs import Run, check_run_folder, read_run
 from clipset.text import name_text
@@ -232,13 +241,16 @@ def _share_model(run: Run, store: FeatureStore, others: Sequence[Path], recipe: 
         return
     for other in others:
         if is_trained(store, other / "model", recipe.pretrain, seed=seed):
-            shutil.copytree(other / "model", where)
+            with writing(where):  # model.json comes last and makes it whole
+                shutil.copytree(other / "model", where, ignore=lambda *_: ["model.json"])
+            write_atomic(where / "model.json", (other / "model" / "model.json").read_bytes())
             return
 
 
 def report_run(folder: Path) -> Path:
     """Write the page of a run; where it has several parts, a table of them with links."""
     run, path = read_run(folder), folder / "report.html"
+    check_output(path, "file")
     records = read_results(folder) if (folder / "results.json").is_file() else []
     steps = [str(step["name"]) for step in run.get("steps", [])]
     if any("part" in record for record in records):
@@ -344,7 +356,12 @@ def _probe(
             write_json(out / name, [])
         return f"not probed: {reason}"
     suite = run_suite(problem, model, recipe.probe, seed=seed)
-    suite.write(out / "results.json", protocol_facts(recipe))
+    try:
+        suite.write(out / "results.json", protocol_facts(recipe))
+    except OutputError:
+        for each in suite.results:  # finished probes are said, if they cannot be written
+            say(f"{row_name(each.features, each.probe)}: {each.metric} {each.value:.4f}")
+        raise
     return ""
 
 

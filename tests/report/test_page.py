@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clipset.errors import ReportError
+from clipset.errors import OutputError, ReportError
 from clipset.report import (
     Counts,
     FactGroup,
@@ -249,7 +249,7 @@ def test_a_folder_that_is_not_there_is_made(
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(ReportError, match=r"cannot be written to .*File exists"):
+    with pytest.raises(OutputError, match=r"cannot write .* is a file, not a folder"):
         write_report(ReportContent(title="t"), tmp_path / "file" / "report.html")
 
 

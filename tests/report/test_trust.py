@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from clipset.checksums import seal
 from clipset.errors import ReportError
 from clipset.report import ReportContent, render_report
 from clipset.report.plots import place_differences, place_low_shot, place_reliability
@@ -31,7 +32,8 @@ def write_predictions(path: Path, classes: list[str]) -> None:
         "classes": json.dumps(classes), "ids": json.dumps(list("abcd")),
         "seeds": json.dumps({"scale/linear": [0, 1]}),
     }  # fmt: skip
-    save_file({"truth": truth, "scale/linear": np.stack([one, one])}, path, metadata=about)
+    arrays = {"truth": truth, "scale/linear": np.stack([one, one])}
+    path.write_bytes(seal(save(arrays, metadata=about)))
 
 
 def test_calibration_is_read_from_the_predictions_of_a_run(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
+from clipset.checksums import seal
 from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
@@ -33,7 +34,7 @@ MOMENTS = ("step", "write", "rename", "sweep", "metrics", "best", "model", "card
 KILLED = """
 import os, pathlib, signal, sys
 from clipset.features.store import open_store
-from clipset.training import checkpoint, loop, monitor
+from clipset.training import loop, monitor
 from clipset.training.pretrain import pretrain
 from tests.training.test_resume import MOMENTS, SMALL
 
@@ -63,6 +64,10 @@ def is_checkpoint(path):
     return "epoch-" in path.name
 
 
+def is_final(path, moment):
+    return path.parent.name == moment and "metrics" not in path.name
+
+
 def half_written():
     plain = os.fsync
 
@@ -90,9 +95,9 @@ def arm(moment):
     elif moment == "best":
         die_at(loop, "save_model", 1)
     elif moment == "model":
-        die_at(checkpoint, "write_atomic", 1, only=lambda path, *_: path.parent.name == moment)
+        die_at(pathlib.Path, "replace", 1, only=lambda path, *_: is_final(path, moment))
     elif moment == "card":
-        die_at(checkpoint, "write_json", 1, only=lambda path, *_: path.parent.name == moment)
+        die_at(pathlib.Path, "replace", 4, first=True, only=lambda path, *_: is_final(path, moment))
 
 
 store = open_store(pathlib.Path(sys.argv[1]))
@@ -199,10 +204,10 @@ def test_a_checkpoint_of_another_seed_width_or_version_is_left_alone(
         pretrain(small_store, stopped, SMALL, seed=1)
     newest = stopped / "checkpoints" / "epoch-000004.safetensors"
     tensors = load_file(newest)
-    state = {"fingerprint": "x", "epoch": 4, "settings": {}, "dim": 99, "seed": 0, "format": 2}
+    state = {"fingerprint": "x", "epoch": 4, "settings": {}, "dim": 99, "seed": 0, "format": 3}
     for change, said in (({}, "width 99, now 1280"), ({"format": 7}, "another clipset wrote it")):
         header = {"state": msgspec.json.encode(state | change).decode()}
-        save_file(tensors, newest, header)
+        newest.write_bytes(seal(save(tensors, header)))
         with pytest.raises(TrainingError, match=said):
             pretrain(small_store, stopped, SMALL)
 

@@ -154,9 +154,21 @@ def match_keys(network: nn.Module, state: State, layout: Layout, path: Path) -> 
 
 def check_finite(state: State, path: Path) -> None:
     """Refuse weights that are not numbers."""
-    for key, tensor in state.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise BackboneError(f"{path}: the tensor {key} holds NaN or infinity; it is damaged")
+    key = not_finite(state)
+    if key is not None:
+        raise BackboneError(f"{path}: the tensor {key} holds NaN or infinity; it is damaged")
+
+
+def not_finite(state: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds NaN or infinity, if there is one."""
+    return next(
+        (
+            key
+            for key, tensor in state.items()
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all()
+        ),
+        None,
+    )
 
 
 def describe(state: State) -> str:

@@ -26,9 +26,11 @@ from clipset.backbones.huggingface_files import (
 )
 from clipset.backbones.parts import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneSpec, Entry, Weights
+from clipset.config import read_json
 from clipset.errors import BackboneError
 
 PREFIX = "hf:"
+MOST_LAYERS = 1000
 IMAGE_FRAMES = 16  # how many frames of a clip an image model sees
 
 
@@ -113,12 +115,19 @@ def entry(name: str) -> Entry:
     family = find_family(config)
     vision = getattr(config, "vision_config", config)
     wanted = read_preprocessing(folder)
+    try:
+        frames = _native_frames(vision) if family.video else IMAGE_FRAMES
+        size = wanted.size or _native_size(vision)
+    except (AttributeError, TypeError, ValueError, IndexError, OverflowError):
+        raise BackboneError(
+            f"{folder / 'config.json'} does not say how many frames of which size it takes"
+        ) from None
     spec = BackboneSpec(
         name=name,
         dim=_dim(vision, folder),
-        frames=_native_frames(vision) if family.video else IMAGE_FRAMES,
+        frames=frames,
         stride=family.stride,
-        size=wanted.size or _native_size(vision),
+        size=size,
         mean=wanted.mean,
         std=wanted.std,
         pooling=family.pooling,
@@ -167,11 +176,21 @@ def _transformers() -> Any:
 
 
 def _read_config(folder: Path) -> Any:
-    config_class = _transformers().AutoConfig
+    config_class, path = _transformers().AutoConfig, folder / "config.json"
+    _refuse_layers(read_json(path), path)
     try:
         return config_class.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds, all about this file
-        raise BackboneError(f"{folder / 'config.json'} is refused: {_first_line(error)}") from None
+        raise BackboneError(f"{path} is refused: {_first_line(error)}") from None
+
+
+def _refuse_layers(content: Any, path: Path) -> None:
+    """Refuse counts of layers that no network has: transformers would make them all."""
+    for name, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, dict):
+            _refuse_layers(value, path)
+        elif "layers" in name and isinstance(value, int) and not 0 <= value <= MOST_LAYERS:
+            raise BackboneError(f"{path}: {name} must be 0 to {MOST_LAYERS}, got {value}")
 
 
 def _dim(config: Any, folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -55,11 +56,17 @@ def find_weights(name: str) -> Path:
 
 def read_preprocessing(folder: Path) -> Preprocessing:
     """Mean, std and size from the model's own preprocessor file."""
-    values = _read_preprocessor(folder)
+    try:
+        return _preprocessing(folder, _read_preprocessor(folder))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BackboneError(f"the preprocessor file in {folder} does not fit: {error}") from None
+
+
+def _preprocessing(folder: Path, values: Mapping[str, Any]) -> Preprocessing:
     if "Vivit" in str(values.get("image_processor_type")):  # its own defaults: pixels to -1..1
         values = {"rescale_factor": 1 / 127.5, "offset": True} | dict(values)
     factor = float(values.get("rescale_factor", 1 / 255)) if values.get("do_rescale", True) else 1.0
-    if factor <= 0:
+    if not 0 < factor < math.inf:
         raise BackboneError(f"rescale_factor in {folder} must be above 0, got {factor}")
     shift = 1.0 if values.get("offset", False) else 0.0
     mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)

@@ -30,6 +30,7 @@ FAMILIES = (  # modules of this package; each has a tuple ENTRIES
     "vjepa2",
 )
 DEFAULT = "efficientnet_lite0"
+LARGEST = {"dim": 2**20, "stride": 2**20, "size": 2**14, "frames": 2**14}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +71,9 @@ class BackboneSpec:
 
     def __post_init__(self) -> None:
         for name in ("dim", "frames", "stride", "size", "time_bins"):
-            value = getattr(self, name)
-            if value < 1:
-                raise BackboneError(f"{self.name}: {name} must be at least 1, got {value}")
+            value, largest = getattr(self, name), LARGEST.get(name, LARGEST["frames"])
+            if not 1 <= value <= largest:
+                raise BackboneError(f"{self.name}: {name} must be 1 to {largest}, got {value}")
         if self.dim % self.parts:
             raise BackboneError(f"{self.name}: {self.dim} numbers are not {self.parts} equal parts")
 
@@ -254,7 +255,10 @@ def file_digest(path: Path) -> str:
     """The sha256 of a file; of an index of parts, of the index and all parts."""
     names = {path.name}
     if path.name.endswith(".index.json"):
-        names |= set(read_json(path).get("weight_map", {}).values())
+        index = read_json(path)
+        if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
+            raise BackboneError(f"{path} has no table weight_map; download it again")
+        names |= {str(name) for name in index["weight_map"].values()}
     missing = sorted(name for name in names if not (path.parent / name).is_file())
     if missing:
         raise BackboneError(f"{path} lists {missing[0]}, which is not beside it; download it too")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -56,9 +57,19 @@ Changes = Annotated[tuple[str, ...], Parameter(name="--set", negative="")]
 
 def show_result(result: Any, common: Common, show: Callable[[], None]) -> None:
     """The result as JSON if that was asked for, else as a person likes it."""
-    if not common.json:
-        show()
-        return
+    from clipset.config import writing
+    from clipset.errors import OutputError
+
+    try:
+        with writing("standard output"):
+            _show_json(result) if common.json else show()
+            sys.stdout.flush()
+    except OutputError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again when it ends
+        raise
+
+
+def _show_json(result: Any) -> None:
     import msgspec
 
     def plain(value: object) -> object:

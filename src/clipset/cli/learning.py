@@ -107,6 +107,7 @@ def represent(
     window
         Seconds: longer videos get a row for each window of this length, next to one for the whole.
     """
+    from clipset.config import check_output
     from clipset.devices import find_device
     from clipset.errors import ModelError
     from clipset.features.store import open_store
@@ -116,6 +117,7 @@ def represent(
     chosen = read_parts(parts) if parts else PARTS
     if parts and model is None and chosen != ("clip",):
         raise ModelError(f"the parts {parts} need a model; give one with --model")
+    check_output(out, "folder")
     encoder = load_model(find_model(model))[0].encoder if model else None
     device = find_device(common.device)
     table = represent(open_store(store), encoder, parts=chosen, window=window, device=device)
@@ -170,7 +172,7 @@ def probe(
         Go on where splits share a file or a group, or --catalog has ids that the store does not
         know; what it is is said.
     """
-    from clipset.config import to_mapping
+    from clipset.config import check_output, to_mapping
     from clipset.features.store import open_store
     from clipset.probes.low_shot import run_low_shot
     from clipset.probes.problem import pose_problem
@@ -182,6 +184,8 @@ def probe(
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).probe, config, PROBE)
+    if out is not None:
+        check_output(out, "file")
     where = find_model(model) if model else None
     trained, training = (load_model(where)[0], read_training(where)) if where else (None, None)
     labels, opened = read_videos(catalog) if catalog else None, open_store(store)
@@ -194,20 +198,24 @@ def probe(
         return
     problem = pose_problem(opened, labels, training=training)
     suite = run_suite(problem, trained, config, seed=common.seed)
-    if out:
-        suite.write(out)
     records, comparisons = to_mapping(suite.results), to_mapping(suite.comparisons)
 
     def show() -> None:
         print_records(records)
         print_comparisons(comparisons)
 
-    show_result({"records": records, "comparisons": comparisons}, common, show)
+    try:
+        if out is not None:
+            suite.write(out)
+    finally:  # finished probes are shown, wherever else they cannot be put
+        show_result({"records": records, "comparisons": comparisons}, common, show)
 
 
 def _show_curves(curves: Any, out: Path | None, common: Common) -> None:
     from clipset.config import write_json
 
-    if out:
-        write_json(out, curves)
-    show_result({"curves": curves}, common, lambda: print_curves(curves))
+    try:
+        if out is not None:
+            write_json(out, curves)
+    finally:
+        show_result({"curves": curves}, common, lambda: print_curves(curves))

@@ -57,12 +57,13 @@ def predict(
     workers
         Processes that decode (as many as cores, at most 8; 0: decode in the main process).
     """
+    from clipset.config import check_output
     from clipset.predict.run import load_run
 
+    if csv is not None:
+        check_output(csv, "file")
     opened = load_run(run, device=common.device, workers=workers, row=row)
     found = opened.predict(videos, top=top, window=window, step=step, timeline=timeline)
-    if csv is not None:
-        write_rows(csv, found)
     card = opened.head.card
     result = {
         "run": run,
@@ -74,7 +75,11 @@ def predict(
         "videos": [each for each in found if each.reason is None],
         "failed": {each.video: each.reason for each in found if each.reason is not None},
     }  # fmt: skip
-    show_result(result, common, lambda: show_predictions(found, card))
+    try:
+        if csv is not None:
+            write_rows(csv, found)
+    finally:  # what is known is said, wherever else it cannot be put
+        show_result(result, common, lambda: show_predictions(found, card))
     _finish({each.video: each.reason for each in found if each.reason}, len(found), common)
 
 
@@ -110,6 +115,7 @@ def embed(
     workers
         Processes that decode (as many as cores, at most 8; 0: decode in the main process).
     """
+    from clipset.config import check_output
     from clipset.errors import ConfigError
     from clipset.features.config import ExtractConfig
     from clipset.predict.clips import open_backbone
@@ -118,6 +124,7 @@ def embed(
 
     if (run is None) == (backbone is None):
         raise ConfigError("embed needs either --run RUN or --backbone NAME")
+    check_output(out, "folder")
     if run is not None:
         opened = load_run(run, device=common.device, workers=workers)
         table = opened.embed(videos, parts=parts)
@@ -125,15 +132,18 @@ def embed(
         config = ExtractConfig(backbone=backbone or "", workers=workers)
         reader = open_backbone(config, seed=common.seed, device=common.device)
         table = embed_videos(reader, None, videos)
-    if table.video_ids:
-        write_representations(table, out)
     count, clips, width = table.vectors.shape
     result = {
         "representation": out, "shape": table.vectors.shape, "failed": table.failed,
         "videos": dict(zip(table.video_ids, table.pooled.tolist(), strict=True)) if count else {},
     }  # fmt: skip
-    line = f"{count} videos × {clips} clips × {width} numbers → {out}"
-    show_result(result, common, lambda: print_line(line) if count else None)
+    line = f"{count} videos × {clips} clips × {width} numbers"
+    try:
+        if table.video_ids:
+            write_representations(table, out)
+            line = f"{line} → {out}"
+    finally:
+        show_result(result, common, lambda: print_line(line) if count else None)
     _finish(table.failed, count + len(table.failed), common)
 
 

@@ -51,11 +51,13 @@ def catalog(
     keep
         Keep only this share of the training videos of each class (low-shot).
     """
+    from clipset.config import check_output
     from clipset.videos.catalog import describe, write_catalog
     from clipset.videos.datasets import read_dataset, read_videos
     from clipset.videos.leaks import describe_leaks
     from clipset.videos.splits import assign_splits, keep_fraction
 
+    check_output(out, "file")
     if dataset:
         found = read_dataset(dataset, videos, lists, fold=fold, task=task)
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from clipset.config import near_names
 from clipset.errors import ClipError
+
+MANY: Final = 100_000  # clips of a video, and pixels of a window, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,22 +98,22 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name in ("clips", "times", "places", "window"):
-            if getattr(self, name) < 1:
-                raise ClipError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MANY:
+                raise ClipError(f"{name} must be 1 to {MANY}, got {getattr(self, name)}")
         for name in ("clips_per_minute", "times_per_minute"):
             if not 0 <= getattr(self, name) <= 10_000:
                 raise ClipError(f"{name} must be 0 to 10000, got {getattr(self, name)}")
         if not 0 < self.area[0] <= self.area[1] <= 1:
             raise ClipError(f"area must be two shares 0 < low <= high <= 1, got {self.area}")
-        if not 0 < self.aspect[0] <= self.aspect[1]:
+        if not 0 < self.aspect[0] <= self.aspect[1] < math.inf:
             raise ClipError(f"aspect must be two ratios 0 < low <= high, got {self.aspect}")
-        if not self.window <= self.short_side[0] <= self.short_side[1]:
+        if not self.window <= self.short_side[0] <= self.short_side[1] <= MANY:
             raise ClipError(
                 f"short_side must be two sizes {self.window} (the window) <= low <= high, "
                 f"got {self.short_side}"
             )
-        if self.grid is not None and self.grid < 1:
-            raise ClipError(f"grid must be at least 1 pixel, or left out, got {self.grid}")
+        if self.grid is not None and not 1 <= self.grid <= MANY:
+            raise ClipError(f"grid must be 1 to {MANY} pixels, or left out, got {self.grid}")
 
 
 STRONG_COLOURS: Final = Colours(

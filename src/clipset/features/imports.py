@@ -7,10 +7,12 @@ the frame, or (V, 7), whole rows of a store. Random and regular clips are the sa
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import posixpath
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -39,7 +41,9 @@ from clipset.videos.labels import clean_rows
 
 Arrays = Mapping[str, NDArray[Any]]
 SIDECARS = ("times", "boxes")  # a.times.npy and a.boxes.npy belong to a.npy
-ENDS_OF_HALF = 65504.0  # the largest number of float16
+LONGEST = 1e9  # seconds; 30 years of video
+SMALL, DENSEST = 2**28, 32  # bytes that any file may announce, and for each of its own
+OWN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # HDF5's gzip, shuffle, …, scale-offset, and h5py's lzf
 
 
 def import_features(
@@ -145,22 +149,34 @@ def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
 def read_rows(path: Path, config: ImportConfig) -> ClipRows:
     """The features of a file, with the box and the middle of each clip."""
     arrays = _read(path, config)
-    features = arrays[config.key]
-    features = features[None] if features.ndim == 1 else features
-    if features.ndim != 2 or 0 in features.shape or features.dtype.kind not in "fiu":
-        raise StoreError(f"features must be numbers (V, D) or (D,), got {_kind(features)}")
+    features = _as_rows(arrays[config.key])
     if not np.isfinite(features).all():
         raise StoreError("features hold NaN or infinity")
-    if config.dtype == "float16" and np.abs(features).max() > ENDS_OF_HALF:
-        raise StoreError("features are too large for float16; store them as float32")
+    largest = float(np.finfo(config.dtype).max)
+    if max(float(features.max()), -float(features.min())) > largest:
+        other = "; store them as float32" if config.dtype == "float16" else ""
+        raise StoreError(f"features are too large for {config.dtype}{other}")
     boxes = place_clips(len(features), arrays, config.clip_seconds)
     middles = boxes[:, :2].mean(axis=1, keepdims=True)
     return ClipRows(features.astype(np.float32), boxes, middles)
 
 
+def _as_rows(features: NDArray[Any]) -> NDArray[Any]:
+    """Features as (V, D); an error if they are something else."""
+    rows = features[None] if features.ndim == 1 else features
+    if rows.ndim != 2 or 0 in rows.shape or rows.dtype.kind not in "fiu":
+        raise StoreError(f"features must be numbers (V, D) or (D,), got {_kind(features)}")
+    return rows
+
+
 def place_clips(count: int, arrays: Arrays, seconds: float) -> Float[np.ndarray, "V 7"]:
     """Where the clips are: as the file says, else one after the other over the whole frame."""
     boxes, times = arrays.get("boxes"), arrays.get("times")
+    for name, array in (("boxes", boxes), ("times", times)):
+        if array is not None and array.dtype.kind not in "fiu":
+            raise StoreError(f"{name} must be numbers, got {_kind(array)}")
+        if array is not None and not (np.abs(array.astype(np.float64)) < LONGEST).all():
+            raise StoreError(f"{name} hold NaN or more than {LONGEST:g}")
     rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (count, 1))
     rows[:, 0] = np.arange(count) * seconds
     rows[:, 1] = rows[:, 0] + seconds
@@ -192,8 +208,9 @@ def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportCon
         rows = read_rows(path, config)
         if rows.features.shape[1] != dim:
             raise StoreError(f"its features have {rows.features.shape[1]} numbers, others {dim}")
-    except StoreError as error:
-        return Seen(place, reason=escape_undecodable(f"{path_text(path.name)}: {error}"))
+    except Exception as error:  # odd bytes make a library raise anything
+        reason = escape_undecodable(f"{path_text(path.name)}: {_reason(error)}")
+        return Seen(place, reason=reason)
     chosen = np.linspace(0, len(rows.features) - 1, clips).round().astype(np.int64)
     both = np.concatenate([chosen, chosen])  # random clips, regular clips
     facts = CutFacts(
@@ -205,27 +222,26 @@ def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportCon
 
 
 def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tuple[int, int]:
-    """How wide the features are and how many clips a video gets."""
-    shapes: dict[tuple[int, ...], Path] = {}
+    """How wide the features of most files are, and how many clips a video gets."""
+    dims: Counter[int] = Counter()
+    counts: dict[int, dict[int, Path]] = {}
     reason = ""
     for path in files.values():
         try:
-            shape = _read(path, config)[config.key].shape
-        except StoreError as error:
-            reason = reason or f"{path.name}: {error}"
+            count, dim = _as_rows(_read(path, config)[config.key]).shape
+        except Exception as error:  # odd bytes make a library raise anything
+            reason = reason or f"{path.name}: {_reason(error)}"
             continue
-        if len(shape) in (1, 2):
-            shapes.setdefault((1, *shape)[-2:], path)
-        if config.clips is not None and shapes:
-            break
-    if not shapes:
-        raise StoreError(f"no file in {source} could be read ({reason or 'none is (V, D)'})")
-    (count, dim), first = next(iter(shapes.items()))
-    other = next((shape for shape in shapes if shape[0] != count), None)
-    if config.clips is None and other is not None:
+        dims[dim] += 1
+        counts.setdefault(dim, {}).setdefault(count, path)
+    if not dims:
+        raise StoreError(f"no file in {source} could be read ({reason})")
+    [(dim, _)] = dims.most_common(1)
+    (count, first), *others = counts[dim].items()
+    if config.clips is None and others:
         raise StoreError(
             f"the videos have different numbers of clips ({first.name}: {count}, "
-            f"{shapes[other].name}: {other[0]}); say how many to take of each: --clips {count}"
+            f"{others[0][1].name}: {others[0][0]}); say how many to take of each: --clips {count}"
         )
     return dim, config.clips or count
 
@@ -251,7 +267,9 @@ def _read(path: Path, config: ImportConfig) -> Arrays:
     """The arrays of a file; a single one is the features, whatever its name."""
     try:
         arrays = dict(READERS[path.suffix.lower()](path))
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+    except StoreError:
+        raise
+    except Exception as error:  # odd bytes make a library raise anything
         raise StoreError(f"it cannot be read ({_reason(error)})") from None
     if config.key not in arrays:
         others = [name for name in arrays if name not in SIDECARS]
@@ -265,25 +283,29 @@ def _read(path: Path, config: ImportConfig) -> Arrays:
 def _read_npy(path: Path) -> Arrays:
     beside = {name: path.with_suffix(f".{name}.npy") for name in SIDECARS}
     found = {name: file for name, file in beside.items() if file.is_file()}
-    arrays = {name: np.load(file, allow_pickle=False) for name, file in found.items()}
-    return {"features": np.load(path, mmap_mode="r", allow_pickle=False), **arrays}
+    return {
+        name: np.load(file, mmap_mode="r", allow_pickle=False)  # never more than the file holds
+        for name, file in {"features": path, **found}.items()
+    }
 
 
 def _read_npz(path: Path) -> Arrays:
+    _refuse_bomb(path)
     with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         return {name: content[name] for name in content.files}
 
 
 def _read_torch(path: Path) -> Arrays:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except RuntimeError as error:  # what torch says of a broken archive
-        raise ValueError(str(error)) from None
-    tensors = content if isinstance(content, dict) else {"features": content}
+    if zipfile.is_zipfile(path):
+        _refuse_bomb(path)
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    given = content if isinstance(content, dict) else {"features": content}
+    tensors = {str(k): v.detach() for k, v in given.items() if isinstance(v, torch.Tensor)}
+    for value in tensors.values():  # one number can be shown as if it were many
+        _refuse_size(value.numel() * value.element_size(), path)
     return {
-        str(name): (value.float() if value.is_floating_point() else value).numpy()
+        name: (value.float() if value.is_floating_point() else value).numpy()
         for name, value in tensors.items()
-        if isinstance(value, torch.Tensor)
     }
 
 
@@ -292,13 +314,59 @@ def _read_h5(path: Path) -> Arrays:
         h5py = import_module("h5py")
     except ImportError:
         raise StoreError("reading .h5 needs h5py; install it: pip install h5py") from None
+    while h5py.h5pl.size():
+        h5py.h5pl.remove(0)  # a filter of a plug-in is code of somebody's
     with h5py.File(path, "r") as content:
+        for name in content:
+            if not isinstance(content.get(name, getlink=True), h5py.HardLink):
+                raise StoreError(f"{name} is a link, perhaps to another file; copy the data here")
         found = {name: content[name] for name in content}
-        return {
-            name: np.asarray(dataset)
+        arrays = {
+            name: dataset
             for name, dataset in found.items()
             if isinstance(dataset, h5py.Dataset) and dataset.shape and dataset.dtype.kind in "fiu"
         }
+        for name, dataset in arrays.items():
+            _refuse_elsewhere(name, dataset)
+            _refuse_size(dataset.size * dataset.dtype.itemsize, path)
+        return {name: np.asarray(dataset) for name, dataset in arrays.items()}
+
+
+def _refuse_elsewhere(name: str, dataset: Any) -> None:
+    """Refuse data that is not in this file, or that is read by code that is not HDF5's own."""
+    if dataset.external or dataset.is_virtual:
+        raise StoreError(f"{name} keeps its numbers in other files; copy them into this one")
+    made = dataset.id.get_create_plist()
+    filters = {int(made.get_filter(index)[0]) for index in range(made.get_nfilters())}
+    if not filters <= OWN_FILTERS:
+        raise StoreError(f"{name} is compressed by a plug-in; write it with gzip, lzf or szip")
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Refuse an archive that says it becomes much larger than such a file can be."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        _refuse_size(sum(member.file_size for member in members), path)
+        for member in members if path.suffix.lower() == ".npz" else ():
+            with archive.open(member) as file:
+                _refuse_announced(file, member.file_size)
+
+
+def _refuse_announced(file: Any, size: int) -> None:
+    """Refuse an array whose header announces more than there is, before memory is taken."""
+    version = np.lib.format.read_magic(file)
+    first = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize > size:
+        raise StoreError(f"an array announces {dtype} {shape}, more than the file holds")
+
+
+def _refuse_size(announced: int, path: Path) -> None:
+    """Refuse what a file of this size can only hold as a trick: numbers do not shrink so far."""
+    allowed = max(SMALL, path.stat().st_size * DENSEST)
+    if announced > allowed:
+        raise StoreError(f"it announces {announced} bytes, a file of its size holds {allowed}")
 
 
 READERS: dict[str, Callable[[Path], Arrays]] = {
@@ -313,6 +381,8 @@ READERS: dict[str, Callable[[Path], Arrays]] = {
 
 def _reason(error: Exception) -> str:
     """A few words of an error; libraries advise to read unsafely, which we do not pass on."""
+    if isinstance(error, StoreError):
+        return str(error)
     text = str(error).strip() or type(error).__name__
     if isinstance(error, pickle.UnpicklingError) or "pickle" in text or "Python objects" in text:
         return "it holds something else than arrays of numbers"

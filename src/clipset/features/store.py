@@ -59,6 +59,8 @@ class Manifest:
     others: tuple[BackboneSpec, ...] = field(default=(), metadata=ADDED)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise StoreError(f"seed must be at least 0 and less than 2^63, got {self.seed}")
         names = [file_name(spec.name).lower() for spec in self.backbones]
         for place, name in enumerate(names):
             if name in names[:place]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -9,6 +10,8 @@ from typing import Any, Final, Literal
 from clipset.errors import ModelError
 
 BoxKind = Literal["paper", "official"]
+WIDEST: Final = 2**20  # channels, and whatever else is counted in a layer
+DEEPEST: Final = 1000  # layers
 ADDED: Final = {"added": True}  # a field that came later: fingerprints without it stay as they were
 
 
@@ -87,13 +90,13 @@ class ModelConfig:
 
 def _check_counts(config: ModelConfig) -> None:
     for name in COUNTS:
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise ModelError(f"{name} must be at least 1, got {value}")
+        value, largest = getattr(config, name), DEEPEST if "layers" in name else WIDEST
+        if value is not None and not 1 <= value <= largest:
+            raise ModelError(f"{name} must lie between 1 and {largest}, got {value}")
     if config.width % config.head_channels:
         raise ModelError(f"width {config.width} must be a multiple of {config.head_channels}")
-    if any(dim < 1 for dim in config.dims):
-        raise ModelError(f"dims must be widths of features, got {config.dims}")
+    if not all(1 <= dim <= WIDEST for dim in config.dims) or len(config.dims) > DEEPEST:
+        raise ModelError(f"dims must be widths of features, got {config.dims[:8]}")
     allowed = (7,) if config.boxes == "official" else (6, 8)
     if config.box_numbers not in allowed:
         raise ModelError(
@@ -106,7 +109,7 @@ def _check_numbers(config: ModelConfig) -> None:
     if not 0 <= config.dropout < 1:
         raise ModelError(f"dropout must be at least 0 and less than 1, got {config.dropout}")
     for name in ("temperature", "cluster_temperature", "teacher_temperature"):
-        if getattr(config, name) <= 0:
+        if not 0 < getattr(config, name) < math.inf:
             raise ModelError(f"{name} must be more than 0, got {getattr(config, name)}")
     if not 0 <= config.teacher_momentum < 1:
         raise ModelError(

@@ -11,12 +11,14 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from clipset.config import build, read_json, to_mapping, write_atomic, write_json
-from clipset.errors import ModelError, ProbeError
+from clipset.backbones.checkpoints import not_finite
+from clipset.checksums import find_damage, seal
+from clipset.config import build, encode_json, read_json, to_mapping, write_together
+from clipset.errors import ClipsetError, ModelError, ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.predict.calibration import error_of, fit_temperature, temper
-from clipset.probes.classifiers import rebuild
+from clipset.probes.classifiers import KEPT, rebuild
 from clipset.probes.config import ProbeConfig, RowName
 from clipset.probes.fit import predict
 from clipset.probes.job import Job, Plan, default_shape, every_video
@@ -30,7 +32,8 @@ from clipset.sets.clips import VideoClips
 from clipset.training.rehearsal import Pretraining
 from clipset.training.weights import load_file
 
-FORMAT = 2
+FORMAT = 3
+UNBOUNDED = f"{KEPT}scale"  # infinite where a channel never changes, so that it has no say
 PREFERRED: tuple[Row, ...] = (
     ("scale", "linear"),
     ("scale", "logistic"),
@@ -242,10 +245,10 @@ def only_row(config: ProbeConfig, name: RowName | None) -> ProbeConfig:
 
 def save_head(head: Head, folder: Path) -> None:
     """Write `head.safetensors`, then `head.json`, which makes it whole."""
-    folder.mkdir(parents=True, exist_ok=True)
     state = {name: value.contiguous() for name, value in head.network.state_dict().items()}
-    write_atomic(folder / "head.safetensors", save(state))
-    write_json(folder / "head.json", to_mapping(head.card))
+    card = encode_json(to_mapping(head.card))
+    weights = seal(save(state), {"head.json": card})
+    write_together({folder / "head.safetensors": weights, folder / "head.json": card})
 
 
 def load_head(folder: Path, fingerprint: str) -> Head | None:
@@ -258,17 +261,26 @@ def load_head(folder: Path, fingerprint: str) -> Head | None:
         return None
     if content.get("fingerprint") != fingerprint:
         return None
-    card = build(HeadCard, content, str(path))
-    row = (card.features, card.probe)
-    try:
-        state = load_file(folder / "head.safetensors")
-        network = rebuild(
-            row, state, card.config, outputs=len(card.classes), dim=card.dim, model=card.model
-        )
-    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
-        first = str(error).splitlines()[0]
-        raise ModelError(
-            f"the weights in {folder} do not fit head.json: {first}; delete the folder, "
-            f"and the head is made again"
-        ) from None
+    damage = find_damage(folder / "head.safetensors", beside=path.name)
+    if damage is None:
+        try:
+            return _rebuild(folder / "head.safetensors", build(HeadCard, content, str(path)))
+        except (ClipsetError, OSError, SafetensorError, RuntimeError, KeyError) as error:
+            damage = str(error).splitlines()[0]
+    raise ModelError(
+        f"the head in {folder} is damaged: {damage}; delete the folder, and the head is made again"
+    )
+
+
+def _rebuild(weights: Path, card: HeadCard) -> Head:
+    state = load_file(weights)
+    bad = not_finite({name: value for name, value in state.items() if name != UNBOUNDED})
+    if state.get(UNBOUNDED, torch.zeros(1)).isnan().any():
+        bad = UNBOUNDED
+    if bad is not None:
+        raise ModelError(f"{bad} holds NaN or infinity")
+    network = rebuild(
+        (card.features, card.probe), state, card.config, outputs=len(card.classes), dim=card.dim,
+        model=card.model,
+    )  # fmt: skip
     return Head(network, card)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from clipset.config import build, fingerprint
-from clipset.errors import ClipsetError, ProbeError, RunError
+from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
@@ -21,7 +21,7 @@ from clipset.predict.head import FORMAT, Head, fit_head, load_head, only_row, ro
 from clipset.predict.sources import Sources, list_new_videos
 from clipset.probes.config import ProbeConfig
 from clipset.probes.problem import Labelled
-from clipset.progress import bar
+from clipset.progress import bar, say
 from clipset.representation import PARTS, Part, Representations, encode_clips
 from clipset.runs import read_run
 from clipset.sets.reading import reader_for
@@ -160,7 +160,10 @@ class TrainedRun:
                 fingerprint=identity, validation=self._videos(check, classes) if check else None,
                 pretraining=self._pretraining,
             )  # fmt: skip
-            save_head(found, folder)
+            try:
+                save_head(found, folder)
+            except OutputError as error:
+                say(f"{error.problem}; the classifier is fitted again next time")
         return found
 
     def predict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +33,11 @@ PAPER_ROWS: tuple[RowName, ...] = (
     "transformer",
     "finetune",
 )  # in the order of the paper's tables
+
+
+def _finite(*values: float) -> bool:
+    """Whether all are numbers of 0 or more."""
+    return all(0 <= value < math.inf for value in values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +105,16 @@ class FitConfig:
         for name in ("rates", "encoder_shares", "head_rates", "optimisers", "norms", "penalties"):
             if not getattr(self, name):
                 raise ProbeError(f"{name} must name at least one value to choose from")
-        if not self.decays or not self.dropouts or min(self.decays) < 0:
+        if not self.dropouts or not self.decays or not _finite(*self.decays, self.weight_decay):
             raise ProbeError(f"decays must be at least 0 and dropouts given, got {self.decays}")
         if not all(0 <= chance < 1 for chance in self.dropouts):
             raise ProbeError(f"dropouts must be at least 0 and less than 1, got {self.dropouts}")
-        if min(*self.rates, *self.head_rates, *self.penalties, *self.encoder_shares) <= 0:
+        steps = (*self.rates, *self.head_rates, *self.penalties, *self.encoder_shares)
+        if min(steps) <= 0 or not _finite(*steps):
             raise ProbeError("rates, shares and penalties must be more than 0")
         if not 0 < self.validation < 1:
             raise ProbeError(f"validation must lie between 0 and 1, got {self.validation}")
-        if self.rehearse < 0 or self.rehearse_batch < 2:
+        if not _finite(self.rehearse) or self.rehearse_batch < 2:
             raise ProbeError("rehearse must be at least 0 and rehearse_batch at least 2")
         if self.halvings < 0 or not 0 < self.layer_decay <= 1:
             raise ProbeError("halvings must be at least 0 and layer_decay in (0, 1]")

@@ -12,8 +12,9 @@ from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from clipset.config import write_atomic
-from clipset.errors import ProbeError
+from clipset.checksums import find_damage, seal
+from clipset.config import parse_json, write_atomic
+from clipset.errors import ConfigError, ProbeError
 from clipset.probes.metrics import compare_values
 
 Features = Literal["backbone", "scale"]
@@ -126,8 +127,8 @@ def compare_rows(predictions: Predictions, row: Row, other: Row, *, seed: int = 
     )
 
 
-def write_predictions(predictions: Predictions, path: Path) -> None:
-    """Write a safetensors file: `truth`, and one array for each row; names are in its metadata."""
+def encode_predictions(predictions: Predictions) -> bytes:
+    """A safetensors file: `truth`, and one array for each row; names are in its metadata."""
     arrays = {"/".join(row): outputs for row, outputs in predictions.outputs.items()}
     about = {
         "ids": json.dumps(predictions.ids),
@@ -138,24 +139,35 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
         name: np.ascontiguousarray(each)  # safetensors would write the memory behind a view
         for name, each in ({"truth": predictions.truth} | arrays).items()
     }
-    write_atomic(path, save(whole, metadata=about))
+    return seal(save(whole, metadata=about))
+
+
+def write_predictions(predictions: Predictions, path: Path) -> None:
+    """Write them to a file of their own."""
+    write_atomic(path, encode_predictions(predictions))
 
 
 def read_predictions(path: Path) -> Predictions:
-    """What `write_predictions` wrote."""
+    """What was written of predictions, every bit of it."""
     try:
+        damage = find_damage(path)
+        if damage is not None:
+            raise ValueError(damage)
         with safe_open(path, framework="numpy") as file:
             about = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        seeds = {_row(name): tuple(each) for name, each in json.loads(about["seeds"]).items()}
+        told = parse_json(about["seeds"], "seeds")
+        seeds = {_row(name): tuple(each) for name, each in told.items()}
         return Predictions(
-            ids=tuple(json.loads(about["ids"])),
-            classes=tuple(json.loads(about["classes"])),
+            ids=tuple(parse_json(about["ids"], "ids")),
+            classes=tuple(parse_json(about["classes"], "classes")),
             truth=arrays["truth"],
             seeds=seeds,
             outputs={row: arrays["/".join(row)] for row in seeds},
         )
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (
+        OSError, SafetensorError, ConfigError, KeyError, ValueError, AttributeError, TypeError,
+    ) as error:  # fmt: skip
         raise ProbeError(f"{path} holds no predictions ({error}); run `clipset probe`") from None
 
 

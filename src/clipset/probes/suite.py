@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clipset.config import to_mapping, write_json
+from clipset.config import encode_json, to_mapping, write_together
 from clipset.errors import ProbeError, StoreError
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import ProbeConfig, RowName
@@ -26,7 +26,7 @@ from clipset.probes.results import (
     ProbeResult,
     Row,
     compare,
-    write_predictions,
+    encode_predictions,
 )
 from clipset.probes.rows import run_row
 from clipset.progress import bar
@@ -64,9 +64,14 @@ class SuiteResult:
 
         `facts` are put into every record.
         """
-        write_predictions(self.predictions, results.with_name("predictions.safetensors"))
-        write_json(results.with_name("comparisons.json"), to_mapping(self.comparisons))
-        write_json(results, [{**(facts or {}), **record} for record in to_mapping(self.results)])
+        records = [{**(facts or {}), **record} for record in to_mapping(self.results)]
+        write_together(
+            {
+                results.with_name("predictions.safetensors"): encode_predictions(self.predictions),
+                results.with_name("comparisons.json"): encode_json(to_mapping(self.comparisons)),
+                results: encode_json(records),
+            }
+        )
 
 
 def run_probes(

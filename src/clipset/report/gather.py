@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clipset.clips.sampling import frames_at
-from clipset.errors import VideoError
+from clipset.errors import ReportError, VideoError
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import bar
 from clipset.report.content import (
@@ -139,9 +139,18 @@ def _flat(mapping: dict[str, Any], prefix: str) -> Sequence[tuple[str, str]]:
 def _curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
     if not path.is_file():
         return {}
-    lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
-    names = [name for name in lines[0] if name not in ("epoch", "seconds")] if lines else []
-    return {name: [(line["epoch"], line[name]) for line in lines] for name in names}
+    try:
+        kind = dict[str, Number | None]
+        lines = [msgspec.json.decode(x, type=kind) for x in path.read_bytes().splitlines()]
+        names = [name for name in lines[0] if name not in ("epoch", "seconds")] if lines else []
+        return {name: _curve(lines, name) for name in names}
+    except (msgspec.DecodeError, RecursionError, KeyError) as error:
+        raise ReportError(f"{path} is damaged ({error}); delete it, it holds the curves") from None
+
+
+def _curve(lines: Sequence[Mapping[str, Number | None]], name: str) -> list[tuple[Number, Number]]:
+    points = [(line["epoch"], line.get(name)) for line in lines]
+    return [(epoch, value) for epoch, value in points if epoch is not None and value is not None]
 
 
 def _map(table: Representations, catalog: Catalog, pictures: _Pictures) -> list[MapPoint]:

@@ -14,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from clipset.config import write_atomic
-from clipset.errors import ReportError
 from clipset.report import charts, data, plots, wording
 from clipset.report.content import Counts, ReportContent
 from clipset.report.headline import describe, write_headline
@@ -31,10 +30,7 @@ SCRIPTS = ("core.js", "curves.js", "counts.js", "confusion.js", "map.js", "start
 def write_report(content: ReportContent, path: Path) -> None:
     """Write the page to `path`, whole or not at all."""
     page = render_report(content).encode("utf-8", errors="replace")
-    try:
-        write_atomic(path, page)
-    except OSError as error:
-        raise ReportError(f"the report cannot be written to {path}: {error.strerror}") from None
+    write_atomic(path, page)
 
 
 def render_report(content: ReportContent) -> str:

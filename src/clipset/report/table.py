@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from clipset.config import write_atomic
-from clipset.errors import ReportError
 from clipset.report.content import FactGroup
 from clipset.report.wording import show_hidden
 
@@ -56,10 +55,7 @@ class TablePage:
 
 def write_table_page(page: TablePage, path: Path) -> None:
     """Write the page to `path`, whole or not at all."""
-    try:
-        write_atomic(path, render_table_page(page).encode("utf-8", errors="replace"))
-    except OSError as error:
-        raise ReportError(f"the page cannot be written to {path}: {error.strerror}") from None
+    write_atomic(path, render_table_page(page).encode("utf-8", errors="replace"))
 
 
 def render_table_page(page: TablePage) -> str:

@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float, Int
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
-from clipset.config import write_atomic
+from clipset.checksums import find_damage, seal
+from clipset.config import write_together, writing
 from clipset.errors import StoreError
 from clipset.sets.clips import mean_over_clips
 from clipset.text import csv_text, deneutralise
@@ -61,17 +62,23 @@ def write_representations(table: Representations, folder: Path) -> None:
     pooled vectors as a column. In `videos.csv` a word that a spreadsheet would take for a formula
     has an apostrophe before it, which `read_representations` removes.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     columns = _columns(table)
     text = csv_text([tuple(columns), *zip(*columns.values(), strict=True)])
-    write_atomic(folder / "videos.csv", text.encode())
-    _write_parquet(folder / "videos.parquet", columns, table.pooled)
+    beside = {"videos.csv": text.encode()}
+    parquet = _encode_parquet(columns, table.pooled)
+    if parquet is None:
+        with writing(folder):
+            (folder / "videos.parquet").unlink(missing_ok=True)  # of an earlier table
+    else:
+        beside["videos.parquet"] = parquet
     arrays = {"vectors": table.vectors, "pooled": table.pooled}
     if table.present is not None:
         arrays["present"] = table.present
     header = {"parts": ",".join(table.parts)}
     whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}  # no views
-    write_atomic(folder / "vectors.safetensors", save(whole, metadata=header))
+    vectors = seal(save(whole, metadata=header), beside)
+    files = {**beside, "vectors.safetensors": vectors}
+    write_together({folder / name: content for name, content in files.items()})
 
 
 def _columns(table: Representations) -> dict[str, tuple[Any, ...]]:
@@ -85,29 +92,35 @@ def _columns(table: Representations) -> dict[str, tuple[Any, ...]]:
     return columns
 
 
-def _write_parquet(
-    path: Path, columns: dict[str, tuple[Any, ...]], pooled: Float[np.ndarray, "N R"]
-) -> None:
+def _encode_parquet(
+    columns: dict[str, tuple[Any, ...]], pooled: Float[np.ndarray, "N R"]
+) -> bytes | None:
+    """The table as a parquet file, where pyarrow is installed."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        path.unlink(missing_ok=True)  # of an earlier table
-        return
+        return None
     kinds = {"start": pa.float64(), "end": pa.float64(), "window": pa.int64()}
     arrays = {k: pa.array(v, kinds.get(k, pa.string())) for k, v in columns.items()}
     numbers = pa.array(np.ascontiguousarray(pooled, dtype=np.float32).reshape(-1))
     arrays["vector"] = pa.FixedSizeListArray.from_arrays(numbers, pooled.shape[1])
     content = io.BytesIO()
     parquet.write_table(pa.table(arrays), content)
-    write_atomic(path, content.getvalue())
+    return content.getvalue()
 
 
 def read_representations(folder: Path) -> Representations:
-    """What `write_representations` wrote, now or before it knew windows."""
+    """What `write_representations` wrote."""
     path = folder / "vectors.safetensors"
     if not path.is_file():
         raise StoreError(f"{folder} holds no representation; run `clipset represent` first")
+    damage = find_damage(path, beside="videos.csv")
+    if damage is not None or not (folder / "videos.csv").is_file():
+        raise StoreError(
+            f"the representation in {folder} is damaged: {damage or 'there is no videos.csv'}; "
+            f"run `clipset represent` again"
+        )
     with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
         lines = csv.DictReader(file)
         rows = [{name: deneutralise(cell) for name, cell in line.items()} for line in lines]

@@ -272,6 +272,7 @@ def _run_cell(table: TableFile, out: Path, leg: _Leg, trial: Trial) -> None:
                 seconds=time.perf_counter() - began,
             )
         )
+        say(f"{row} · {column}: {record['metric']} {record['value']:.4f}")  # also on a full disk
     write_table(table, out)
 
 

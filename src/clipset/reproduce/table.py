@@ -87,10 +87,7 @@ class TableFile:
 
 def write_table(table: TableFile, folder: Path) -> None:
     """Write `table.json`, whole or not at all."""
-    try:
-        write_json(folder / FILE, to_mapping(table))
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}") from None
+    write_json(folder / FILE, to_mapping(table))
 
 
 def read_table_file(folder: Path) -> TableFile:

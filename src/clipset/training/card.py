@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clipset.config import to_mapping
-from clipset.model.config import ModelConfig
+from clipset.errors import ModelError
+from clipset.model.config import WIDEST, ModelConfig
 
-FORMAT = 1
+FORMAT = 2
 KIND = "clipset"  # `model_type` in config.json
 
 
@@ -28,7 +29,12 @@ class ModelCard:
     splits: tuple[str, ...] = ()
     validation: dict[str, Any] = field(default_factory=dict)
     others: tuple[dict[str, Any], ...] = ()
+    checksum: str = ""
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.dim <= WIDEST:
+            raise ModelError(f"dim must lie between 1 and {WIDEST}, got {self.dim}")
 
 
 def hub_config(card: ModelCard) -> dict[str, Any]:

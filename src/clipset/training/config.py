@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -82,6 +83,11 @@ class PretrainConfig:
             raise TrainingError(f"mask_ratio must lie between 0 and 1, got {self.mask_ratio}")
         if not 0 <= self.ema < 1:
             raise TrainingError(f"ema must be at least 0 and less than 1, got {self.ema}")
+        for name in ("learning_rate", "weight_decay", "clip_gradient"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise TrainingError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not 0 <= self.warmup <= 1:
+            raise TrainingError(f"warmup must lie between 0 and 1, got {self.warmup}")
         if self.keep < 1:
             raise TrainingError(f"keep must be at least 1, got {self.keep}")
         if self.validate_every < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from clipset.errors import ClipsetError, TrainingError
+from clipset.errors import ClipsetError, OutputError, TrainingError
 from clipset.model.losses import ScaleLosses
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar, say
@@ -29,6 +29,8 @@ from clipset.training.resume import (
     RunState,
     find_checkpoint,
     load_checkpoint,
+    newest_checkpoint,
+    remove_checkpoints,
     sweep,
     write_checkpoint,
 )
@@ -70,7 +72,10 @@ class TrainingRun:
 
     def _first_model(self) -> ScaleModel:
         torch.manual_seed(self.seed)
-        model = ScaleModel(self.source.dim, self.config.model)
+        try:
+            model = ScaleModel(self.source.dim, self.config.model)
+        except (RuntimeError, MemoryError) as error:
+            raise TrainingError(f"the model cannot be made: {_first_line(error)}") from None
         if self.config.standardise:
             model.encoder.standardise_by(self.source.mean, self.source.std)
         model.to(self.device).train()
@@ -114,12 +119,27 @@ class TrainingRun:
             while self.epoch < self.epochs:
                 line = self._epoch()
                 self.epoch += 1
-                line |= self._validate()
+                line |= self._validate(monitor)
                 monitor.write(line)
                 advance(note=f"loss {line['loss']:.3f}, {line['samples_per_second']:.0f} videos/s")
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    self._save()
+                    with monitor.tolerated("a new checkpoint, the one before stays"):
+                        self._save()
                     saved = time.monotonic()
+
+    def save(self) -> None:
+        """Write the trained model; if that cannot be done, keep how far the training is."""
+        try:
+            save_model(self.trained, self.card, self.folder)
+        except OutputError as error:
+            with suppress(OutputError):
+                self._save()
+            found = newest_checkpoint(self.folder / "checkpoints")
+            kept = f"epoch {found.epoch} of {self.epochs} is kept" if found else "nothing is kept"
+            raise OutputError(
+                error.problem, f"{kept}; {error.advice}", str(error.strerror)
+            ) from None
+        remove_checkpoints(self.folder / "checkpoints")
 
     def _save(self) -> None:
         write_checkpoint(
@@ -144,7 +164,7 @@ class TrainingRun:
             scaler=self.scaler.state_dict(),
         )
 
-    def _validate(self) -> Line:
+    def _validate(self, monitor: Monitor) -> Line:
         """Judge the model now and then, and keep the best one."""
         every = self.config.validate_every
         if self.validation is None or (self.epoch % every and self.epoch != self.epochs):
@@ -153,7 +173,8 @@ class TrainingRun:
         if score > self.best[0]:
             self.best = (score, self.epoch)
             said = {"knn": score, "epoch": self.epoch, "judged_on": self.validation.judged_on}
-            save_model(self.trained, replace(self.card, validation=said), self.folder / "best")
+            with monitor.tolerated("keeping its best model"):
+                save_model(self.trained, replace(self.card, validation=said), self.folder / "best")
         return {"validation_knn": score}
 
     def _epoch(self) -> Line:
@@ -260,8 +281,11 @@ class LossFunction:
     def _give_up(self, reason: object) -> None:
         self.compiled = None
         if self.speaks:
-            first = (str(reason).strip() or repr(reason)).splitlines()[0]
-            say(f"torch.compile is not used: {first}")
+            say(f"torch.compile is not used: {_first_line(reason)}")
+
+
+def _first_line(reason: object) -> str:
+    return (str(reason).strip() or repr(reason)).splitlines()[0]
 
 
 def _mix(*numbers: int) -> int:

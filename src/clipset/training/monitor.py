@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from clipset.config import append_whole, write_atomic
+from clipset.errors import OutputError
 from clipset.model.scale import ScaleModel
 from clipset.progress import say
 from clipset.sets.draw import SetPair
@@ -64,20 +67,41 @@ class Monitor:
 
     def __init__(self, folder: Path, *, epochs: int, done: int, tensorboard: bool) -> None:
         self.path, self.epochs, self.warned = folder / "metrics.jsonl", epochs, False
-        kept = self.path.read_bytes().splitlines(keepends=True)[:done] if done else []
-        self.path.write_bytes(b"".join(kept))
+        self.said: set[str] = set()
+        kept = self._lines(done)
+        write_atomic(self.path, b"".join(kept))
         self.events = EventFile(folder / "tensorboard") if tensorboard else None
         for line in kept:
             if self.events:
                 self.events.write(msgspec.json.decode(line))
 
+    def _lines(self, done: int) -> list[bytes]:
+        """The lines of the epochs before, as far as they can be read."""
+        there = done > 0 and self.path.is_file()
+        lines = self.path.read_bytes().splitlines(keepends=True)[:done] if there else []
+        kept = [line for line in lines if _is_line(line)]
+        if len(kept) < done:
+            say(f"{self.path} lacks {done - len(kept)} of the {done} epochs before")
+        return kept
+
     def write(self, line: Mapping[str, int | float]) -> None:
-        """Note an epoch."""
-        with self.path.open("ab", buffering=0) as file:
-            file.write(msgspec.json.encode(line) + b"\n")
-        if self.events:
-            self.events.write(line)
+        """Note an epoch; a disk that does not take it does not stop the training."""
+        with self.tolerated("this line"):
+            append_whole(self.path, msgspec.json.encode(line) + b"\n")
+        with self.tolerated("these points"):
+            if self.events:
+                self.events.write(line)
         self._judge(line)
+
+    @contextmanager
+    def tolerated(self, what: str) -> Iterator[None]:
+        """Say once that something cannot be written, and let the training go on."""
+        try:
+            yield
+        except OutputError as error:
+            if what not in self.said:
+                say(f"{error.problem}; training goes on without {what}")
+            self.said.add(what)
 
     def _judge(self, line: Mapping[str, int | float]) -> None:
         settled = line["epoch"] > SETTLING * self.epochs
@@ -90,23 +114,29 @@ class Monitor:
             )
 
 
+def _is_line(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line, type=dict[str, int | float | None])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
 class EventFile:
     """Scalars in the format that TensorBoard reads (TFRecord of Event messages)."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "events.out.tfevents.0.clipset"
-        self.path.write_bytes(_record(_event(time.time(), 0, _text(3, b"brain.Event:2"))))
+        write_atomic(self.path, _record(_event(time.time(), 0, _text(3, b"brain.Event:2"))))
 
     def write(self, line: Mapping[str, int | float]) -> None:
         """One point of each curve."""
         values = b"".join(
             _text(1, _text(1, name.encode()) + _key(2, 5) + struct.pack("<f", value))
             for name, value in line.items()
-            if name != "epoch"
+            if name != "epoch" and value is not None  # not finite, when read again
         )
-        with self.path.open("ab", buffering=0) as file:
-            file.write(_record(_event(time.time(), int(line["epoch"]), _text(5, values))))
+        append_whole(self.path, _record(_event(time.time(), int(line["epoch"]), _text(5, values))))
 
 
 def _event(moment: float, step: int, content: bytes) -> bytes:

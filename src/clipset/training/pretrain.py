@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from clipset.config import fingerprint, to_mapping
+from clipset.config import check_output, fingerprint, to_mapping
 from clipset.devices import find_device
 from clipset.errors import ModelError, TrainingError
 from clipset.features.store import FeatureStore
@@ -22,12 +22,12 @@ from clipset.model.scale import ScaleModel
 from clipset.progress import say
 from clipset.sets.reading import form_for
 from clipset.training.card import ModelCard
-from clipset.training.checkpoint import load_model, read_card, save_model
+from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig, held
 from clipset.training.distributed import Ranks, join_ranks
 from clipset.training.loop import TrainingRun
 from clipset.training.precision import choose_precision
-from clipset.training.resume import RunState, find_checkpoint, remove_checkpoints
+from clipset.training.resume import RunState, find_checkpoint
 from clipset.training.source import ClipSource
 from clipset.training.validate import Validation
 
@@ -66,14 +66,11 @@ def pretrain(
             say(f"a batch of {config.batch} is cut to the {len(videos)} videos that there are")
         source = ranks.agree(lambda: open_source(store, videos, config))
         validation = ranks.agree(lambda: _validation(store, config, seed, ranks))
+        ranks.agree(lambda: check_output(folder, "folder") if ranks.first else None)
         run = TrainingRun(source, config, folder, card, ranks=ranks, validation=validation)
         run.resume()
         run.train()
-        if ranks.first:
-            save_model(run.trained, card, folder)
-            remove_checkpoints(folder / "checkpoints")
-            (folder / "progress.safetensors").unlink(missing_ok=True)  # of an older clipset
-        ranks.wait()
+        ranks.agree(lambda: run.save() if ranks.first else None)
         return run.trained.to("cpu").eval()
 
 

@@ -16,12 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn, optim
 
-from clipset.config import to_mapping, write_atomic
-from clipset.errors import TrainingError
+from clipset.checksums import find_damage, seal
+from clipset.config import parse_json, to_mapping, write_atomic, writing
+from clipset.errors import ConfigError, TrainingError
 from clipset.progress import say
 from clipset.training.weights import load_file
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,6 @@ def write_checkpoint(
     keep: int,
 ) -> None:
     """Write everything that a killed run needs to go on as if nothing had happened."""
-    folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for part, model in models.items():
         tensors |= {f"{part}.{name}": value for name, value in model.state_dict().items()}
@@ -55,21 +55,19 @@ def write_checkpoint(
         tensors |= {f"optimiser.{number}.{name}": value for name, value in slot.items()}
     plain = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
     header = {"state": msgspec.json.encode(to_mapping(state)).decode()}
-    write_atomic(_path(folder, state.epoch), save(plain, metadata=header))
-    for old in _newest_first(folder)[keep:]:
-        old.unlink(missing_ok=True)
+    write_atomic(_path(folder, state.epoch), seal(save(plain, metadata=header)))
+    with writing(folder):
+        for old in _newest_first(folder)[keep:]:
+            old.unlink(missing_ok=True)
 
 
 def newest_checkpoint(folder: Path) -> RunState | None:
-    """The state in the newest checkpoint that is whole; broken ones are passed over."""
+    """The state in the newest checkpoint that is whole; damaged ones are passed over."""
     for path in _newest_first(folder):
-        try:
-            with safe_open(path, "np") as file:
-                header = file.metadata() or {}
-        except (OSError, SafetensorError):
+        if find_damage(path) is not None:
             say(f"{path.name} is not whole and is passed over")
             continue
-        return _read_state(path, header)
+        return _read_state(path)
     return None
 
 
@@ -84,12 +82,13 @@ def find_checkpoint(folder: Path, state: RunState) -> RunState | None:
     return newest
 
 
-def _read_state(path: Path, header: dict[str, str]) -> RunState:
+def _read_state(path: Path) -> RunState:
     try:
-        content = msgspec.json.decode(header["state"])
+        with safe_open(path, "np") as file:
+            content = parse_json((file.metadata() or {})["state"], path.name)
         if content["format"] == FORMAT:
             return msgspec.convert(content, RunState)
-    except (KeyError, TypeError, msgspec.MsgspecError):
+    except (OSError, SafetensorError, KeyError, TypeError, ConfigError, msgspec.MsgspecError):
         pass
     raise TrainingError(
         f"{path} is no checkpoint of format {FORMAT}; another clipset wrote it: go on with that "
@@ -102,9 +101,10 @@ def load_checkpoint(
 ) -> RunState:
     """Put a run's weights and optimiser state back as they were after an epoch."""
     path = _path(folder, epoch)
-    with safe_open(path, "np") as file:
-        state = _read_state(path, file.metadata() or {})
-    tensors = load_file(path)
+    damage = find_damage(path)
+    if damage is not None:  # of another rank's copy
+        raise TrainingError(f"the checkpoint {path} is damaged: {damage}; delete it and run again")
+    state, tensors = _read_state(path), load_file(path)
     for part, model in models.items():
         model.load_state_dict(dict(_under(tensors, part)))
     slots: dict[int, dict[str, Tensor]] = {}
@@ -118,10 +118,11 @@ def load_checkpoint(
 
 def remove_checkpoints(folder: Path) -> None:
     """Delete the checkpoints, and what a kill left of one that was being written."""
-    for path in [*_newest_first(folder), *folder.glob(".epoch-*.part")]:
-        path.unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    with writing(folder):
+        for path in [*_newest_first(folder), *folder.glob(".epoch-*.part")]:
+            path.unlink(missing_ok=True)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def sweep(folder: Path) -> None:

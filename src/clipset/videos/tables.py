@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from clipset.errors import CatalogError
+from clipset.config import parse_json, refuse_deep
+from clipset.errors import CatalogError, ConfigError
 from clipset.progress import say
 from clipset.text import decode_western
 
@@ -124,14 +123,14 @@ def read_json(path: Path) -> Any:
 
 def _decode_json(text: str, where: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return parse_json(text, where)
+    except ConfigError as error:
+        raise CatalogError(str(error)) from None
     except UnicodeEncodeError:  # bytes that are not UTF-8, which msgspec does not take
         pass
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise CatalogError(f"{where} is not valid JSON: {error}") from None
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return refuse_deep(json.loads(text), where)
+    except (ValueError, RecursionError, ConfigError) as error:
         raise CatalogError(f"{where} is not valid JSON: {error}") from None
 
 

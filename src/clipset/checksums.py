@@ -1,0 +1,87 @@
+"""Checksums of safetensors files: every bit of a file, and of the files that belong to it.
+
+The checksum of a file is in its own header, and was computed while zeros were in its place. The
+header also holds the checksums of the files beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from clipset.config import parse_json
+from clipset.errors import ConfigError
+
+BESIDE = "checksum of "  # before the names of the files beside it
+BLANK = b'"checksum":"%s"' % (b"0" * 32)
+FIELD = re.compile(rb'"checksum":"[0-9a-f]{32}"')
+LONGEST_HEADER = 100_000_000  # bytes; safetensors reads no longer one
+CHUNK = 1 << 20
+
+
+def seal(content: bytes, beside: Mapping[str, bytes] | None = None) -> bytes:
+    """The same safetensors file with its checksum and those of the files that go beside it."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    about = header.pop("__metadata__", {}) | {"checksum": "0" * 32}
+    about |= {BESIDE + name: _digest(text) for name, text in (beside or {}).items()}
+    whole = {"__metadata__": dict(sorted(about.items())), **header}
+    text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    first, body = len(text).to_bytes(8, "little") + text, content[8 + size :]
+    return first.replace(BLANK, _field(_digest(first, body)), 1) + body
+
+
+def find_damage(path: Path, *, beside: str | None = None) -> str | None:
+    """What is wrong with a sealed file, or with one beside it; None if all is as it was written.
+
+    `beside` must be one of those files.
+    """
+    try:
+        about = _read_header(path)
+        names = [name.removeprefix(BESIDE) for name in about if name.startswith(BESIDE)]
+        if beside is not None and beside not in names:
+            return f"{path.name} has no checksum of {beside}"
+        for name in names:
+            other = path.with_name(name)
+            if other.is_file() and _digest(other.read_bytes()) != about[BESIDE + name]:
+                return f"{name} is not the file that was written"
+    except ValueError as error:
+        return str(error)
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
+    return None
+
+
+def _read_header(path: Path) -> dict[str, str]:
+    """The metadata of a file whose bytes have been checked."""
+    with path.open("rb") as file:
+        length = file.read(8)
+        text = file.read(min(int.from_bytes(length, "little"), LONGEST_HEADER))
+        found = FIELD.findall(text)
+        if not found:
+            raise ValueError(f"{path.name} has no checksum")
+        digest = hashlib.blake2b(length + text.replace(found[0], BLANK, 1), digest_size=16)
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    if len(found) > 1 or found[0] != _field(digest.hexdigest()):
+        raise ValueError(f"{path.name} is not the file that was written")
+    try:
+        about = parse_json(text, path.name)["__metadata__"]
+    except (ConfigError, KeyError, TypeError):
+        raise ValueError(f"{path.name} has no header") from None
+    return {str(name): str(value) for name, value in about.items()}
+
+
+def _digest(*contents: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _field(digest: str) -> bytes:
+    return b'"checksum":"%s"' % digest.encode()
