@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from clipset.errors import StoreError
+from clipset.videos.damage import describe_damage
 
 Status = Literal["pending", "done", "failed"]
 Kind = Literal["random", "regular"]
@@ -21,7 +22,8 @@ class Entry:
     """One video: where its rows are if it is done, why there are none if it failed.
 
     `frames_expected` is what the file's header claims, `frames_found` what is really in it, and
-    `frames_missing` how many of those that clips needed did not decode and were replaced.
+    `frames_missing` how many of the `frames_needed` by clips did not decode and were replaced.
+    `claimed_duration` is what the file's timestamps say, if that cannot be true.
     """
 
     ordinal: int
@@ -40,6 +42,20 @@ class Entry:
     frames_missing: int | None = None
     checksum: str | None = None
     seconds: float | None = None
+    frames_needed: int | None = None
+    claimed_duration: float | None = None
+
+    @property
+    def damage(self) -> str | None:
+        """What is wrong with a video that was kept; None if there is nothing to say."""
+        return describe_damage(
+            frames_needed=self.frames_needed,
+            frames_missing=self.frames_missing,
+            frames_found=self.frames_found,
+            frames_expected=self.frames_expected,
+            duration=self.duration,
+            claimed_duration=self.claimed_duration,
+        )
 
     def rows(self) -> tuple[tuple[Kind, int, int], ...]:
         """Where the video's clips are: kind, first row, count."""
@@ -60,7 +76,8 @@ CREATE TABLE IF NOT EXISTS videos (
     regular_first INTEGER NOT NULL, regular_count INTEGER NOT NULL,
     duration REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
     frames_expected INTEGER, frames_found INTEGER, frames_missing INTEGER,
-    checksum TEXT, seconds REAL
+    checksum TEXT, seconds REAL,
+    frames_needed INTEGER, claimed_duration REAL
 )"""
 
 

@@ -58,10 +58,8 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
                 path = Path(os.fsdecode(order.path))
                 pieces = iter(cut_video(order.id, path, job.request, end=order.end))
             cut = next(pieces)
-        except ClipsetError as error:
-            _send(answers, Answer(reason=str(error)))
         except Exception as error:
-            _send(answers, Answer(reason=_reason(error)))
+            _send(answers, Answer(reason=describe_error(error)))
         else:
             buffers = to_buffers(cut)
             _send(answers, Answer(facts=cut.facts, bytes=sum(map(len, buffers))), buffers)
@@ -76,7 +74,10 @@ def _send(answers: BinaryIO, answer: Answer, buffers: list[memoryview] | None = 
     answers.flush()
 
 
-def _reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
+    """Why a video failed, in one line; what is not ours is named by its type."""
+    if isinstance(error, ClipsetError):
+        return str(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "needs more memory than one video may have"
     return f"{type(error).__name__}: {error}"

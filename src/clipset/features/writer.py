@@ -93,6 +93,8 @@ class StoreWriter:
         if seen.rows is None:
             self.failures += 1
             say(f"skipped {entry.id}: {entry.reason}")
+        elif (damage := entry.damage) is not None:
+            say(f"damaged {entry.id}: {damage}")
         self.add(entry, seen.rows)
 
     def add(self, entry: Entry, rows: ClipRows | None) -> None:

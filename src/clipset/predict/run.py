@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from clipset.clips.windows import WindowGrid
 from clipset.config import build, fingerprint
-from clipset.errors import ClipsetError, ProbeError, RunError
+from clipset.errors import ProbeError, RunError
 from clipset.features.store import FeatureStore, open_store
+from clipset.features.worker import describe_error
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
-from clipset.predict.clips import ClipReader, SeenVideo, spread_windows
+from clipset.predict.clips import ClipReader, SeenVideo, WindowClips
 from clipset.predict.head import FORMAT, Head, fit_head, load_head, only_row, row_called, save_head
 from clipset.predict.sources import Sources, list_new_videos
 from clipset.probes.config import ProbeConfig
 from clipset.probes.problem import Labelled
-from clipset.progress import bar
+from clipset.progress import bar, say
 from clipset.representation import PARTS, Part, Representations, encode_clips
 from clipset.runs import read_run
 from clipset.sets.reading import reader_for
@@ -183,12 +187,12 @@ class TrainedRun:
         every = timeline if timeline is not None else (window, step) != (None, None)
         window = self.usual_duration if window is None else window
         step = window / 2 if step is None else step
-        spread_windows(0.0, window, step)  # refuses what makes no sense before work is done
+        grid = WindowGrid(window, step)
         head = self.head
         predictions = []
         for seen in self.reader.read(list_new_videos(videos).videos):
             wanted = every or (timeline is None and self.is_long(seen.duration))
-            predictions.append(self._predict(seen, head, top, (window, step) if wanted else None))
+            predictions.append(self._predict(seen, head, top, grid if wanted else None))
         return predictions
 
     def embed(self, videos: Sources, *, parts: tuple[Part, ...] = PARTS) -> Embedded:
@@ -206,41 +210,33 @@ class TrainedRun:
         return duration > max(LONG * self.usual_duration, float(self.store.durations.max()))
 
     def _predict(
-        self, seen: SeenVideo, head: Head, top: int, pieces: tuple[float, float] | None
+        self, seen: SeenVideo, head: Head, top: int, grid: WindowGrid | None
     ) -> Prediction:
+        """What a video shows; whatever goes wrong is the reason of this video alone."""
         if seen.clips is None:
             return Prediction(video=seen.video.id, reason=seen.reason)
-        found = head.predict(seen.clips)[0]
+        try:
+            found = head.predict(seen.clips)[0]
+            timeline = () if grid is None else self._timeline(seen, head, grid)
+        except Exception as error:
+            return Prediction(video=seen.video.id, reason=describe_error(error))
         order = found.argsort(descending=True, stable=True)[:top].tolist()
         classes = head.card.classes
         guesses = tuple(Guess(label=classes[k], probability=found[k].item()) for k in order)
-        timeline: tuple[Moment, ...] = ()
-        if pieces is not None:
-            try:
-                timeline = self._timeline(seen, head, *pieces)
-            except ClipsetError as error:
-                return Prediction(video=seen.video.id, reason=str(error))
         return Prediction(video=seen.video.id, guesses=guesses, timeline=timeline)
 
-    def _timeline(
-        self, seen: SeenVideo, head: Head, window: float, step: float
-    ) -> tuple[Moment, ...]:
-        windows = spread_windows(seen.duration, window, step)
+    def _timeline(self, seen: SeenVideo, head: Head, grid: WindowGrid) -> tuple[Moment, ...]:
         moments = []
-        with bar(f"timeline of {seen.video.path.name}", len(windows), "windows") as advance:
-            for piece, clips in zip(
-                windows, self.reader.read_windows(seen.video, windows), strict=True
-            ):
-                probability, place = head.predict(clips)[0].max(dim=0)
-                moments.append(
-                    Moment(
-                        start=piece.start,
-                        end=piece.end,
-                        label=head.card.classes[int(place)],
-                        probability=probability.item(),
-                    )
-                )
-                advance()
+        with closing(self.reader.read_windows(seen.video, grid)) as windows:
+            first = next(windows)
+            requested = grid.count(seen.duration)
+            if first.count < requested:
+                fewer = f"{first.count} windows instead of {requested}, one for each frame at most"
+                say(f"{seen.video.id}: {fewer}")
+            with bar(f"timeline of {seen.video.path.name}", first.count, "windows") as advance:
+                for each in chain([first], windows):
+                    moments.append(_moment(each, head))
+                    advance()
         return tuple(moments)
 
     def _to_learn_from(self) -> tuple[list[int], tuple[str, ...]]:
@@ -282,6 +278,17 @@ class TrainedRun:
             classes=torch.tensor([numbers[video.label or ""] for video in videos]),
             groups=tuple(video.group for video in videos),
         )
+
+
+def _moment(each: WindowClips, head: Head) -> Moment:
+    """The likeliest label of a window."""
+    probability, index = head.predict(each.clips)[0].max(dim=0)
+    return Moment(
+        start=each.window.start,
+        end=each.window.end,
+        label=head.card.classes[int(index)],
+        probability=probability.item(),
+    )
 
 
 def load_run(

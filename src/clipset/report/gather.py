@@ -181,7 +181,8 @@ def lay_out(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]:
     distinct, group = _distinct_rows(vectors.astype(np.float64))
     positions = _lay_out_distinct(distinct)
     extent = float(np.ptp(positions, axis=0).max()) or 1.0
-    return positions[group] + extent * _copy_offsets(group)
+    placed: Float[np.ndarray, "N 2"] = positions[group] + extent * _copy_offsets(group)
+    return placed
 
 
 def _distinct_rows(
