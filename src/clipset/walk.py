@@ -16,7 +16,7 @@ from clipset.devices import find_device
 from clipset.errors import ProbeError, RunError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import check_store, extract
-from clipset.features.store import FeatureStore, open_store
+from clipset.features.store import FeatureStore, open_store, refuse_nothing_read
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
 from clipset.probes.pooling import compare_parts, pool_intervals
@@ -65,6 +65,7 @@ class WalkSummary:
     comparisons: list[dict[str, Any]]
     seconds: dict[str, float]
     note: str = ""
+    damaged: int = 0
 
 
 def walk(
@@ -96,6 +97,7 @@ def walk(
             check_store(out / "store", recipe.extract, seed)  # it belongs to somebody else
         else:
             extract(catalog, out / "store", recipe.extract, seed=seed, device=device)
+        refuse_nothing_read(FeatureStore(out / "store", catalog))
         store = open_store(out / "store", catalog)
     if len(parts) == 1:
         note = _learn(run, store, catalog, recipe, device)
@@ -110,6 +112,7 @@ def walk(
         comparisons=read_json(out / "comparisons.json"),
         seconds={step.name: step.seconds for step in run.steps.values()},
         note=note,
+        damaged=sum(entry.damage is not None for entry in store.entries),
     )
 
 

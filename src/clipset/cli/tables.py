@@ -20,6 +20,8 @@ def print_summary(summary: Any) -> None:
         print_line(summary.note)
     if summary.failed:
         print_line(f"{summary.failed} videos could not be read; the report lists them")
+    if summary.damaged:
+        print_line(f"{summary.damaged} videos are damaged but were used; the report lists them")
     print_line("  ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items()))
     print_line(f"report: {summary.report}")
 

@@ -14,7 +14,7 @@ from clipset.backbones.engine import Engine, import_openvino, open_engine
 from clipset.backbones.registry import BackboneSpec, load_as
 from clipset.clips.windows import Window, WindowGrid
 from clipset.devices import find_device
-from clipset.errors import RunError, VideoError
+from clipset.errors import RunError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import count_workers, cut_request, plan
 from clipset.features.ledger import Entry
@@ -39,16 +39,26 @@ class SeenVideo:
     video: Video
     clips: VideoClips | None = None
     duration: float = 0.0
+    frames: int = 0  # in the file
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowClips:
-    """The regular clips of one of the `count` windows of a video."""
+    """The regular clips of one of the `count` windows of video `index`."""
 
+    index: int
     window: Window
     clips: VideoClips
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedWindow:
+    """Why a window of video `index` could not be read."""
+
+    index: int
+    reason: str
 
 
 class ClipReader:
@@ -126,23 +136,40 @@ class ClipReader:
             clips = self._clips(rows, seen.rows.boxes, seen.facts.duration)
         except RunError as error:
             return SeenVideo(video=video, reason=str(error))
-        return SeenVideo(video=video, clips=clips, duration=seen.facts.duration)
+        return SeenVideo(
+            video=video,
+            clips=clips,
+            duration=seen.facts.duration,
+            frames=seen.facts.frames_found,
+        )
 
-    def read_windows(self, video: Video, grid: WindowGrid) -> Generator[WindowClips]:
-        """The regular clips of windows of a video, as if each window were a video of its own."""
+    def read_windows(
+        self, videos: Sequence[Video], grid: WindowGrid
+    ) -> Generator[WindowClips | FailedWindow]:
+        """The regular clips of the windows of videos, as if each window were a video of its own.
+
+        Windows of one video come in the order of time, among those of others.
+        """
         with cut_videos(
-            [video],
+            videos,
             replace(self.request, grid=grid),
-            workers=min(count_workers(self.config), 1),
+            workers=min(count_workers(self.config), len(videos)),
             timeout=self.config.timeout,
         ) as outcomes:
-            for each in look_at_pieces(self.engines, outcomes, [video.id], isolate=True):
-                if each.rows is None or each.facts is None or each.facts.window is None:
-                    raise VideoError(each.reason or "cannot be read")
-                window = each.facts.window
-                rows = [each.rows.features, *(other.features for other in each.rows.others)]
-                clips = self._clips(rows, each.rows.boxes, window.end - window.start)
-                yield WindowClips(window=window, clips=clips, count=each.facts.pieces)
+            ids = [video.id for video in videos]
+            for each in look_at_pieces(self.engines, outcomes, ids, isolate=True):
+                yield self._window(each)
+
+    def _window(self, seen: Seen) -> WindowClips | FailedWindow:
+        if seen.rows is None or seen.facts is None or seen.facts.window is None:
+            return FailedWindow(index=seen.place, reason=seen.reason or "cannot be read")
+        window = seen.facts.window
+        rows = [seen.rows.features, *(other.features for other in seen.rows.others)]
+        try:
+            clips = self._clips(rows, seen.rows.boxes, window.end - window.start)
+        except RunError as error:
+            return FailedWindow(index=seen.place, reason=str(error))
+        return WindowClips(index=seen.place, window=window, clips=clips, count=seen.facts.pieces)
 
     def _clips(
         self,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,13 @@ import torch
 
 from clipset.clips.windows import WindowGrid
 from clipset.config import build, fingerprint
-from clipset.errors import ProbeError, RunError
+from clipset.errors import ProbeError, RunError, VideoError
 from clipset.features.store import FeatureStore, open_store
 from clipset.features.worker import describe_error
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
-from clipset.predict.clips import ClipReader, SeenVideo, WindowClips
+from clipset.predict.clips import ClipReader, FailedWindow, SeenVideo, WindowClips
 from clipset.predict.head import FORMAT, Head, fit_head, load_head, only_row, row_called, save_head
 from clipset.predict.sources import Sources, list_new_videos
 from clipset.probes.config import ProbeConfig
@@ -189,11 +188,18 @@ class TrainedRun:
         step = window / 2 if step is None else step
         grid = WindowGrid(window, step)
         head = self.head
-        predictions = []
-        for seen in self.reader.read(list_new_videos(videos).videos):
-            wanted = every or (timeline is None and self.is_long(seen.duration))
-            predictions.append(self._predict(seen, head, top, grid if wanted else None))
-        return predictions
+        seen = self.reader.read(list_new_videos(videos).videos)
+        long = [
+            index
+            for index, each in enumerate(seen)
+            if each.clips is not None
+            and (every or (timeline is None and self.is_long(each.duration)))
+        ]
+        timelines = self._timelines([seen[index] for index in long], head, grid)
+        found = dict(zip(long, timelines, strict=True))
+        return [
+            self._predict(each, head, top, found.get(index, ())) for index, each in enumerate(seen)
+        ]
 
     def embed(self, videos: Sources, *, parts: tuple[Part, ...] = PARTS) -> Embedded:
         """The vectors of each video that can be read, as the run represents its own videos."""
@@ -210,14 +216,14 @@ class TrainedRun:
         return duration > max(LONG * self.usual_duration, float(self.store.durations.max()))
 
     def _predict(
-        self, seen: SeenVideo, head: Head, top: int, grid: WindowGrid | None
+        self, seen: SeenVideo, head: Head, top: int, timeline: tuple[Moment, ...] | str
     ) -> Prediction:
         """What a video shows; whatever goes wrong is the reason of this video alone."""
-        if seen.clips is None:
-            return Prediction(video=seen.video.id, reason=seen.reason)
+        if seen.clips is None or isinstance(timeline, str):
+            reason = timeline if isinstance(timeline, str) else seen.reason
+            return Prediction(video=seen.video.id, reason=reason)
         try:
             found = head.predict(seen.clips)[0]
-            timeline = () if grid is None else self._timeline(seen, head, grid)
         except Exception as error:
             return Prediction(video=seen.video.id, reason=describe_error(error))
         order = found.argsort(descending=True, stable=True)[:top].tolist()
@@ -225,19 +231,27 @@ class TrainedRun:
         guesses = tuple(Guess(label=classes[k], probability=found[k].item()) for k in order)
         return Prediction(video=seen.video.id, guesses=guesses, timeline=timeline)
 
-    def _timeline(self, seen: SeenVideo, head: Head, grid: WindowGrid) -> tuple[Moment, ...]:
-        moments = []
-        with closing(self.reader.read_windows(seen.video, grid)) as windows:
-            first = next(windows)
-            requested = grid.count(seen.duration)
-            if first.count < requested:
-                fewer = f"{first.count} windows instead of {requested}, one for each frame at most"
-                say(f"{seen.video.id}: {fewer}")
-            with bar(f"timeline of {seen.video.path.name}", first.count, "windows") as advance:
-                for each in chain([first], windows):
-                    moments.append(_moment(each, head))
-                    advance()
-        return tuple(moments)
+    def _timelines(
+        self, videos: Sequence[SeenVideo], head: Head, grid: WindowGrid
+    ) -> list[tuple[Moment, ...] | str]:
+        """The timeline of each video, or the reason why it has none."""
+        if not videos:
+            return []
+        moments: list[list[Moment]] = [[] for _ in videos]
+        reasons: dict[int, str] = {}
+        total = sum(_count_windows(each, grid) for each in videos)
+        listed = [each.video for each in videos]
+        with (
+            bar("timelines", total, "windows") as advance,
+            closing(self.reader.read_windows(listed, grid)) as windows,
+        ):
+            for each in windows:
+                try:
+                    moments[each.index].append(_moment(each, head))
+                except Exception as error:
+                    reasons.setdefault(each.index, describe_error(error))
+                advance()
+        return [reasons.get(index, tuple(each)) for index, each in enumerate(moments)]
 
     def _to_learn_from(self) -> tuple[list[int], tuple[str, ...]]:
         """The places in the store of the labelled training videos, and their classes."""
@@ -280,8 +294,22 @@ class TrainedRun:
         )
 
 
-def _moment(each: WindowClips, head: Head) -> Moment:
+def _count_windows(seen: SeenVideo, grid: WindowGrid) -> int:
+    """How many windows a video gets; says so if that is fewer than requested."""
+    requested = grid.count(seen.duration)
+    count = grid.bounded(seen.duration, seen.frames).count(seen.duration)
+    if count < requested:
+        say(
+            f"{seen.video.id}: {count:,} windows instead of {requested:,}: "
+            f"it has {seen.frames:,} frames, and more windows would show nothing new"
+        )
+    return count
+
+
+def _moment(each: WindowClips | FailedWindow, head: Head) -> Moment:
     """The likeliest label of a window."""
+    if isinstance(each, FailedWindow):
+        raise VideoError(each.reason)
     probability, index = head.predict(each.clips)[0].max(dim=0)
     return Moment(
         start=each.window.start,

@@ -15,10 +15,12 @@ from PIL import Image
 
 from clipset.clips.sampling import frames_at
 from clipset.errors import ReportError, VideoError
+from clipset.features.ledger import Entry
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import bar
 from clipset.report.content import (
     Counts,
+    DamagedVideo,
     FactGroup,
     FailedVideo,
     Hit,
@@ -29,7 +31,7 @@ from clipset.report.content import (
     Strip,
 )
 from clipset.report.trust import read_calibration, read_list
-from clipset.report.wording import Number
+from clipset.report.wording import Number, duration
 from clipset.representation import Representations, nearest, read_representations
 from clipset.runs import read_run
 from clipset.videos.catalog import Catalog, read_catalog
@@ -75,6 +77,19 @@ def gather_content(folder: Path) -> ReportContent:
         map_points=_map(table, catalog, pictures),
         neighbours=_neighbours(table, pictures),
         failed=[FailedVideo(video_id=e.id, reason=e.reason or "") for e in store.failed],
+        damaged=[_damaged(entry) for entry in store.entries if entry.damage],
+    )
+
+
+def _damaged(entry: Entry) -> DamagedVideo:
+    """What is missing of a video that was used nevertheless."""
+    needed, announced, claimed = entry.frames_needed, entry.frames_expected, entry.claimed_duration
+    return DamagedVideo(
+        video_id=entry.id,
+        replaced=f"{entry.frames_missing} of {needed}" if needed else "",
+        in_file=f"{entry.frames_found} of {announced}" if announced else str(entry.frames_found),
+        duration=duration(entry.duration)
+        + (f", not {duration(claimed)} as its timestamps claim" if claimed is not None else ""),
     )
 
 

@@ -31,8 +31,8 @@ def describe_damage(
         problems.append(f"holds {frames_found} of {frames_expected} frames")
     if claimed_duration is not None:
         problems.append(
-            f"its timestamps claim {claimed_duration:.6g} s, which cannot be true; "
-            f"its frames last {duration:.6g} s"
+            f"its timestamps claim {claimed_duration:,.1f} s, which cannot be true; "
+            f"its frames last {duration:,.1f} s"
         )
     return "; ".join(problems) or None
 
