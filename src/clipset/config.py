@@ -18,6 +18,7 @@ from clipset.errors import ConfigError
 T = TypeVar("T")
 ADDED = {"added": True}
 """Metadata of a field that a type got later: left out of `settled` where it has its default."""
+DEEPEST = 64  # levels of lists and objects within each other that JSON may have
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -32,6 +33,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
     """A `cls` from a mapping; unknown keys and wrong types are errors that name the place."""
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{where}: expected a table, got {type(mapping).__name__}")
     _refuse_unknown_keys(cls, mapping, where)
     try:
         return msgspec.convert(mapping, type=cls, strict=True)
@@ -74,11 +77,30 @@ def fingerprint(*values: Any) -> str:
 def read_json(path: Path) -> Any:
     """The content of a JSON file."""
     try:
-        return msgspec.json.decode(path.read_bytes())
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}") from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    return parse_json(content, str(path))
+
+
+def parse_json(content: bytes, where: str) -> Any:
+    """The value of a JSON text; errors name it by `where`."""
+    try:
+        value = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where} is not valid JSON: {error}") from None
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [inner for each in level for inner in _inner_values(each)]
+        if not level:
+            return value
+    raise ConfigError(f"{where} is nested more than {DEEPEST} levels deep")
+
+
+def _inner_values(value: Any) -> list[Any]:
+    """The lists and objects in a list or an object."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [each for each in inner if isinstance(each, dict | list)]
 
 
 def write_json(path: Path, value: Any) -> None:

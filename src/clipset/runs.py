@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from clipset.config import read_json, write_json
 from clipset.errors import RunError
@@ -27,9 +30,26 @@ class StepRecord:
     """One step: the seconds of the run that did the work, and a mark of what it was done from."""
 
     name: str
-    seconds: float = 0.0
+    seconds: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     fingerprint: str = ""
     skipped: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name in ("", "..") or Path(self.name).name != self.name:
+            raise ValueError(f"a step's name is a plain name, got {self.name!r}")
+
+
+class _Content(msgspec.Struct):
+    """The types of what `run.json` says; keys that are not listed are left alone."""
+
+    name: str = ""
+    source: str = ""
+    recipe: dict[str, Any] = {}
+    seed: int = 0
+    device: str = ""
+    started: str = ""
+    environment: dict[str, str] = {}
+    steps: list[StepRecord] = []
 
 
 class Run:
@@ -57,7 +77,8 @@ class Run:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "environment": environment(),
         }
-        self.steps = {step["name"]: StepRecord(**step) for step in before.get("steps", [])}
+        steps = msgspec.convert(before.get("steps", []), type=list[StepRecord])
+        self.steps = {step.name: step for step in steps}
         self._write()
 
     @contextmanager
@@ -104,6 +125,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
+    try:
+        msgspec.convert(content, type=_Content)
+    except msgspec.ValidationError as error:
+        raise RunError(f"{path} does not fit: {error}") from None
     return content
 
 

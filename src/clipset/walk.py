@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from clipset.clips.config import Sampling
-from clipset.config import fingerprint, read_json, to_mapping, write_json
+from clipset.config import fingerprint, to_mapping, write_json
 from clipset.demo.render import render_demo
 from clipset.devices import find_device
 from clipset.errors import ProbeError, RunError
@@ -34,8 +35,9 @@ from clipset.report.parts import (
     with_intervals,
     write_comparisons,
 )
+from clipset.report.records import read_record
 from clipset.report.table import write_table_page
-from clipset.report.trust import read_list
+from clipset.report.trust import read_differences, read_list
 from clipset.representation import represent, write_representations
 from clipset.runs import Run, read_run
 from clipset.training.checkpoint import read_card
@@ -109,7 +111,7 @@ def walk(
         videos=len(store),
         failed=len(store.failed),
         records=read_results(out),
-        comparisons=read_json(out / "comparisons.json"),
+        comparisons=_read_comparisons(out / "comparisons.json"),
         seconds={step.name: step.seconds for step in run.steps.values()},
         note=note,
         damaged=sum(entry.damage is not None for entry in store.entries),
@@ -193,11 +195,11 @@ def report_run(folder: Path) -> Path:
     """Write the page of a run; where it has several parts, a table of them with links."""
     run, path = read_run(folder), folder / "report.html"
     records = read_results(folder) if (folder / "results.json").is_file() else []
-    steps = [str(step["name"]) for step in run.get("steps", [])]
+    steps = [step["name"] for step in run.get("steps", [])]
     if any("part" in record for record in records):
         names = [name for name in steps if (folder / name / "results.json").is_file()]
         found = {name: read_results(folder / name) for name in names}
-        report_parts(folder, str(run["name"]), found, records)
+        report_parts(folder, str(run.get("name", "")), found, records)
     else:
         write_report(gather_content(folder), path)
     return path
@@ -213,7 +215,7 @@ def report_parts(
     means = [record for record in joined if record.get("part") == MEAN]
     page = scores_page(name, {**parts, **({MEAN: means} if means else {})})
     notes = write_comparisons(read_list(folder / "comparisons.json"))
-    links = [(f"{part}: report", f"{part}/report.html") for part in parts]
+    links = [(f"{part}: report", f"{quote(part)}/report.html") for part in parts]
     write_table_page(replace(page, links=links, notes=notes), folder / "report.html")
 
 
@@ -295,7 +297,14 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     path = folder / "results.json"
     if not path.is_file():
         raise RunError(f"{folder} has no results.json; run `clipset run` or `clipset probe` first")
-    records = read_json(path)
-    if not isinstance(records, list):
-        raise RunError(f"{path} is not a list of records")
+    records = [dict(record) for record in read_list(path)]
+    for record in records:
+        read_record(record)
+    return records
+
+
+def _read_comparisons(path: Path) -> list[dict[str, Any]]:
+    """The comparisons of a run, checked."""
+    records = [dict(record) for record in read_list(path)]
+    read_differences(records)
     return records

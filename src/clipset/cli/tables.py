@@ -14,7 +14,7 @@ def print_summary(summary: Any) -> None:
             print_line(f"{part}:")
         print_records([record for record in summary.records if record.get("part", "") == part])
     print_comparisons(summary.comparisons)
-    for ssl_split in sorted({record["ssl_split"] for record in summary.records}):
+    for ssl_split in sorted({r["ssl_split"] for r in summary.records if r.get("ssl_split")}):
         print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
     if summary.note:
         print_line(summary.note)
@@ -29,24 +29,24 @@ def print_summary(summary: Any) -> None:
 def print_records(records: Sequence[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    from clipset.report.wording import row_name
+    from clipset.report.records import read_record
 
     share = records[0]["metric"] != "mse"
     table = Table(
         "probe", "top-1" if share else "squared error", "95 % interval", "videos", "seeds",
         "grid", "chosen on",
     )  # fmt: skip
-    for record in records:
-        low, high = record["interval"]
+    for record in map(read_record, records):
+        ends = [_figure(end, share) for end in record.interval or ()]
+        counts = (record.n, record.seed_count, record.tried)
         table.add_row(
-            row_name(record["features"], record["probe"]),
-            _figure(record["value"], share),
-            f"{_figure(low, share)} – {_figure(high, share)}",
-            str(record["n"]),
-            str(len(record["seeds"])),
-            str(record.get("tried", "–")),
-            record["selected_on"],
+            Text(record.name),
+            _figure(record.value, share),
+            " – ".join(ends) or "–",
+            *("–" if count is None else str(count) for count in counts),
+            Text(record.selected_on or "–"),
         )
     Console().print(table)
 
@@ -55,21 +55,22 @@ def print_comparisons(comparisons: Sequence[dict[str, Any]]) -> None:
     """Whether rows really differ, by a paired bootstrap over the same test videos."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    from clipset.report.wording import row_name
+    from clipset.report.trust import read_differences
 
     if not comparisons:
         return
     share = comparisons[0]["metric"] != "mse"
     table = Table("row", "against", "difference", "95 % interval", "p")
-    for each in comparisons:
-        low, high = each["interval"]
+    for each in read_differences(comparisons):
+        low, high = each.interval
         table.add_row(
-            row_name(each["features"], each["probe"]),
-            row_name(each["against_features"], each["against_probe"]),
-            _figure(each["difference"], share, sign=True),
+            Text(each.name),
+            Text(each.against),
+            _figure(each.difference, share, sign=True),
             f"{_figure(low, share, sign=True)} – {_figure(high, share, sign=True)}",
-            "< 0.001" if each["p"] < 0.001 else f"{each['p']:.3f}",
+            "–" if each.p is None else "< 0.001" if each.p < 0.001 else f"{each.p:.3f}",
         )
     Console().print(table)
 

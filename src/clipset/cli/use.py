@@ -140,6 +140,7 @@ def show_predictions(found: Iterable[Any], card: Any) -> None:
     """One row for each label, then the timelines."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from clipset.report.wording import row_name
 
@@ -148,7 +149,9 @@ def show_predictions(found: Iterable[Any], card: Any) -> None:
     for each in good:
         for place, guess in enumerate(each.guesses):
             name = each.video if place == 0 else ""
-            table.add_row(name, guess.label, f"{guess.probability:.1%}", end_section=False)
+            table.add_row(
+                Text(name), Text(guess.label), f"{guess.probability:.1%}", end_section=False
+            )
     if good:
         Console().print(table)
     for each in good:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clipset.clips.sampling import frames_at
+from clipset.config import parse_json
 from clipset.errors import ReportError, VideoError
 from clipset.features.ledger import Entry
 from clipset.features.store import FeatureStore, open_store
@@ -31,7 +33,7 @@ from clipset.report.content import (
     Strip,
 )
 from clipset.report.trust import read_calibration, read_list
-from clipset.report.wording import Number, duration
+from clipset.report.wording import Number, Real, duration
 from clipset.representation import Representations, nearest, read_representations
 from clipset.runs import read_run
 from clipset.videos.catalog import Catalog, read_catalog
@@ -66,8 +68,12 @@ def gather_content(folder: Path) -> ReportContent:
         ),
         facts=_facts(run, store),
         steps=[
-            Step(name=s["name"], seconds=s["seconds"], note="done before" if s["skipped"] else "")
-            for s in run.get("steps", [])
+            Step(
+                name=step["name"],
+                seconds=step.get("seconds", 0.0),
+                note="done before" if step.get("skipped") else "",
+            )
+            for step in run.get("steps", [])
         ],
         records=read_list(folder / "results.json"),
         comparisons=read_list(folder / "comparisons.json"),
@@ -152,9 +158,22 @@ def _flat(mapping: dict[str, Any], prefix: str) -> Sequence[tuple[str, str]]:
 def _curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
     if not path.is_file():
         return {}
-    lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    texts = path.read_bytes().splitlines()
+    lines = [_epoch(text, f"line {number} of {path}") for number, text in enumerate(texts, 1)]
     names = [name for name in lines[0] if name not in ("epoch", "seconds")] if lines else []
-    return {name: [(line["epoch"], line[name]) for line in lines] for name in names}
+    return {name: [(line["epoch"], line[name]) for line in lines if name in line] for name in names}
+
+
+def _epoch(text: bytes, where: str) -> dict[str, float]:
+    """The metrics of an epoch; null is what JSON makes of a number that is not finite."""
+    try:
+        line = msgspec.convert(parse_json(text, where), type=dict[str, Real | None])
+    except msgspec.ValidationError as error:
+        raise ReportError(f"{where} does not fit: {error}") from None
+    found = {name: math.nan if value is None else value for name, value in line.items()}
+    if not math.isfinite(found.get("epoch", math.nan)):
+        raise ReportError(f"{where} does not say which epoch it is about")
+    return found
 
 
 def _map(table: Representations, catalog: Catalog, pictures: _Pictures) -> list[MapPoint]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from clipset.config import write_atomic
@@ -110,11 +110,22 @@ def read_representations(folder: Path) -> Representations:
     path = folder / "vectors.safetensors"
     if not path.is_file():
         raise StoreError(f"{folder} holds no representation; run `clipset represent` first")
-    with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    arrays = load_file(path)
-    with safe_open(path, "np") as file:
-        parts = (file.metadata() or {}).get("parts", "")
+    try:
+        with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        arrays = load_file(path)
+        with safe_open(path, "np") as file:
+            parts = (file.metadata() or {}).get("parts", "")
+        return _table(rows, arrays, parts)
+    except (OSError, SafetensorError, csv.Error, KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{folder} cannot be read ({error}); run `clipset represent`") from None
+
+
+def _table(
+    rows: list[dict[str, str]], arrays: dict[str, np.ndarray], parts: str
+) -> Representations:
+    if arrays["vectors"].ndim != 3 or len(arrays["vectors"]) != len(rows):
+        raise ValueError(f"{len(rows)} rows for vectors of shape {arrays['vectors'].shape}")
     timed = bool(rows) and "start" in rows[0]
     return Representations(
         video_ids=tuple(row["id"] for row in rows),
