@@ -14,7 +14,7 @@ from clipset.clips.timing import frames_at
 from clipset.errors import ClipError
 from clipset.videos.decode import VideoInfo
 
-FREE_WINDOWS = 3600  # a video with fewer frames may have this many windows
+FREE_WINDOWS = 1000  # a video with fewer frames may have this many windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class WindowGrid:
 
     def count(self, duration: float) -> int:
         """How many windows a video of this duration has."""
-        steps = (duration - self.length - 1e-9) / self.step
         if duration <= self.length:
             return 1
+        steps = (duration - self.length - 1e-9) / self.step
         return max(0, math.ceil(min(steps, 2**62))) + 1
 
     def bounded(self, duration: float, frames: int) -> WindowGrid:
@@ -53,7 +53,7 @@ class WindowGrid:
         most = max(frames, FREE_WINDOWS)
         if self.count(duration) <= most:
             return self
-        return WindowGrid(self.length, (duration - self.length) / (most - 1))
+        return WindowGrid(self.length, (duration - self.length) / (most - 1.5))
 
     def windows(self, duration: float) -> Iterator[Window]:
         """The windows, one at a time; the last one ends with the video."""

@@ -239,7 +239,7 @@ class TrainedRun:
             return []
         moments: list[list[Moment]] = [[] for _ in videos]
         reasons: dict[int, str] = {}
-        total = sum(_count_windows(each, grid) for each in videos)
+        total = sum(count_windows(each, grid) for each in videos)
         listed = [each.video for each in videos]
         with (
             bar("timelines", total, "windows") as advance,
@@ -294,7 +294,7 @@ class TrainedRun:
         )
 
 
-def _count_windows(seen: SeenVideo, grid: WindowGrid) -> int:
+def count_windows(seen: SeenVideo, grid: WindowGrid) -> int:
     """How many windows a video gets; says so if that is fewer than requested."""
     requested = grid.count(seen.duration)
     count = grid.bounded(seen.duration, seen.frames).count(seen.duration)

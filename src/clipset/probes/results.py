@@ -173,10 +173,11 @@ def _listed(text: str, kind: Any) -> Any:
 
 def _check_shapes(predictions: Predictions) -> None:
     """Refuse arrays that do not fit each other, or are not finite."""
-    count, classes = len(predictions.ids), max(len(predictions.classes), 1)
+    count = len(predictions.ids)
     arrays: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {"truth": (predictions.truth, (count,))}
     for row, outputs in predictions.outputs.items():
-        arrays["/".join(row)] = (outputs, (len(predictions.seeds[row]), count, classes))
+        width = len(predictions.classes) or max((1, *outputs.shape[2:3]))
+        arrays["/".join(row)] = (outputs, (len(predictions.seeds[row]), count, width))
     for name, (array, shape) in arrays.items():
         if array.shape != shape:
             raise ValueError(f"{name} has the shape {array.shape}, not {shape}")

@@ -157,6 +157,8 @@ def nearest(
     pooled: Float[np.ndarray, "N R"], queries: Int[np.ndarray, " Q"], count: int
 ) -> tuple[Int[np.ndarray, "Q K"], Float[np.ndarray, "Q K"]]:
     """The videos most like each query by the cosine of their centred vectors, and how much so."""
+    _, exponent = np.frexp(np.abs(pooled).max(initial=0.0))
+    pooled = np.ldexp(pooled, -exponent)  # exact, and no square overflows
     centred = pooled - pooled.mean(axis=0)
     unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
     similar = unit[queries] @ unit.T  # (Q, N)
