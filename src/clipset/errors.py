@@ -1,12 +1,15 @@
 """Every error that clipset raises on purpose, in one tree.
 
 Each message says what was given, what is allowed, and what to do. The command line prints it as one
-line and exits with 2; anything that is not a ClipsetError is a bug and shows its traceback.
+line and exits with `exit_code`; anything that is not a ClipsetError is a bug and shows its
+traceback.
 """
 
 
 class ClipsetError(Exception):
     """The root: catch this to catch everything that clipset says on purpose."""
+
+    exit_code = 2
 
 
 class ConfigError(ClipsetError):
@@ -60,6 +63,12 @@ class BackboneError(ClipsetError):
 
 class StoreError(ClipsetError):
     """A feature store that is missing, broken, or made in another way."""
+
+
+class NothingReadError(StoreError):
+    """The work was done, but not one video could be read."""
+
+    exit_code = 1
 
 
 class ModelError(ClipsetError):

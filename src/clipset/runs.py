@@ -8,15 +8,16 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from clipset.config import build, read_json, write_json
+from clipset.config import read_json, write_json
 from clipset.errors import RunError
 from clipset.locks import LOCK_NAME
 
@@ -30,21 +31,26 @@ class StepRecord:
     """One step: the seconds of the run that did the work, and a mark of what it was done from."""
 
     name: str
-    seconds: float = 0.0
+    seconds: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     fingerprint: str = ""
     skipped: bool = False
 
+    def __post_init__(self) -> None:
+        if self.name in ("", "..") or Path(self.name).name != self.name:
+            raise ValueError(f"a step's name is a plain name, got {self.name!r}")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RunFile:
-    """What the parts of `run.json` must be, as far as they are there."""
+
+class _Content(msgspec.Struct):
+    """The types of what `run.json` says; keys that are not listed are left alone."""
 
     name: str = ""
     source: str = ""
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
-    recipe: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
-    steps: list[StepRecord] = field(default_factory=list)
+    recipe: dict[str, Any] = {}
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    device: str = ""
+    started: str = ""
+    environment: dict[str, str] = {}
+    steps: list[StepRecord] = []
 
 
 class Run:
@@ -75,7 +81,7 @@ class Run:
         }
         if leaks:
             self.content["allowed_leaks"] = list(leaks)
-        steps = [build(StepRecord, step, f"{folder}/run.json") for step in before.get("steps", [])]
+        steps = msgspec.convert(before.get("steps", []), type=list[StepRecord])
         self.steps = {step.name: step for step in steps}
         self._write()
 
@@ -137,7 +143,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
     try:
-        msgspec.convert(content, _RunFile)
+        msgspec.convert(content, type=_Content)
     except msgspec.ValidationError as error:
         raise RunError(f"{path} is not what clipset wrote: {error}") from None
     return content

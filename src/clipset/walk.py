@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from clipset.clips.config import Sampling
 from clipset.config import (
@@ -25,7 +26,7 @@ from clipset.devices import find_device
 from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import check_store, extract_planned, plan
-from clipset.features.store import FeatureStore, Manifest, open_store
+from clipset.features.store import FeatureStore, Manifest, open_store, refuse_nothing_read
 from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
@@ -44,8 +45,9 @@ from clipset.report.parts import (
     with_intervals,
     write_comparisons,
 )
+from clipset.report.records import read_record
 from clipset.report.table import write_table_page
-from clipset.report.trust import read_list
+from clipset.report.trust import read_differences, read_list
 from clipset.report.wording import row_name
 from clipset.representation import read_representations, represent, write_representations
 from clipset.runs import Run, check_run_folder, read_run
@@ -78,6 +80,7 @@ class WalkSummary:
     comparisons: list[dict[str, Any]]
     seconds: dict[str, float]
     note: str = ""
+    damaged: int = 0
 
 
 def walk(
@@ -119,6 +122,7 @@ def walk(
             step.skipped = settled
             if not (settled and (out / "store").is_symlink()):  # a linked store is only read
                 extract_planned(catalog, out / "store", recipe.extract, planned, device=device)
+            refuse_nothing_read(FeatureStore(out / "store", catalog))
             store = open_store(out / "store", catalog)
         if len(parts) == 1:
             note = _learn(run, store, catalog, recipe, device)
@@ -130,9 +134,10 @@ def walk(
         videos=len(store),
         failed=len(store.failed),
         records=read_results(out),
-        comparisons=read_json(out / "comparisons.json"),
+        comparisons=_read_comparisons(out / "comparisons.json"),
         seconds={step.name: step.seconds for step in run.steps.values()},
         note=note,
+        damaged=sum(entry.damage is not None for entry in store.entries),
     )
 
 
@@ -252,11 +257,11 @@ def report_run(folder: Path) -> Path:
     run, path = read_run(folder), folder / "report.html"
     check_output(path, "file")
     records = read_results(folder) if (folder / "results.json").is_file() else []
-    steps = [str(step["name"]) for step in run.get("steps", [])]
+    steps = [step["name"] for step in run.get("steps", [])]
     if any("part" in record for record in records):
         names = [name for name in steps if (folder / name / "results.json").is_file()]
         found = {name: read_results(folder / name) for name in names}
-        report_parts(folder, str(run["name"]), found, records)
+        report_parts(folder, str(run.get("name", "")), found, records)
     else:
         write_report(gather_content(folder), path)
     return path
@@ -272,7 +277,7 @@ def report_parts(
     means = [record for record in joined if record.get("part") == MEAN]
     page = scores_page(name, {**parts, **({MEAN: means} if means else {})})
     notes = write_comparisons(read_list(folder / "comparisons.json"))
-    links = [(f"{part}: report", f"{part}/report.html") for part in parts]
+    links = [(f"{part}: report", f"{quote(part)}/report.html") for part in parts]
     write_table_page(replace(page, links=links, notes=notes), folder / "report.html")
 
 
@@ -377,7 +382,14 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     path = folder / "results.json"
     if not path.is_file():
         raise RunError(f"{folder} has no results.json; run `clipset run` or `clipset probe` first")
-    records = read_json(path)
-    if not isinstance(records, list):
-        raise RunError(f"{path} is not a list of records")
+    records = [dict(record) for record in read_list(path)]
+    for record in records:
+        read_record(record)
+    return records
+
+
+def _read_comparisons(path: Path) -> list[dict[str, Any]]:
+    """The comparisons of a run, checked."""
+    records = [dict(record) for record in read_list(path)]
+    read_differences(records)
     return records

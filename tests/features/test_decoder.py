@@ -14,6 +14,7 @@ from tests.features import tiny_backbone
 from tests.videos.makers import CUT_KINDS, make_video, spoil_the_middle
 from tests.videos.test_torchcodec import WITH_TORCHCODEC
 
+from clipset.clips.windows import WindowGrid
 from clipset.config import read_json, write_json
 from clipset.errors import ConfigError, StoreError
 from clipset.features.estimate import estimate
@@ -21,7 +22,7 @@ from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.upkeep import merge_stores, repair_store
 from clipset.features.verify import verify_store
-from clipset.predict.clips import ClipReader, Window
+from clipset.predict.clips import ClipReader
 from clipset.videos.catalog import Catalog
 from clipset.videos.datasets import read_videos
 
@@ -109,7 +110,7 @@ def test_a_store_of_a_decoder_that_is_gone_cannot_go_on_but_its_videos_can_be_sh
     assert reader.request.decoder == "torchcodec"
     [seen] = reader.read(catalog.videos[:1])
     assert seen.clips is not None
-    assert list(reader.read_windows(catalog.videos[0], [Window(start=0.0, end=0.5)]))
+    assert list(reader.read_windows(catalog.videos[:1], WindowGrid(0.5, 0.5)))
     monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)
     with pytest.raises(ConfigError, match="the decoder torchcodec is not there"):
         extract(catalog, tmp_path / "store", AUTO)

@@ -15,8 +15,9 @@ import torch
 from tests.conftest import SMALL, write_video
 
 import clipset
+from clipset.clips.windows import WindowGrid
 from clipset.errors import ClipError, ModelError, ProbeError, RunError
-from clipset.predict.clips import open_backbone, spread_windows
+from clipset.predict.clips import WindowClips, open_backbone
 from clipset.predict.head import load_head
 from clipset.predict.run import TrainedRun, embed_videos, load_run
 from clipset.predict.sources import list_new_videos
@@ -328,11 +329,11 @@ def test_a_window_over_the_whole_video_is_the_video(
 ) -> None:
     [video] = list_new_videos(new_videos[0]).videos
     [seen] = trained.reader.read([video])
-    windows = spread_windows(seen.duration, seen.duration, 1.0)
-    [clips] = trained.reader.read_windows(video, windows)
+    [window] = trained.reader.read_windows([video], WindowGrid(seen.duration, 1.0))
     assert seen.clips is not None
-    torch.testing.assert_close(clips.features, seen.clips.features, rtol=0, atol=0)
-    torch.testing.assert_close(clips.boxes, seen.clips.boxes, rtol=0, atol=0)
+    assert isinstance(window, WindowClips)
+    torch.testing.assert_close(window.clips.features, seen.clips.features, rtol=0, atol=0)
+    torch.testing.assert_close(window.clips.boxes, seen.clips.boxes, rtol=0, atol=0)
 
 
 def test_importing_clipset_is_light() -> None:

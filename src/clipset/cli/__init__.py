@@ -24,7 +24,7 @@ __all__ = ["app", "backbones", "features", "learning", "main", "reproduce", "use
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a verb. What clipset says on purpose is one line and exit code 2."""
+    """Run a verb. What clipset says on purpose is one line, with the exit code of the error."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     words = _complete(list(sys.argv[1:] if arguments is None else arguments))
@@ -66,7 +66,7 @@ def _run(words: list[str]) -> None:
             _stop()
         if "--debug" in words:
             raise
-        _complain(str(error))
+        _complain(str(error), getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         _stop()
     except OSError as error:

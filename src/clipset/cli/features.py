@@ -28,6 +28,8 @@ def extract(
 ) -> None:
     """Show the clips of every video to a backbone and store the features. Goes on where it stopped.
 
+    Exits with 1 if every video failed.
+
     Example: clipset extract catalog.csv --out store --size 112 --sampling.no-flip
 
     Parameters
@@ -46,6 +48,7 @@ def extract(
         One setting of the recipe, such as `--set extract.size=112`; may be repeated.
     """
     from clipset.features.extract import extract
+    from clipset.features.store import refuse_nothing_read
     from clipset.recipe import overlay, read_recipe
     from clipset.videos.datasets import read_videos
 
@@ -67,10 +70,12 @@ def extract(
         "store": out,
         "videos": len(store),
         "failed": {entry.id: entry.reason for entry in store.failed},
+        "damaged": {entry.id: entry.damage for entry in store.entries if entry.damage},
         "clips": int(store.random.count.sum() + store.regular.count.sum()) if len(store) else 0,
     }
     line = f"{len(store)} videos, {result['clips']} clips, {len(store.failed)} failed → {out}"
     show_result(result, common, lambda: print_line(line))
+    refuse_nothing_read(store)
 
 
 def _estimate(catalog: Any, out: Path, config: ExtractConfig, common: Common) -> None:

@@ -14,56 +14,59 @@ def print_summary(summary: Any) -> None:
             print_line(f"{part}:")
         print_records([record for record in summary.records if record.get("part", "") == part])
     print_comparisons(summary.comparisons)
-    for ssl_split in sorted({record["ssl_split"] for record in summary.records}):
+    for ssl_split in sorted({r["ssl_split"] for r in summary.records if r.get("ssl_split")}):
         print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
     if summary.note:
         print_line(summary.note)
     if summary.failed:
         print_line(f"{summary.failed} videos could not be read; the report lists them")
+    if summary.damaged:
+        print_line(f"{summary.damaged} videos are damaged but were used; the report lists them")
     print_line("  ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items()))
     print_line(f"report: {summary.report}")
 
 
 def print_records(records: Sequence[dict[str, Any]]) -> None:
-    from clipset.report.wording import row_name
+    from clipset.report.records import read_record
 
     share = records[0]["metric"] != "mse"
     columns = (
         "probe", "top-1" if share else "squared error", "95 % interval", "videos", "seeds",
         "grid", "chosen on",
     )  # fmt: skip
-    rows = [
-        (
-            row_name(record["features"], record["probe"]),
-            _figure(record["value"], share),
-            f"{_figure(record['interval'][0], share)} – {_figure(record['interval'][1], share)}",
-            str(record["n"]),
-            str(len(record["seeds"])),
-            str(record.get("tried", "–")),
-            record["selected_on"],
+    rows = []
+    for record in map(read_record, records):
+        ends = [_figure(end, share) for end in record.interval or ()]
+        counts = (record.n, record.seed_count, record.tried)
+        rows.append(
+            (
+                record.name,
+                _figure(record.value, share),
+                " – ".join(ends) or "–",
+                *("–" if count is None else str(count) for count in counts),
+                record.selected_on or "–",
+            )
         )
-        for record in records
-    ]
     print_table(columns, rows)
 
 
 def print_comparisons(comparisons: Sequence[dict[str, Any]]) -> None:
     """Whether rows really differ, by a paired bootstrap over the same test videos."""
-    from clipset.report.wording import row_name
+    from clipset.report.trust import read_differences
 
     if not comparisons:
         return
     share = comparisons[0]["metric"] != "mse"
     rows = []
-    for each in comparisons:
-        low, high = each["interval"]
+    for each in read_differences(comparisons):
+        low, high = each.interval
         rows.append(
             (
-                row_name(each["features"], each["probe"]),
-                row_name(each["against_features"], each["against_probe"]),
-                _figure(each["difference"], share, sign=True),
+                each.name,
+                each.against,
+                _figure(each.difference, share, sign=True),
                 f"{_figure(low, share, sign=True)} – {_figure(high, share, sign=True)}",
-                "< 0.001" if each["p"] < 0.001 else f"{each['p']:.3f}",
+                "–" if each.p is None else "< 0.001" if each.p < 0.001 else f"{each.p:.3f}",
             )
         )
     print_table(("row", "against", "difference", "95 % interval", "p"), rows)

@@ -24,6 +24,8 @@ def run(
 ) -> None:
     """The main job: from videos to a report. Run again, it goes on where it stopped.
 
+    Exits with 1 if every video failed.
+
     Example: clipset run ~/videos --out runs/first
 
     Parameters

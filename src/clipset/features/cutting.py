@@ -16,7 +16,9 @@ from torch import Tensor
 from clipset.clips.config import Sampling
 from clipset.clips.cut import cut_plans
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
+from clipset.clips.windows import Window, WindowGrid, plan_window
 from clipset.errors import BackboneError
+from clipset.videos.damage import refuse_unusable
 from clipset.videos.decode import VideoInfo, VideoReader, open_video
 from clipset.videos.fingerprint import FileState, try_read_state
 from clipset.videos.torchcodec import DecoderName
@@ -40,6 +42,7 @@ class CutRequest:
     more: tuple[tuple[int, int], ...] = ()
     random: bool = True  # without, only the regular clips are cut
     decoder: DecoderName = "pyav"
+    grid: WindowGrid | None = None  # with it, the regular clips of each window are a piece
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -68,6 +71,9 @@ class CutFacts:
     piece: int = 0
     pieces: int = 1
     clips: tuple[int, ...] | None = None  # those of this piece, if there are several
+    frames_needed: int = 0  # by the clips of this piece and those before it
+    claimed_duration: float | None = None  # by the file's timestamps, if it cannot be true
+    window: Window | None = None  # of which these are the clips
 
     @property
     def clips_here(self) -> int:
@@ -114,6 +120,9 @@ def cut_video(
     If they would take too much memory, they come in pieces, each of clips that are next in time.
     """
     with open_video(path, end=end, decoder=request.decoder) as video:
+        if request.grid is not None:
+            yield from _cut_windows(video, request, request.grid)
+            return
         file = try_read_state(path)
         plans, regular = _plans(video.info, request, video_id)
         pieces = clips_of_pieces(plans[0], request.clip_bytes)
@@ -130,6 +139,28 @@ def cut_video(
                 pieces=len(pieces),
                 clips=None if len(pieces) == 1 else clips,
             )
+
+
+def _cut_windows(video: VideoReader, request: CutRequest, grid: WindowGrid) -> Iterator[CutVideo]:
+    """The regular clips of each window of a video, in the order of time."""
+    info = video.info
+    grid = grid.bounded(info.duration, len(info.frame_times))
+    pieces = grid.count(info.duration)
+    for piece, window in enumerate(grid.windows(info.duration)):
+        plans = [
+            plan_window(info, window, request.sampling, span=request.span, frames=frames)
+            for frames, _ in request.shapes
+        ]
+        yield _cut_piece(
+            video,
+            plans,
+            request,
+            random_clips=0,
+            regular_clips=len(plans[0]),
+            piece=piece,
+            pieces=pieces,
+            window=window,
+        )
 
 
 def _plans(info: VideoInfo, request: CutRequest, video_id: str) -> tuple[list[ClipPlan], int]:
@@ -154,6 +185,8 @@ def _cut_piece(
     if video.decoder != decoder:  # torchcodec gave up on the way: all clips are to be PyAV's
         pixels = cut_plans(video, sized)
     video.refuse_change()  # so that `facts.file` is what was read
+    if place["piece"] + 1 == place["pieces"]:
+        refuse_unusable(frames_needed=video.frames_needed, frames_missing=video.frames_missing)
     facts = CutFacts(
         duration=info.duration,
         width=info.width,
@@ -161,6 +194,8 @@ def _cut_piece(
         frames_expected=info.expected_frames,
         frames_found=video.frames_in_file,
         frames_missing=video.frames_missing,
+        frames_needed=video.frames_needed,
+        claimed_duration=info.claimed_duration,
         **place,
     )
     boxes = np.array([box.as_row() for box in plans[0].boxes], dtype=np.float32)  # (V, 7)

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from clipset.errors import StoreError
+from clipset.videos.damage import describe_damage
 from clipset.videos.fingerprint import FileState
 
 Status = Literal["pending", "done", "failed"]
@@ -25,9 +26,10 @@ class Entry:
     """One video: where its rows are if it is done, why there are none if it failed.
 
     `frames_expected` is what the file's header claims, `frames_found` what is really in it, and
-    `frames_missing` how many of those that clips needed did not decode and were replaced.
-    `transient` says of a failure that its cause may be gone at the next try. `file` is what was
-    read, and `video_end` the end that the catalog sets to the video.
+    `frames_missing` how many of the `frames_needed` by clips did not decode and were replaced.
+    `claimed_duration` is what the file's timestamps say, if that cannot be true. `transient` says
+    of a failure that its cause may be gone at the next try. `file` is what was read, and
+    `video_end` the end that the catalog sets to the video.
     """
 
     ordinal: int
@@ -49,6 +51,20 @@ class Entry:
     transient: bool = False
     file: FileState | None = None
     video_end: float | None = None
+    frames_needed: int | None = None
+    claimed_duration: float | None = None
+
+    @property
+    def damage(self) -> str | None:
+        """What is wrong with a video that was kept; None if there is nothing to say."""
+        return describe_damage(
+            frames_needed=self.frames_needed,
+            frames_missing=self.frames_missing,
+            frames_found=self.frames_found,
+            frames_expected=self.frames_expected,
+            duration=self.duration,
+            claimed_duration=self.claimed_duration,
+        )
 
     def rows(self) -> tuple[tuple[Kind, int, int], ...]:
         """Where the video's clips are: kind, first row, count."""
@@ -71,7 +87,8 @@ CREATE TABLE IF NOT EXISTS videos (
     duration REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
     frames_expected INTEGER, frames_found INTEGER, frames_missing INTEGER,
     checksum TEXT, seconds REAL,
-    transient INTEGER NOT NULL, file TEXT, video_end REAL
+    transient INTEGER NOT NULL, file TEXT, video_end REAL,
+    frames_needed INTEGER, claimed_duration REAL
 )"""
 _FACTS = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)"""

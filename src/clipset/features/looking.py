@@ -79,6 +79,8 @@ class Seen:
             frames_found=self.facts.frames_found,
             frames_missing=self.facts.frames_missing,
             seconds=self.seconds,
+            frames_needed=self.facts.frames_needed,
+            claimed_duration=self.facts.claimed_duration,
         )
 
 
@@ -87,16 +89,27 @@ Finish = Callable[[float], list[Seen]]
 
 
 def look(
-    engines: Engine | Sequence[Engine], outcomes: Iterable[Outcome], ids: Sequence[str]
+    engines: Engine | Sequence[Engine],
+    outcomes: Iterable[Outcome],
+    ids: Sequence[str],
+    *,
+    isolate: bool = False,
 ) -> Iterator[Seen]:
     """Show the clips to the backbones; a video that comes in pieces is seen as a whole."""
-    return join_pieces(look_at_pieces(engines, outcomes, ids))
+    return join_pieces(look_at_pieces(engines, outcomes, ids, isolate=isolate))
 
 
 def look_at_pieces(
-    engines: Engine | Sequence[Engine], outcomes: Iterable[Outcome], ids: Sequence[str]
+    engines: Engine | Sequence[Engine],
+    outcomes: Iterable[Outcome],
+    ids: Sequence[str],
+    *,
+    isolate: bool = False,
 ) -> Iterator[Seen]:
-    """Show the clips to one or several backbones; a card gets those of several videos at once."""
+    """Show the clips to one or several backbones; a card gets those of several videos at once.
+
+    With `isolate`, a video that a backbone cannot encode fails alone; otherwise it ends the work.
+    """
     engines = [engines] if isinstance(engines, Engine) else engines
     waiting: list[Outcome] = []
     begun: deque[Finish] = deque()
@@ -108,13 +121,13 @@ def look_at_pieces(
         waiting.append(outcome)
         clips += len(outcome.cut.pixels)
         if engines[0].device == "cpu" or clips >= LARGEST_CHUNK:
-            begun.append(_begin(engines, waiting, ids))
+            begun.append(_begin(engines, waiting, ids, isolate))
             waiting, clips = [], 0
         if len(begun) > 1:  # the next one keeps the cores busy while this one is finished
             seen, finished = begun.popleft()(finished), time.perf_counter()
             yield from seen
     if waiting:
-        begun.append(_begin(engines, waiting, ids))
+        begun.append(_begin(engines, waiting, ids, isolate))
     while begun:
         seen, finished = begun.popleft()(finished), time.perf_counter()
         yield from seen
@@ -144,6 +157,7 @@ def _join(parts: Sequence[Seen]) -> Seen:
     whole = replace(
         facts[0],
         frames_missing=max(each.frames_missing for each in facts),
+        frames_needed=max(each.frames_needed for each in facts),
         piece=0,
         pieces=1,
         clips=None,
@@ -153,7 +167,9 @@ def _join(parts: Sequence[Seen]) -> Seen:
     return Seen(parts[0].place, facts=whole, rows=rows, seconds=seconds)
 
 
-def _begin(engines: Sequence[Engine], outcomes: Sequence[Outcome], ids: Sequence[str]) -> Finish:
+def _begin(
+    engines: Sequence[Engine], outcomes: Sequence[Outcome], ids: Sequence[str], isolate: bool
+) -> Finish:
     """Give some videos to the backbones."""
     cuts = [(outcome.place, outcome.cut) for outcome in outcomes if outcome.cut is not None]
     named = [(ids[place], cut) for place, cut in cuts]
@@ -161,7 +177,16 @@ def _begin(engines: Sequence[Engine], outcomes: Sequence[Outcome], ids: Sequence
     answers = [_begin_rows(engine, named) for engine in engines]
 
     def finish(before: float) -> list[Seen]:
-        rows = [answer() for answer in answers]
+        try:
+            rows = [answer() for answer in answers]
+        except BackboneError as error:
+            if not isolate:
+                raise
+            if len(outcomes) > 1:
+                alone = [_begin(engines, [each], ids, isolate)(before) for each in outcomes]
+                return [seen for [seen] in alone]
+            [(place, _)] = cuts
+            return [Seen(place, reason=str(error).removeprefix(f"{ids[place]}: "))]
         seconds = (time.perf_counter() - max(began, before)) / len(cuts)
         found = []
         for (place, cut), (first, *others) in zip(cuts, zip(*rows, strict=True), strict=True):

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from clipset.errors import ClipsetError, VideoError
 from clipset.features.child import Cutter, Outcome
 from clipset.features.cutting import CutRequest, cut_video
+from clipset.features.worker import describe_error, is_transient
 from clipset.videos.catalog import Video
 
 PATIENCE = 5.0  # seconds in which a worker starts up and cuts its first video, usually
@@ -38,9 +38,8 @@ def cut_here(place: int, video: Video, request: CutRequest) -> Iterator[Outcome]
         for cut in cut_video(video.id, video.path, request, end=video.end):
             yield Outcome(place, cut)
             del cut  # do not hold a piece while the next one is cut
-    except ClipsetError as error:
-        transient = isinstance(error, VideoError) and error.transient
-        yield Outcome(place, None, str(error), transient)
+    except Exception as error:
+        yield Outcome(place, None, describe_error(error), is_transient(error))
 
 
 class _Pool:

@@ -32,7 +32,7 @@ from clipset.backbones.registry import BackboneSpec
 from clipset.clips.box import ROW
 from clipset.clips.config import Sampling
 from clipset.config import ADDED, build, fingerprint, read_json
-from clipset.errors import StoreError
+from clipset.errors import NothingReadError, StoreError
 from clipset.features.arrays import open_rows
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
 from clipset.videos.catalog import Catalog, read_catalog
@@ -259,6 +259,14 @@ def open_store(folder: Path, catalog: Catalog | None = None) -> FeatureStore:
         reason = f": {store.failed[0].id}: {store.failed[0].reason}" if store.failed else ""
         raise StoreError(f"{folder} holds no video that could be read{reason}")
     return store
+
+
+def refuse_nothing_read(store: FeatureStore) -> None:
+    """Raise NothingReadError if every video of a store failed."""
+    if store.failed and not store.entries and not store.pending:
+        first = store.failed[0]
+        counted = f"all {len(store.failed)} videos" if len(store.failed) > 1 else "the only video"
+        raise NothingReadError(f"{counted} failed; {first.id}: {first.reason}")
 
 
 def checksum_of(rows: Sequence[NDArray[np.generic]]) -> str:

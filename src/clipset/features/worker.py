@@ -60,11 +60,9 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
                 path = Path(os.fsdecode(order.path))
                 pieces = iter(cut_video(order.id, path, job.request, end=order.end))
             cut = next(pieces)
-        except ClipsetError as error:
-            transient = isinstance(error, VideoError) and error.transient
-            _send(answers, Answer(reason=escape_undecodable(str(error)), transient=transient))
         except Exception as error:
-            _send(answers, Answer(reason=_reason(error)))
+            reason = escape_undecodable(describe_error(error))
+            _send(answers, Answer(reason=reason, transient=is_transient(error)))
         else:
             buffers = to_buffers(cut)
             _send(answers, Answer(facts=cut.facts, bytes=sum(map(len, buffers))), buffers)
@@ -79,10 +77,18 @@ def _send(answers: BinaryIO, answer: Answer, buffers: list[memoryview] | None = 
     answers.flush()
 
 
-def _reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
+    """Why a video failed, in one line; what is not ours is named by its type."""
+    if isinstance(error, ClipsetError):
+        return str(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "needs more memory than one video may have"
     return escape_undecodable(f"{type(error).__name__}: {error}")
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the cause may be gone at the next try."""
+    return isinstance(error, VideoError) and error.transient
 
 
 def _limit_time(seconds: float) -> None:

@@ -139,6 +139,8 @@ class StoreWriter:
             self.failures += 1
             say(f"skipped {entry.id}: {entry.reason}")
             entry = replace(entry, file=try_read_state(source.path) if source else None)
+        elif (damage := entry.damage) is not None:
+            say(f"damaged {entry.id}: {damage}")
         self.add(replace(entry, video_end=source.end if source else None), seen.rows)
 
     def add(self, entry: Entry, rows: ClipRows | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,23 +12,21 @@ from torch import nn
 
 from clipset.backbones.engine import Engine, import_openvino, open_engine
 from clipset.backbones.registry import BackboneSpec, load_as
-from clipset.clips.cut import cut_plans
-from clipset.clips.sampling import ClipPlan, frames_at, regular_clips
+from clipset.clips.windows import Window, WindowGrid
 from clipset.devices import find_device
-from clipset.errors import ClipError, RunError
+from clipset.errors import RunError
 from clipset.features.config import ExtractConfig
-from clipset.features.cutting import CutRequest
 from clipset.features.extract import count_workers, cut_request, plan
-from clipset.features.looking import look
+from clipset.features.ledger import Entry
+from clipset.features.looking import Seen, look, look_at_pieces
 from clipset.features.pool import cut_videos
 from clipset.features.store import Manifest, made_by_key
 from clipset.features.writer import difference
 from clipset.model.config import ModelConfig
-from clipset.progress import bar
+from clipset.progress import bar, say
 from clipset.sets.clips import VideoClips
 from clipset.sets.reading import ModelInput, form_for
 from clipset.videos.catalog import Video
-from clipset.videos.decode import VideoInfo, open_video
 from clipset.videos.torchcodec import DecoderName, find_decoder, import_torchcodec
 
 IMPORTED = "imported"  # what a store of imported features calls its backbone
@@ -41,15 +39,26 @@ class SeenVideo:
     video: Video
     clips: VideoClips | None = None
     duration: float = 0.0
+    frames: int = 0  # in the file
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A piece of a video, in seconds."""
+class WindowClips:
+    """The regular clips of one of the `count` windows of video `index`."""
 
-    start: float
-    end: float
+    index: int
+    window: Window
+    clips: VideoClips
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedWindow:
+    """Why a window of video `index` could not be read."""
+
+    index: int
+    reason: str
 
 
 class ClipReader:
@@ -111,37 +120,56 @@ class ClipReader:
                 timeout=self.config.timeout,
             ) as outcomes,
         ):
-            for each in look(engines, outcomes, [video.id for video in videos]):
-                video = videos[each.place]
-                if each.rows is None or each.facts is None:
-                    seen[each.place] = SeenVideo(video=video, reason=each.reason)
-                else:
-                    rows = [each.rows.features, *(other.features for other in each.rows.others)]
-                    clips = self._clips(rows, each.rows.boxes, each.facts.duration)
-                    seen[each.place] = SeenVideo(
-                        video=video, clips=clips, duration=each.facts.duration
-                    )
+            for each in look(engines, outcomes, [video.id for video in videos], isolate=True):
+                seen[each.place] = self._read_one(videos[each.place], each)
                 advance()
         return [seen[place] for place in range(len(videos))]
 
-    def read_windows(self, video: Video, windows: Sequence[Window]) -> Iterator[VideoClips]:
-        """The regular clips of pieces of a video, as if each piece were a video of its own."""
-        decoder = self.request.decoder
-        with open_video(video.path, end=video.end, decoder=decoder) as reader:
-            for window in windows:
-                plans = {
-                    shape: plan_window(reader.info, window, replace(self.request, frames=shape[0]))
-                    for shape in self.request.shapes
-                }
-                cut = cut_plans(reader, [(each, size) for (_, size), each in plans.items()])
-                pixels = dict(zip(plans, cut, strict=True))
-                features = [
-                    engine.features(pixels[engine.spec.frames, engine.spec.size]).numpy()
-                    for engine in self.engines
-                ]
-                first = plans[self.request.shapes[0]]
-                boxes = np.array([box.as_row() for box in first.boxes], dtype=np.float32)  # (V, 7)
-                yield self._clips(features, boxes, window.end - window.start)
+    def _read_one(self, video: Video, seen: Seen) -> SeenVideo:
+        """What is known of a video: its clips, or the reason why there are none."""
+        if seen.rows is None or seen.facts is None:
+            return SeenVideo(video=video, reason=seen.reason)
+        if (damage := seen.note(Entry(ordinal=0, id=video.id)).damage) is not None:
+            say(f"damaged {video.id}: {damage}")
+        rows = [seen.rows.features, *(other.features for other in seen.rows.others)]
+        try:
+            clips = self._clips(rows, seen.rows.boxes, seen.facts.duration)
+        except RunError as error:
+            return SeenVideo(video=video, reason=str(error))
+        return SeenVideo(
+            video=video,
+            clips=clips,
+            duration=seen.facts.duration,
+            frames=seen.facts.frames_found,
+        )
+
+    def read_windows(
+        self, videos: Sequence[Video], grid: WindowGrid
+    ) -> Generator[WindowClips | FailedWindow]:
+        """The regular clips of the windows of videos, as if each window were a video of its own.
+
+        Windows of one video come in the order of time, among those of others.
+        """
+        with cut_videos(
+            videos,
+            replace(self.request, grid=grid),
+            workers=min(count_workers(self.config), len(videos)),
+            timeout=self.config.timeout,
+        ) as outcomes:
+            ids = [video.id for video in videos]
+            for each in look_at_pieces(self.engines, outcomes, ids, isolate=True):
+                yield self._window(each)
+
+    def _window(self, seen: Seen) -> WindowClips | FailedWindow:
+        if seen.rows is None or seen.facts is None or seen.facts.window is None:
+            return FailedWindow(index=seen.place, reason=seen.reason or "cannot be read")
+        window = seen.facts.window
+        rows = [seen.rows.features, *(other.features for other in seen.rows.others)]
+        try:
+            clips = self._clips(rows, seen.rows.boxes, window.end - window.start)
+        except RunError as error:
+            return FailedWindow(index=seen.place, reason=str(error))
+        return WindowClips(index=seen.place, window=window, clips=clips, count=seen.facts.pieces)
 
     def _clips(
         self,
@@ -166,32 +194,6 @@ def _decoder_for(manifest: Manifest) -> DecoderName:
     """The decoder of a store if it is here: the other one's colours are almost the same."""
     kept = manifest.decoder
     return "torchcodec" if kept == "torchcodec" and import_torchcodec() is not None else "pyav"
-
-
-def plan_window(info: VideoInfo, window: Window, request: CutRequest) -> ClipPlan:
-    """The regular clips of a piece of a video: frames of the whole, boxes within the piece."""
-    first, last = frames_at(np.array([window.start, window.end]), info.frame_times).tolist()
-    piece = VideoInfo(
-        width=info.width,
-        height=info.height,
-        frame_times=info.frame_times[first : last + 1] - window.start,
-        duration=window.end - window.start,
-        expected_frames=None,
-        codec=info.codec,
-    )
-    inner = regular_clips(piece, request.sampling, span=request.span, frames=request.frames)
-    return ClipPlan(boxes=inner.boxes, frames=inner.frames + first)
-
-
-def spread_windows(duration: float, window: float, step: float) -> list[Window]:
-    """Pieces of equal length, `step` apart; the last one ends with the video."""
-    if not (0 < window < float("inf") and 0 < step < float("inf")):
-        raise ClipError(f"window and step must be more than 0 s, got {window} and {step}")
-    if duration <= window:
-        return [Window(start=0.0, end=duration)]
-    latest = duration - window
-    starts = [*np.arange(0.0, latest - 1e-9, step).tolist(), latest]
-    return [Window(start=start, end=start + window) for start in starts]
 
 
 def open_backbone(config: ExtractConfig, *, seed: int = 0, device: str = "auto") -> ClipReader:

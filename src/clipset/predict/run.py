@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from clipset.clips.windows import WindowGrid
 from clipset.config import build, fingerprint
-from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
+from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.features.store import FeatureStore, open_store
+from clipset.features.worker import describe_error
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
-from clipset.predict.clips import ClipReader, SeenVideo, spread_windows
+from clipset.predict.clips import ClipReader, FailedWindow, SeenVideo, WindowClips
 from clipset.predict.head import FORMAT, Head, fit_head, load_head, only_row, row_called, save_head
 from clipset.predict.sources import Sources, list_new_videos
 from clipset.probes.config import ProbeConfig
@@ -186,13 +189,20 @@ class TrainedRun:
         every = timeline if timeline is not None else (window, step) != (None, None)
         window = self.usual_duration if window is None else window
         step = window / 2 if step is None else step
-        spread_windows(0.0, window, step)  # refuses what makes no sense before work is done
+        grid = WindowGrid(window, step)
         head = self.head
-        predictions = []
-        for seen in self.reader.read(list_new_videos(videos).videos):
-            wanted = every or (timeline is None and self.is_long(seen.duration))
-            predictions.append(self._predict(seen, head, top, (window, step) if wanted else None))
-        return predictions
+        seen = self.reader.read(list_new_videos(videos).videos)
+        long = [
+            index
+            for index, each in enumerate(seen)
+            if each.clips is not None
+            and (every or (timeline is None and self.is_long(each.duration)))
+        ]
+        timelines = self._timelines([seen[index] for index in long], head, grid)
+        found = dict(zip(long, timelines, strict=True))
+        return [
+            self._predict(each, head, top, found.get(index, ())) for index, each in enumerate(seen)
+        ]
 
     def embed(self, videos: Sources, *, parts: tuple[Part, ...] = PARTS) -> Embedded:
         """The vectors of each video that can be read, as the run represents its own videos."""
@@ -209,42 +219,42 @@ class TrainedRun:
         return duration > max(LONG * self.usual_duration, float(self.store.durations.max()))
 
     def _predict(
-        self, seen: SeenVideo, head: Head, top: int, pieces: tuple[float, float] | None
+        self, seen: SeenVideo, head: Head, top: int, timeline: tuple[Moment, ...] | str
     ) -> Prediction:
-        if seen.clips is None:
-            return Prediction(video=seen.video.id, reason=seen.reason)
-        found = head.predict(seen.clips)[0]
+        """What a video shows; whatever goes wrong is the reason of this video alone."""
+        if seen.clips is None or isinstance(timeline, str):
+            reason = timeline if isinstance(timeline, str) else seen.reason
+            return Prediction(video=seen.video.id, reason=reason)
+        try:
+            found = head.predict(seen.clips)[0]
+        except Exception as error:
+            return Prediction(video=seen.video.id, reason=describe_error(error))
         order = found.argsort(descending=True, stable=True)[:top].tolist()
         classes = head.card.classes
         guesses = tuple(Guess(label=classes[k], probability=found[k].item()) for k in order)
-        timeline: tuple[Moment, ...] = ()
-        if pieces is not None:
-            try:
-                timeline = self._timeline(seen, head, *pieces)
-            except ClipsetError as error:
-                return Prediction(video=seen.video.id, reason=str(error))
         return Prediction(video=seen.video.id, guesses=guesses, timeline=timeline)
 
-    def _timeline(
-        self, seen: SeenVideo, head: Head, window: float, step: float
-    ) -> tuple[Moment, ...]:
-        windows = spread_windows(seen.duration, window, step)
-        moments = []
-        with bar(f"timeline of {seen.video.path.name}", len(windows), "windows") as advance:
-            for piece, clips in zip(
-                windows, self.reader.read_windows(seen.video, windows), strict=True
-            ):
-                probability, place = head.predict(clips)[0].max(dim=0)
-                moments.append(
-                    Moment(
-                        start=piece.start,
-                        end=piece.end,
-                        label=head.card.classes[int(place)],
-                        probability=probability.item(),
-                    )
-                )
+    def _timelines(
+        self, videos: Sequence[SeenVideo], head: Head, grid: WindowGrid
+    ) -> list[tuple[Moment, ...] | str]:
+        """The timeline of each video, or the reason why it has none."""
+        if not videos:
+            return []
+        moments: list[list[Moment]] = [[] for _ in videos]
+        reasons: dict[int, str] = {}
+        total = sum(count_windows(each, grid) for each in videos)
+        listed = [each.video for each in videos]
+        with (
+            bar("timelines", total, "windows") as advance,
+            closing(self.reader.read_windows(listed, grid)) as windows,
+        ):
+            for each in windows:
+                try:
+                    moments[each.index].append(_moment(each, head))
+                except Exception as error:
+                    reasons.setdefault(each.index, describe_error(error))
                 advance()
-        return tuple(moments)
+        return [reasons.get(index, tuple(each)) for index, each in enumerate(moments)]
 
     def _to_learn_from(self) -> tuple[list[int], tuple[str, ...]]:
         """The places in the store of the labelled training videos, and their classes."""
@@ -285,6 +295,31 @@ class TrainedRun:
             classes=torch.tensor([numbers[video.label or ""] for video in videos]),
             groups=tuple(video.group for video in videos),
         )
+
+
+def count_windows(seen: SeenVideo, grid: WindowGrid) -> int:
+    """How many windows a video gets; says so if that is fewer than requested."""
+    requested = grid.count(seen.duration)
+    count = grid.bounded(seen.duration, seen.frames).count(seen.duration)
+    if count < requested:
+        say(
+            f"{seen.video.id}: {count:,} windows instead of {requested:,}: "
+            f"it has {seen.frames:,} frames, and more windows would show nothing new"
+        )
+    return count
+
+
+def _moment(each: WindowClips | FailedWindow, head: Head) -> Moment:
+    """The likeliest label of a window."""
+    if isinstance(each, FailedWindow):
+        raise VideoError(each.reason)
+    probability, index = head.predict(each.clips)[0].max(dim=0)
+    return Moment(
+        start=each.window.start,
+        end=each.window.end,
+        label=head.card.classes[int(index)],
+        probability=probability.item(),
+    )
 
 
 def load_run(

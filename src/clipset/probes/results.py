@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clipset.checksums import find_damage, seal
-from clipset.config import parse_json, write_atomic
-from clipset.errors import ConfigError, ProbeError
+from clipset.config import write_atomic
+from clipset.errors import ProbeError
 from clipset.probes.metrics import compare_values
 
 Features = Literal["backbone", "scale"]
@@ -22,6 +23,10 @@ ProbeName = Literal[
     "knn", "linear", "mlp", "transformer", "finetune", "ordered", "logistic", "attentive"
 ]
 Row = tuple[Features, ProbeName]
+READ_ERRORS = (
+    OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError,
+    msgspec.ValidationError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,19 +161,37 @@ def read_predictions(path: Path) -> Predictions:
         with safe_open(path, framework="numpy") as file:
             about = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        told = parse_json(about["seeds"], "seeds")
-        seeds = {_row(name): tuple(each) for name, each in told.items()}
-        return Predictions(
-            ids=tuple(parse_json(about["ids"], "ids")),
-            classes=tuple(parse_json(about["classes"], "classes")),
+        seeds = _listed(about["seeds"], dict[str, tuple[int, ...]])
+        predictions = Predictions(
+            ids=_listed(about["ids"], tuple[str, ...]),
+            classes=_listed(about["classes"], tuple[str, ...]),
             truth=arrays["truth"],
-            seeds=seeds,
-            outputs={row: arrays["/".join(row)] for row in seeds},
+            seeds={_row(name): each for name, each in seeds.items()},
+            outputs={_row(name): arrays[name] for name in seeds},
         )
-    except (
-        OSError, SafetensorError, ConfigError, KeyError, ValueError, AttributeError, TypeError,
-    ) as error:  # fmt: skip
+        _check_shapes(predictions)
+    except READ_ERRORS as error:
         raise ProbeError(f"{path} holds no predictions ({error}); run `clipset probe`") from None
+    return predictions
+
+
+def _listed(text: str, kind: Any) -> Any:
+    """A list or object in the metadata; names may hold what is no text, so `json` reads it."""
+    return msgspec.convert(json.loads(text), type=kind)
+
+
+def _check_shapes(predictions: Predictions) -> None:
+    """Refuse arrays that do not fit each other, or are not finite."""
+    count = len(predictions.ids)
+    arrays: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {"truth": (predictions.truth, (count,))}
+    for row, outputs in predictions.outputs.items():
+        width = len(predictions.classes) or max((1, *outputs.shape[2:3]))
+        arrays["/".join(row)] = (outputs, (len(predictions.seeds[row]), count, width))
+    for name, (array, shape) in arrays.items():
+        if array.shape != shape:
+            raise ValueError(f"{name} has the shape {array.shape}, not {shape}")
+        if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+            raise ValueError(f"{name} holds values that are not finite numbers")
 
 
 def _row(name: str) -> Row:

@@ -19,6 +19,7 @@ from clipset.report.wording import (
 )
 
 MOST_VERTICES = 600  # more would not be seen in a small chart
+SMALLEST = 1e-10  # an axis that ends below this shows nothing but zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,7 @@ def _reach(panel: Panel) -> float:
     if not panel.is_error:
         return 1.0
     ends = [end for r in panel.records for end in (r.value, *(r.interval or ()), r.chance or 0)]
-    return round_ticks(0, max(ends) or 1, 5)[-1]
+    return round_ticks(0, max(ends) if max(ends) > SMALLEST else 1, 5)[-1]
 
 
 def place_classes(ours: ProbeRecord, theirs: ProbeRecord | None) -> tuple[ClassRow, ...]:
@@ -192,7 +193,7 @@ def place_steps(steps: Sequence[Step]) -> tuple[StepBar, ...]:
 
 def round_ticks(low: Number, high: Number, about: int) -> list[float]:
     """Round numbers from below `low` to above `high`, about as many as asked for."""
-    rough = (high - low) / max(about - 1, 1)
+    rough = max((high - low) / max(about - 1, 1), SMALLEST)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * s for s in (1, 2, 2.5, 5, 10) if power * s >= rough * (1 - 1e-9))
     start, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -100,6 +100,16 @@ class FailedVideo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedVideo:
+    """A video that was used although something of it is missing; what is not known stays empty."""
+
+    video_id: str
+    replaced: str = ""
+    in_file: str = ""
+    duration: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """How much there was to learn from; None where it is not known."""
 
@@ -130,6 +140,7 @@ class ReportContent:
     map_points: Sequence[MapPoint] = ()
     neighbours: Sequence[Neighbours] = ()
     failed: Sequence[FailedVideo] = ()
+    damaged: Sequence[DamagedVideo] = ()
 
 
 def _require_jpeg(image: bytes, video_id: str) -> None:

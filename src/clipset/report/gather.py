@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from PIL import Image
 
 from clipset.clips.sampling import frames_at
+from clipset.config import parse_json
 from clipset.errors import ReportError, VideoError
+from clipset.features.ledger import Entry
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import bar
 from clipset.report.content import (
     Counts,
+    DamagedVideo,
     FactGroup,
     FailedVideo,
     Hit,
@@ -29,7 +33,7 @@ from clipset.report.content import (
     Strip,
 )
 from clipset.report.trust import read_calibration, read_list
-from clipset.report.wording import Number
+from clipset.report.wording import Number, Real, duration
 from clipset.representation import Representations, nearest, read_representations
 from clipset.runs import read_run
 from clipset.videos.catalog import Catalog, read_catalog
@@ -41,6 +45,9 @@ QUERIES = 6
 HITS = 5
 STRIP = 5  # frames of a strip
 HEIGHT = 72  # pixels of a thumbnail's height
+ROUNDING = 1e-6  # vectors that differ by less, relative to their size, are copies
+COPY_SPACING = 0.002  # between copies, relative to the map's extent
+GOLDEN_ANGLE = 2.399963229728653  # radians; points that turn by it never line up
 
 
 def gather_content(folder: Path) -> ReportContent:
@@ -61,8 +68,12 @@ def gather_content(folder: Path) -> ReportContent:
         ),
         facts=_facts(run, store),
         steps=[
-            Step(name=s["name"], seconds=s["seconds"], note="done before" if s["skipped"] else "")
-            for s in run.get("steps", [])
+            Step(
+                name=step["name"],
+                seconds=step.get("seconds", 0.0),
+                note="done before" if step.get("skipped") else "",
+            )
+            for step in run.get("steps", [])
         ],
         records=read_list(folder / "results.json"),
         comparisons=read_list(folder / "comparisons.json"),
@@ -72,6 +83,19 @@ def gather_content(folder: Path) -> ReportContent:
         map_points=_map(table, catalog, pictures),
         neighbours=_neighbours(table, pictures),
         failed=[FailedVideo(video_id=e.id, reason=e.reason or "") for e in store.failed],
+        damaged=[_damaged(entry) for entry in store.entries if entry.damage],
+    )
+
+
+def _damaged(entry: Entry) -> DamagedVideo:
+    """What is missing of a video that was used nevertheless."""
+    needed, announced, claimed = entry.frames_needed, entry.frames_expected, entry.claimed_duration
+    return DamagedVideo(
+        video_id=entry.id,
+        replaced=f"{entry.frames_missing} of {needed}" if needed else "",
+        in_file=f"{entry.frames_found} of {announced}" if announced else str(entry.frames_found),
+        duration=duration(entry.duration)
+        + (f", not {duration(claimed)} as its timestamps claim" if claimed is not None else ""),
     )
 
 
@@ -139,18 +163,22 @@ def _flat(mapping: dict[str, Any], prefix: str) -> Sequence[tuple[str, str]]:
 def _curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
     if not path.is_file():
         return {}
+    texts = path.read_bytes().splitlines()
+    lines = [_epoch(text, f"line {number} of {path}") for number, text in enumerate(texts, 1)]
+    names = [name for name in lines[0] if name not in ("epoch", "seconds")] if lines else []
+    return {name: [(line["epoch"], line[name]) for line in lines if name in line] for name in names}
+
+
+def _epoch(text: bytes, where: str) -> dict[str, float]:
+    """The metrics of an epoch; null is what JSON makes of a number that is not finite."""
     try:
-        kind = dict[str, Number | None]
-        lines = [msgspec.json.decode(x, type=kind) for x in path.read_bytes().splitlines()]
-        names = [name for name in lines[0] if name not in ("epoch", "seconds")] if lines else []
-        return {name: _curve(lines, name) for name in names}
-    except (msgspec.DecodeError, RecursionError, KeyError) as error:
-        raise ReportError(f"{path} is damaged ({error}); delete it, it holds the curves") from None
-
-
-def _curve(lines: Sequence[Mapping[str, Number | None]], name: str) -> list[tuple[Number, Number]]:
-    points = [(line["epoch"], line.get(name)) for line in lines]
-    return [(epoch, value) for epoch, value in points if epoch is not None and value is not None]
+        line = msgspec.convert(parse_json(text, where), type=dict[str, Real | None])
+    except msgspec.ValidationError as error:
+        raise ReportError(f"{where} does not fit: {error}") from None
+    found = {name: math.nan if value is None else value for name, value in line.items()}
+    if not math.isfinite(found.get("epoch", math.nan)):
+        raise ReportError(f"{where} does not say which epoch it is about")
+    return found
 
 
 def _map(table: Representations, catalog: Catalog, pictures: _Pictures) -> list[MapPoint]:
@@ -183,22 +211,61 @@ def _spread(total: int, count: int) -> NDArray[np.int64]:
 
 
 def lay_out(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]:
-    """Places on a plane where near videos are near: t-SNE, or the principal axes of a handful."""
+    """Positions on a plane where near videos are near, finite for any finite vectors.
+
+    Only distinct vectors are laid out; copies lie in a small spiral around the first of them.
+    """
+    if not np.isfinite(vectors).all():
+        raise ReportError("the representation holds values that are not finite; represent again")
+    distinct, group = _distinct_rows(vectors.astype(np.float64))
+    positions = _lay_out_distinct(distinct)
+    extent = float(np.ptp(positions, axis=0).max()) or 1.0
+    placed: Float[np.ndarray, "N 2"] = positions[group] + extent * _copy_offsets(group)
+    return placed
+
+
+def _distinct_rows(
+    vectors: Float[np.ndarray, "N R"],
+) -> tuple[Float[np.ndarray, "D R"], Int[np.ndarray, " N"]]:
+    """The rows that differ by more than rounding, in their order, and which of them each row is."""
+    tolerance = ROUNDING * float(np.median(np.abs(vectors).max(axis=1)))
+    rounded = np.round(vectors / tolerance) if tolerance > 0 else vectors
+    _, first, inverse = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return vectors[first[order]], np.argsort(order)[inverse.reshape(-1)]
+
+
+def _lay_out_distinct(vectors: Float[np.ndarray, "D R"]) -> Float[np.ndarray, "D 2"]:
+    """Distinct vectors by t-SNE, or by their principal axes if they are a handful."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    centred = (vectors - vectors.mean(axis=0)).astype(np.float64)
-    if len(centred) < 3 or not centred.any():
-        return np.stack([np.arange(len(centred)), np.zeros(len(centred))], axis=1)
-    width = min(50, *centred.shape)
-    reduced = PCA(width, random_state=0).fit_transform(centred)
-    if len(centred) < 12:
-        return np.pad(reduced, ((0, 0), (0, 2)))[:, :2]
-    perplexity = min(30.0, (len(centred) - 1) / 3)
-    found: Float[np.ndarray, "N 2"] = TSNE(
-        perplexity=perplexity, init="pca", random_state=0
+    count, dim = vectors.shape
+    if count < 3:
+        return np.stack([np.arange(count), np.zeros(count)], axis=1)
+    scaled = vectors / np.abs(vectors).max()  # so that no square overflows
+    centred = scaled - scaled.mean(axis=0)
+    centred /= np.abs(centred).max()  # nor underflows
+    reduced = PCA(min(50, count, dim), random_state=0).fit_transform(centred)
+    if reduced.shape[1] < 2:
+        reduced = np.pad(reduced, ((0, 0), (0, 1)))
+    if count < 12:
+        axes: Float[np.ndarray, "D 2"] = reduced[:, :2]
+        return axes
+    positions: Float[np.ndarray, "D 2"] = TSNE(
+        perplexity=min(30.0, (count - 1) / 3), init="pca", random_state=0
     ).fit_transform(reduced)
-    return found
+    return positions.astype(np.float64)
+
+
+def _copy_offsets(group: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N 2"]:
+    """Where each row lies beside the first of its group: on a spiral, the first at its centre."""
+    order = np.argsort(group, kind="stable")
+    _, starts, counts = np.unique(group[order], return_index=True, return_counts=True)
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[order] = np.arange(len(group)) - np.repeat(starts, counts)
+    angle, radius = rank * GOLDEN_ANGLE, COPY_SPACING * np.sqrt(rank)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
 def _neighbours(table: Representations, pictures: _Pictures) -> list[Neighbours]:

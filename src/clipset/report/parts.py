@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from clipset.errors import ReportError
 from clipset.report.table import PageCell, PageRow, TablePage
+from clipset.report.trust import read_differences
 from clipset.report.wording import figure, metric_name, percent, row_name, row_order
 
 Record = dict[str, Any]
@@ -33,6 +35,10 @@ def mean_record(parts: Mapping[str, Record]) -> Record:
     together, and too wide if they are independent; it never promises too much. `with_intervals`
     puts better ones in their place where the predictions are known.
     """
+    for part, record in parts.items():
+        for name in ("interval", "n", "seconds"):
+            if record.get(name) is None:
+                raise ReportError(f"a record of the part {part!r} has no {name!r}; run again")
     records = list(parts.values())
     first = records[0]
     joined: Record = {
@@ -65,15 +71,15 @@ def with_intervals(
 def write_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence for each pair of rows: is one really better than the other?"""
     found = []
-    for each in comparisons:
-        digits = {"metric": each["metric"]}
-        ends = [write_score({**digits, "value": end}) for end in each["interval"]]
-        p = "p < 0.001" if each["p"] < 0.001 else f"p = {each['p']:.3f}"
-        names = [row_name(each[f"{k}features"], each[f"{k}probe"]) for k in ("", "against_")]
-        gap = write_score({**digits, "value": each["difference"]})
+    for each in read_differences(comparisons):
+        digits = {"metric": each.metric}
+        ends = [write_score({**digits, "value": end}) for end in each.interval]
+        p = "no p" if each.p is None else "p < 0.001" if each.p < 0.001 else f"p = {each.p:.3f}"
+        gap = write_score({**digits, "value": each.difference})
         found.append(
-            f"{names[0]} minus {names[1]}, mean over the parts: {gap} ({ends[0]} to {ends[1]}), "
-            f"{p}; {each['n']} videos, each drawn for all the parts that test it"
+            f"{each.name} minus {each.against}, mean over the parts: "
+            f"{gap} ({ends[0]} to {ends[1]}), "
+            f"{p}; {each.n} videos, each drawn for all the parts that test it"
         )
     return found
 

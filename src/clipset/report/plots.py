@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clipset.report.charts import IntervalMark, Tick, round_ticks
+from clipset.report.charts import SMALLEST, IntervalMark, Tick, round_ticks
 from clipset.report.trust import Calibration, Difference, LowShotRow
 from clipset.report.wording import ERRORS, count, figure, percent, percent_sign
 
@@ -118,7 +118,7 @@ def place_differences(differences: Sequence[Difference]) -> DifferenceChart | No
     is_error = differences[0].metric in ERRORS
     unit = 1 if is_error else 100
     ends = [abs(unit * end) for each in differences for end in (*each.interval, each.difference)]
-    reach = round_ticks(0, max(ends) or 1, 3)[-1]
+    reach = round_ticks(0, max(ends) if max(ends) > SMALLEST else 1, 3)[-1]
     write = _signed_figure if is_error else _signed
 
     def place(value: float) -> float:

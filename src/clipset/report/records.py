@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from clipset.errors import ReportError
-from clipset.report.wording import ERRORS, row_name, row_order, spoken_name
+from clipset.report.wording import ERRORS, LARGEST, Real, Whole, row_name, row_order, spoken_name
 
 SLACK = 1e-6  # what rounding may add to a fraction
+LARGEST_COUNT = 2**53
+Share = Annotated[float, Meta(ge=-SLACK, le=1 + SLACK)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class Confusion:
             raise ValueError(
                 f"a confusion matrix of {len(self.classes)} classes has rows of {sorted(sizes)}"
             )
+        if not all(0 <= count <= LARGEST_COUNT for row in self.counts for count in row):
+            raise ValueError(f"a confusion matrix counts videos, from 0 to {LARGEST_COUNT}")
 
     def class_accuracy(self) -> dict[str, float | None]:
         """The share of each class that was recognised; None for a class without videos."""
@@ -46,22 +50,28 @@ class ProbeRecord:
     metric: str
     value: float
     interval: tuple[float, float] | None = None
-    n: int | None = None
-    seeds: int | tuple[int, ...] | None = None
+    n: Whole | None = None
+    seeds: Whole | tuple[int, ...] | None = None
     selected_on: str | None = None
     split: str | None = None
     chance: float | None = None
-    per_class: dict[str, float | None] | None = None
+    per_class: dict[str, Share | None] | None = None
     confusion: Confusion | None = None
+    seconds: Real | None = None
+    tried: Whole | None = None
+    ssl_split: str | None = None
+    part: str | None = None
 
     def __post_init__(self) -> None:
         low, high = self.interval or (self.value, self.value)
-        most = math.inf if self.is_error else 1 + SLACK
+        most = LARGEST if self.is_error else 1 + SLACK
         if not (-SLACK <= low <= high <= most and -SLACK <= self.value <= most):
             raise ValueError(
                 f"the {self.probe} probe on {self.features} features scored {self.value} with the "
                 f"interval [{low}, {high}]; scores and intervals lie in [0, 1]"
             )
+        if self.chance is not None and not -SLACK <= self.chance <= most:
+            raise ValueError(f"guessing cannot score {self.chance}")
 
     @property
     def is_error(self) -> bool:
@@ -138,7 +148,7 @@ class Panel:
 def read_record(mapping: Mapping[str, Any]) -> ProbeRecord:
     """A checked record; keys that the page does not show are left alone."""
     try:
-        return msgspec.convert(dict(mapping), type=ProbeRecord)
+        return msgspec.convert(mapping, type=ProbeRecord)
     except msgspec.ValidationError as error:
         raise ReportError(f"a probe record does not fit: {error}; see results.json") from None
 

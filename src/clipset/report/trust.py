@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from jaxtyping import Float, Int
+from msgspec import Meta
 
 from clipset.config import read_json
 from clipset.errors import ProbeError, ReportError
 from clipset.predict.calibration import Bin, calibration_error, reliability
 from clipset.probes.results import read_predictions
-from clipset.report.wording import row_name
+from clipset.report.records import Share
+from clipset.report.wording import Probability, Real, Whole, row_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +54,14 @@ class Difference:
     against_features: str
     against_probe: str
     metric: str
-    difference: float
-    interval: tuple[float, float]
-    n: int | None = None
-    p: float | None = None
+    difference: Real
+    interval: tuple[Real, Real]
+    n: Whole | None = None
+    p: Probability | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval[0] > self.interval[1]:
+            raise ValueError(f"the interval {list(self.interval)} ends before it begins")
 
     @property
     def name(self) -> str:
@@ -77,10 +83,10 @@ class Difference:
 class LowShotPoint:
     """The score of a row with a share of the training labels."""
 
-    fraction: float
-    videos: int
-    value: float
-    interval: tuple[float, float] | None = None
+    fraction: Annotated[float, Meta(gt=0, le=1)]
+    videos: Whole
+    value: Share
+    interval: tuple[Share, Share] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +140,13 @@ def read_low_shot(records: Sequence[Mapping[str, Any]]) -> list[LowShotRow]:
 def read_list(path: Path) -> list[Mapping[str, Any]]:
     """The records in a file of a run; none if it is not there."""
     content = read_json(path) if path.is_file() else []
-    if not isinstance(content, list):
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
         raise ReportError(f"{path} is not a list of records")
     return content
 
 
 def _convert(record: Mapping[str, Any], kind: Any, where: str) -> Any:
     try:
-        return msgspec.convert(dict(record), type=kind)
+        return msgspec.convert(record, type=kind)
     except msgspec.ValidationError as error:
         raise ReportError(f"a record of {where} does not fit: {error}") from None

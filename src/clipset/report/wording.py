@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from markupsafe import Markup
+from msgspec import Meta
 
 from clipset.text import visible
 
 Number = int | float  # a runtime type check does not take an int for a float
+LARGEST = 1e100  # no number on the page is larger, so that none overflows when it is drawn
+Real = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Whole = Annotated[int, Meta(ge=0, le=2**53)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
 THIN_SPACE = "\u202f"
 ROW_NAMES = {  # in the order of the paper's tables
     ("backbone", "knn"): "k-NN",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from clipset.checksums import find_damage, seal
@@ -121,12 +121,23 @@ def read_representations(folder: Path) -> Representations:
             f"the representation in {folder} is damaged: {damage or 'there is no videos.csv'}; "
             f"run `clipset represent` again"
         )
-    with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
-        lines = csv.DictReader(file)
-        rows = [{name: deneutralise(cell) for name, cell in line.items()} for line in lines]
-    arrays = load_file(path)
-    with safe_open(path, "np") as file:
-        parts = (file.metadata() or {}).get("parts", "")
+    try:
+        with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
+            lines = csv.DictReader(file)
+            rows = [{name: deneutralise(cell) for name, cell in line.items()} for line in lines]
+        arrays = load_file(path)
+        with safe_open(path, "np") as file:
+            parts = (file.metadata() or {}).get("parts", "")
+        return _table(rows, arrays, parts)
+    except (OSError, SafetensorError, csv.Error, KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{folder} cannot be read ({error}); run `clipset represent`") from None
+
+
+def _table(
+    rows: list[dict[str, str]], arrays: dict[str, np.ndarray], parts: str
+) -> Representations:
+    if arrays["vectors"].ndim != 3 or len(arrays["vectors"]) != len(rows):
+        raise ValueError(f"{len(rows)} rows for vectors of shape {arrays['vectors'].shape}")
     timed = bool(rows) and "start" in rows[0]
     return Representations(
         video_ids=tuple(row["id"] for row in rows),
@@ -158,6 +169,8 @@ def nearest(
     pooled: Float[np.ndarray, "N R"], queries: Int[np.ndarray, " Q"], count: int
 ) -> tuple[Int[np.ndarray, "Q K"], Float[np.ndarray, "Q K"]]:
     """The videos most like each query by the cosine of their centred vectors, and how much so."""
+    _, exponent = np.frexp(np.abs(pooled).max(initial=0.0))
+    pooled = np.ldexp(pooled, -exponent)  # exact, and no square overflows
     centred = pooled - pooled.mean(axis=0)
     unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
     similar = unit[queries] @ unit.T  # (Q, N)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clipset.config import build, read_json, to_mapping, write_json
-from clipset.errors import RunError
+from clipset.errors import ReportError, RunError
 from clipset.locks import is_empty
+from clipset.report.records import read_record
 
 FORMAT = 1
 FILE = "table.json"
@@ -98,7 +99,24 @@ def read_table_file(folder: Path) -> TableFile:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
-    return build(TableFile, content, str(path))
+    table = build(TableFile, content, str(path))
+    for cell in table.cells:
+        _check_cell(cell, path)
+    return table
+
+
+def _check_cell(cell: Cell, path: Path) -> None:
+    """Refuse a cell whose score cannot be shown."""
+    where = f"the cell {cell.row} · {cell.column} of {path}"
+    if cell.part not in (cell.parts or ("",)):
+        raise RunError(f"{where} is of the part {cell.part!r}, not of {', '.join(cell.parts)}")
+    if cell.status == "done":
+        try:
+            record = read_record(cell.record)
+        except ReportError as error:
+            raise RunError(f"{where}: {error}") from None
+        if not isinstance(record.seeds, tuple):
+            raise RunError(f"{where} does not list its seeds")
 
 
 def claim(folder: Path, new: TableFile) -> TableFile:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from clipset.errors import VideoError
 from clipset.videos.catalog import Catalog, Video
+from clipset.videos.damage import describe_damage
 from clipset.videos.decode import open_video
-
-ENOUGH = 0.95  # a video that holds this share of the frames that its header announces is whole
 
 
 def check_catalog(
@@ -35,13 +34,14 @@ def find_problem(video: Video) -> str | None:
     """What is wrong with one video, if anything: all packets are read, one frame is decoded."""
     try:
         with open_video(video.path, end=video.end) as reader:
-            found = reader.frames_in_file
-            expected = reader.info.expected_frames
+            return describe_damage(
+                frames_found=reader.frames_in_file,
+                frames_expected=reader.info.expected_frames,
+                duration=reader.info.duration,
+                claimed_duration=reader.info.claimed_duration,
+            )
     except VideoError as error:
         return str(error)
-    if expected is not None and found < ENOUGH * expected:
-        return f"holds {found} of {expected} frames"
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,8 @@ class VideoInfo:
     """What a scan of the whole file found.
 
     `frame_times` is the presentation time of every frame in seconds, the first one 0, increasing;
-    `duration` reaches from the first frame to the end of the last one.
+    `duration` reaches from the first frame to the end of the last one; `claimed_duration` is what
+    the file's timestamps say instead, if that cannot be true.
     """
 
     width: int
@@ -37,6 +38,7 @@ class VideoInfo:
     duration: float
     expected_frames: int | None
     codec: str
+    claimed_duration: float | None = None
 
 
 def open_video(
@@ -84,6 +86,7 @@ class VideoReader:
             duration=scan.duration if end is None else min(scan.duration, end),
             expected_frames=file.stream.frames or None,
             codec=file.stream.codec_context.name,
+            claimed_duration=scan.claimed_duration,
         )
 
     @property
@@ -104,6 +107,11 @@ class VideoReader:
     def frames_found(self) -> int:
         """How many of the frames that were asked for really decoded."""
         return len(self._found)
+
+    @property
+    def frames_needed(self) -> int:
+        """How many frames were asked for."""
+        return len(self._found | self._missing)
 
     @property
     def frames_missing(self) -> int:

@@ -21,6 +21,9 @@ PACKET_COST = 512  # bytes of memory that a packet takes besides its content
 JUMP_BACK = 1.0  # seconds; timestamps that fall back further start a new piece of the video
 FILLER = 16  # bytes; an MPEG-4 packet this small holds no picture
 NO_STAMP = int(np.iinfo(np.int64).min)
+PAUSE = 6 * 3600.0  # seconds; no frame that most others follow at once is shown for longer
+PAUSE_GAPS = 10_000  # usual gaps; where frames are far apart, a pause may be this long
+LONGEST_GAP = 24 * 3600.0  # seconds; no frame of any video is shown for longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,11 +31,13 @@ class Scan:
     """The packets of a video in the file's order, and the frames they hold in the order of time.
 
     `frame_of` is the frame that each packet holds, or -1; it is None if only the decoder knows the
-    order, and frames are then counted as they come out.
+    order, and frames are then counted as they come out. `claimed_duration` is what the timestamps
+    say if that cannot be true; gaps that are too long are then replaced by the usual gap.
     """
 
     times: Float64[ndarray, " frames"]
     duration: float
+    claimed_duration: float | None
     frame_of: Int64[ndarray, " packets"] | None
     key: Bool[ndarray, " packets"]
     dts: Int64[ndarray, " packets"]
@@ -116,11 +121,20 @@ def _order(seen: _Seen, stream: VideoStream) -> Scan:
     count = max(1, min(seen.pictures, len(order))) if counted else len(order)
     times = _increasing(seconds[order[:count]] - seconds[order[0]])
     last = seen.lasts[shown[order[count - 1]]] * float(stream.time_base or 0)
+    last = last if last > 0 else _usual_gap(times, stream)
+    claimed = float(times[-1]) + last
+    gaps = np.append(np.diff(times), last)
+    too_long = gaps > _longest_gap(gaps)
+    if too_long.any():
+        gaps[too_long] = np.median(gaps[~too_long]) if not too_long.all() else _gap(stream)
+        times = _increasing(np.concatenate([[0.0], np.cumsum(gaps[:-1])]))
+        last = float(gaps[-1])
     frame_of = np.full(len(dts), -1, dtype=np.int64)
     frame_of[shown[order]] = np.arange(len(order))
     return Scan(
         times=times,
-        duration=float(times[-1]) + (last if last > 0 else _usual_gap(times, stream)),
+        duration=float(times[-1]) + last,
+        claimed_duration=claimed if too_long.any() else None,
         frame_of=None if counted else frame_of,
         key=np.array(seen.key, dtype=bool),
         dts=dts,
@@ -132,7 +146,7 @@ def _seconds(
     stamps: Int64[ndarray, " n"], dts: Int64[ndarray, " n"], stream: VideoStream
 ) -> Float64[ndarray, " n"]:
     """The time of each packet; pieces between which the clock was set back follow one another."""
-    gap = 1.0 / float(_rate(stream))
+    gap = _gap(stream)
     if (stamps == NO_STAMP).any():
         return np.arange(len(stamps)) * gap
     base = float(stream.time_base or Fraction(1))
@@ -155,11 +169,23 @@ def _increasing(times: Float64[ndarray, " frames"]) -> Float64[ndarray, " frames
     return later
 
 
+def _longest_gap(gaps: Float64[ndarray, " frames"]) -> float:
+    """How long a frame may be shown; `gaps` are the times to the next frame, the last one's last.
+
+    Slide shows, time lapses and recordings with pauses keep theirs: only what no video does is cut.
+    """
+    if len(gaps) < 2:
+        return LONGEST_GAP
+    usual = float(np.quantile(gaps[:-1], 0.5, method="lower"))
+    return min(LONGEST_GAP, max(PAUSE, PAUSE_GAPS * usual))
+
+
 def _usual_gap(times: Float64[ndarray, " frames"], stream: VideoStream) -> float:
-    return float(np.median(np.diff(times))) if len(times) > 1 else 1.0 / float(_rate(stream))
+    return float(np.median(np.diff(times))) if len(times) > 1 else _gap(stream)
 
 
-def _rate(stream: VideoStream) -> Fraction:
-    """Frames in a second as the header says, if it says something possible."""
+def _gap(stream: VideoStream) -> float:
+    """Seconds between two frames as the header says, if it says something possible."""
     rate = stream.average_rate or stream.guessed_rate
-    return rate if rate is not None and 0 < rate <= 1000 else Fraction(25)
+    possible = rate is not None and 1 / LONGEST_GAP <= rate <= 1000
+    return 1.0 / float(rate if rate is not None and possible else Fraction(25))
