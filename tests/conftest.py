@@ -45,6 +45,7 @@ def write_video(
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=rate)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.thread_count = 1  # with several, x264's bytes vary now and then
         for number in range(round(seconds * rate)):
             picture = ground.copy()
             left = (number * 3 + seed * 5) % 48
