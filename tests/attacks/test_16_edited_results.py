@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -253,13 +253,20 @@ JSON = st.recursive(
 )
 
 
-@given(name=st.sampled_from(sorted(RECORD)), value=JSON, kind=st.integers(0, 2))
+@given(
+    name=st.sampled_from(sorted(RECORD | DIFFERENCE | CURVE)),
+    value=JSON,
+    metric=st.sampled_from(["top1", "mse"]),
+)
+@example("points", [{"fraction": -1.0, "videos": 1, "value": 0.5}], "top1")
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_any_json_in_a_record_gives_a_page_or_one_clear_error(
-    name: str, value: Any, kind: int
+    name: str, value: Any, metric: str
 ) -> None:
-    records: dict[str, list[Any]] = {"records": [RECORD], "comparisons": [], "low_shot": []}
-    field, base = [("records", RECORD), ("comparisons", DIFFERENCE), ("low_shot", CURVE)][kind]
-    records[field] = [{**base, name: value}]
+    change = {"metric": metric, name: value}
+    records, comparisons, low_shot = (
+        [{**base, **change}] if name in base else [] for base in (RECORD, DIFFERENCE, CURVE)
+    )
+    content = {"records": records, "comparisons": comparisons, "low_shot": low_shot}
     with suppress(ReportError):
-        render_report(ReportContent(title="edited", **records))
+        render_report(ReportContent(title="edited", **content))
