@@ -169,9 +169,19 @@ def _transformers() -> Any:
 def _read_config(folder: Path) -> Any:
     config_class = _transformers().AutoConfig
     try:
-        return config_class.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = config_class.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # transformers raises many kinds, all about this file
         raise BackboneError(f"{folder / 'config.json'} is refused: {_first_line(error)}") from None
+    for each in (config, getattr(config, "vision_config", config)):
+        kernel = getattr(each, "_attn_implementation", None)
+        if "/" in str(kernel):  # transformers would download and run it
+            raise BackboneError(
+                f"{folder / 'config.json'} is refused: it names code of the hub, the kernel "
+                f"{kernel!r}; remove attn_implementation from it"
+            )
+    return config
 
 
 def _dim(config: Any, folder: Path) -> int:
@@ -235,6 +245,7 @@ def _load(family: Family, config: Any, path: Path) -> nn.Module:
                 path.parent,
                 config=getattr(config, "vision_config", config) if family.tower else config,
                 local_files_only=True,
+                trust_remote_code=False,
                 use_safetensors=path.name != "pytorch_model.bin",
                 weights_only=True,
                 ignore_mismatched_sizes=True,  # so that they are in `found`, where we refuse them

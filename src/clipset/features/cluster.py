@@ -31,13 +31,13 @@ from clipset.features.extract import (
     choose_engines,
     cut_request,
     engine_names,
-    load_again,
     open_engines,
     plan,
     signature,
     videos_to_do,
 )
 from clipset.features.looking import Seen, join_pieces, look_at_pieces
+from clipset.features.provenance import load_network
 from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
 from clipset.isolation import isolated_environment
@@ -111,7 +111,8 @@ class Looker:
         if self.engines is None:
             find_decoder(self.request.decoder)  # every machine must have it
             torch.set_num_threads(self.threads)
-            networks = load_again(self.manifest, self.backbones)
+            names = enumerate(self.backbones)
+            networks = [load_network(self.manifest, index, name) for index, name in names]
             self.engines = open_engines(self.manifest, networks, self.wanted, device=self.device)
         return self.engines
 
@@ -215,7 +216,7 @@ def _start_actors(
             decoder=choose_decoder(writer, config),
             device=device,
             threads=torch.get_num_threads(),
-            timeout=config.timeout,
+            timeout=config.seconds_per_video,
         )
 
     first = start(choose_engines(writer, config))
