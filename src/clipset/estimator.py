@@ -33,6 +33,7 @@ class VideoEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Paths of videos in, vectors out, as a run represents its own videos.
 
     X is a sequence of paths. There is nothing to fit; a video that cannot be read is an error.
+    `backbone` is that of `load_run`.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class VideoEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         parts: Sequence[Part] = PARTS,
         device: str = "auto",
         workers: int | None = None,
+        backbone: str | None = None,
     ) -> None:
         self.run = run
         self.parts = parts
         self.device = device
         self.workers = workers
+        self.backbone = backbone
 
     def fit(self, X: Any, y: Any = None) -> VideoEmbedder:
         """Nothing to learn: the run has learned already."""
@@ -66,10 +69,15 @@ class VideoEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return vectors
 
     def _open(self) -> TrainedRun:
-        wanted = (str(self.run), self.device, self.workers)
+        wanted = (str(self.run), self.device, self.workers, self.backbone)
         opened: tuple[object, TrainedRun] | None = getattr(self, "_opened", None)
         if opened is None or opened[0] != wanted:
-            opened = wanted, load_run(self.run, device=self.device, workers=self.workers)
+            opened = (
+                wanted,
+                load_run(
+                    self.run, device=self.device, workers=self.workers, backbone=self.backbone
+                ),
+            )
             self._opened = opened
         return opened[1]
 

@@ -68,7 +68,7 @@ def make():
 
 
 @pytest.mark.usefixtures("ray")
-def test_backbones_of_your_own_are_found_on_ray_and_for_repair_from_any_folder(
+def test_backbones_of_your_own_are_found_on_ray_and_repair_takes_them_from_any_folder(
     small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
@@ -81,7 +81,9 @@ def test_backbones_of_your_own_are_found_on_ray_and_for_repair_from_any_folder(
     assert store.manifest.made_by["backbone of shades"] == f"{tmp_path / 'own.py'}:make"
     (store.folder / "random" / "features.shades.npy").unlink()
     monkeypatch.chdir("/")
-    assert repair_store(store.folder, workers=0).redone == [video.id for video in few]
+    named = f"efficientnet_lite0,{tmp_path / 'own.py'}:make"
+    repair = repair_store(store.folder, workers=0, backbone=named)
+    assert repair.redone == [video.id for video in few]
     assert store_digest(store.folder) == store_digest(here.folder)
 
 

@@ -195,24 +195,24 @@ def test_a_killed_extraction_with_two_backbones_goes_on_to_the_same_bytes(
 
 
 def test_a_flipped_bit_in_the_second_column_is_found_and_repaired(
-    pair: Path, few: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Path, few: Catalog, both: ExtractConfig, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the manifest says where the backbones are
     copy = shutil.copytree(pair, tmp_path / "copy")
     path = copy / "random" / "features.colours.npy"
     content = bytearray(path.read_bytes())
     content[256 + 8 * 6 * 2 + 3] ^= 1  # the second video has rows 8 to 15
     path.write_bytes(content)
     assert [id for id, _ in verify_store(copy)] == [few.videos[1].id]
-    assert repair_store(copy, workers=0).redone == [few.videos[1].id]
+    repair = repair_store(copy, workers=0, backbone=both.backbone)
+    assert repair.redone == [few.videos[1].id]
     assert store_digest(copy) == store_digest(pair)
     (copy / "regular" / "times.colours.npy").unlink()
     assert len(verify_store(copy)) == len(few) + 1
-    repair_store(copy, workers=0)
+    repair_store(copy, workers=0, backbone=both.backbone)
     assert store_digest(copy) == store_digest(pair)
 
 
-def test_a_store_that_does_not_say_where_its_backbone_is_opens_but_cannot_be_repaired(
+def test_a_store_opens_without_its_own_backbones_but_is_repaired_only_with_them_named(
     pair: Path, few: Catalog, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(pair, tmp_path / "copy")
@@ -222,7 +222,7 @@ def test_a_store_that_does_not_say_where_its_backbone_is_opens_but_cannot_be_rep
     (copy / "manifest.json").write_text(json.dumps(manifest))
     assert len(open_store(copy)) == len(few)
     (copy / "random" / "times.npy").unlink()
-    with pytest.raises(ClipsetError, match="unknown backbone"):
+    with pytest.raises(ClipsetError, match="name it yourself with --backbone"):
         repair_store(copy, workers=0)
 
 

@@ -16,7 +16,7 @@ from tests.conftest import SMALL, write_video
 
 import clipset
 from clipset.clips.windows import WindowGrid
-from clipset.errors import ClipError, ModelError, ProbeError, RunError
+from clipset.errors import BackboneError, ClipError, ModelError, ProbeError, RunError
 from clipset.predict.clips import WindowClips, open_backbone
 from clipset.predict.head import load_head
 from clipset.predict.run import TrainedRun, embed_videos, load_run
@@ -351,5 +351,5 @@ def test_a_run_with_another_backbone_is_refused(
     manifest = json.loads((copied / "store" / "manifest.json").read_text())
     manifest["backbone"]["weights"]["sha256"] = "0" * 64
     (copied / "store" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(RunError, match="the run's store was made with backbone weights"):
+    with pytest.raises(BackboneError, match="efficientnet_lite0 is not the backbone"):
         load_run(copied, workers=0).embed(new_videos)

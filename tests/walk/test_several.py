@@ -99,7 +99,7 @@ def test_new_videos_are_seen_as_the_walk_saw_its_own(
     assert names == (features.replace("+", ",").split(",") if features else ["light"])
     table = read_representations(tmp_path / "run" / "representation")
     assert table.vectors.shape == (24, 4, WIDTHS[features] + TINY.width)
-    assert_embeds_its_own_videos(load_run(tmp_path / "run", workers=0))
+    assert_embeds_its_own_videos(load_run(tmp_path / "run", workers=0, backbone=two.backbone))
 
 
 def test_the_official_preset_embeds_new_videos_with_its_own_boxes(
@@ -108,7 +108,7 @@ def test_the_official_preset_embeds_new_videos_with_its_own_boxes(
     recipe = recipe_for(two, "colours,light", preset="official")
     assert recipe.pretrain.model.box_numbers == 7
     walk(small_videos, tmp_path / "run", recipe)
-    assert_embeds_its_own_videos(load_run(tmp_path / "run", workers=0))
+    assert_embeds_its_own_videos(load_run(tmp_path / "run", workers=0, backbone=two.backbone))
 
 
 def test_every_row_and_the_low_shot_curve_work_on_a_mixed_set(

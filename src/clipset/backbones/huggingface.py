@@ -179,9 +179,19 @@ def _read_config(folder: Path) -> Any:
     config_class, path = _transformers().AutoConfig, folder / "config.json"
     _refuse_layers(read_json(path), path)
     try:
-        return config_class.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = config_class.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # transformers raises many kinds, all about this file
         raise BackboneError(f"{path} is refused: {_first_line(error)}") from None
+    for each in (config, getattr(config, "vision_config", config)):
+        kernel = getattr(each, "_attn_implementation", None)
+        if "/" in str(kernel):  # transformers would download and run it
+            raise BackboneError(
+                f"{path} is refused: it names code of the hub, the kernel {kernel!r}; "
+                f"remove attn_implementation from it"
+            )
+    return config
 
 
 def _refuse_layers(content: Any, path: Path) -> None:
@@ -254,6 +264,7 @@ def _load(family: Family, config: Any, path: Path) -> nn.Module:
                 path.parent,
                 config=getattr(config, "vision_config", config) if family.tower else config,
                 local_files_only=True,
+                trust_remote_code=False,
                 use_safetensors=path.name != "pytorch_model.bin",
                 weights_only=True,
                 ignore_mismatched_sizes=True,  # so that they are in `found`, where we refuse them

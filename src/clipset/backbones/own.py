@@ -25,7 +25,14 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import check_file, check_finite
 from clipset.backbones.openvino_file import OpenVinoFile
-from clipset.backbones.registry import BackboneSpec, Entry, Weights, digest_of
+from clipset.backbones.registry import (
+    BackboneSpec,
+    Entry,
+    Weights,
+    check_recorded,
+    digest_of,
+    list_backbones,
+)
 from clipset.errors import BackboneError
 
 GROUP = "clipset.backbones"  # of entry points
@@ -63,6 +70,18 @@ def is_file_name(name: str) -> bool:
     return split_name(name)[0].suffix in (".py", *SCRIPTS, *GRAPHS)
 
 
+def is_installed(name: str) -> bool:
+    """Whether a name alone means a network: a registered one, an entry point or a local folder.
+
+    Nothing is run, imported or downloaded to find out. A file is not enough: it is code.
+    """
+    if name.startswith("hf:"):
+        return Path(name.removeprefix("hf:")).expanduser().is_dir()
+    if is_file_name(name):
+        return False
+    return name in {entry.spec.name for entry in list_backbones()} or bool(find_entry_point(name))
+
+
 def split_name(name: str) -> tuple[Path, str]:
     """The file and the function of `file.py:make`; just the file of any other name."""
     found = re.fullmatch(r"(.*\.py):(\w*)", name)
@@ -72,7 +91,10 @@ def split_name(name: str) -> tuple[Path, str]:
 
 def absolute_name(name: str) -> str:
     """The same backbone by a name that means it in any folder."""
-    if name.startswith("hf:") or not is_file_name(name):
+    if name.startswith("hf:"):
+        folder = Path(name.removeprefix("hf:")).expanduser()
+        return f"hf:{folder.absolute()}" if folder.is_dir() else name
+    if not is_file_name(name):
         return name
     file, function = split_name(name)
     return f"{file.absolute()}:{function}" if function else str(file.absolute())
@@ -110,8 +132,12 @@ def load_own(
     stride: int | None = None,
     size: int | None = None,
     weights: Path | None = None,
+    recorded: BackboneSpec | None = None,
 ) -> Loaded:
-    """The network behind a name that `is_own`, frozen, and its spec."""
+    """The network behind a name that `is_own`, frozen, and its spec.
+
+    With a `recorded` spec, a file with another hash is refused before anything of it runs.
+    """
     if weights is not None:
         raise BackboneError(f"{name} brings its own weights, it takes none from {weights}")
     finish = partial(_finish, frames=frames, stride=stride, size=size)
@@ -123,6 +149,9 @@ def load_own(
     file, function_name = split_name(name)
     if not file.is_file():
         raise BackboneError(f"there is no file {file} for the backbone {name!r}")
+    if recorded is not None:
+        files = _code_files(file)
+        check_recorded(name, digest_of(files + _weight_files(recorded, files)), recorded)
     if file.suffix in GRAPHS:
         network = OpenVinoFile(file, frames=frames, size=size, usual=(FRAMES, SIZE))
         frames, size = network.frames, network.size
@@ -258,6 +287,12 @@ def _plain_spec(name: str, dim: int, *, frames: int, stride: int, size: int) -> 
     )
 
 
+def _code_files(file: Path) -> list[Path]:
+    """The file, and the one with the weights of an OpenVINO network."""
+    weights = file.with_suffix(".bin")
+    return [file, *([weights] if file.suffix == ".xml" and weights.is_file() else [])]
+
+
 def _weight_files(spec: BackboneSpec, files: list[Path]) -> list[Path]:
     """The file of weights that a spec names, where it is one beside the Python file."""
     beside = (file.parent / spec.weights.file for file in files)
@@ -266,9 +301,12 @@ def _weight_files(spec: BackboneSpec, files: list[Path]) -> list[Path]:
 
 @contextmanager
 def _beside(file: Path) -> Iterator[None]:
-    """Let a Python file import what lies beside it."""
+    """Let a Python file import what lies beside it, unless an installed module has that name."""
     folder = str(file.parent.absolute())
-    sys.path.insert(0, folder)
+    if folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
     try:
         yield
     finally:

@@ -181,7 +181,40 @@ def load_backbone(
 
     `layers` and `time_bins` ask for the features of several depths and parts of a clip's time.
     """
-    spec, network = _load_whole(name, frames=frames, stride=stride, size=size, weights=weights)
+    found = _load_whole(name, frames=frames, stride=stride, size=size, weights=weights)
+    return _with_parts(*found, layers, time_bins)
+
+
+def load_as(recorded: BackboneSpec, name: str) -> tuple[BackboneSpec, nn.Module]:
+    """The network that a spec was recorded of, under `name`, and the spec that it has by now.
+
+    Its hash is the recorded one: files with another are refused before they are run or read.
+    """
+    found = _load_whole(
+        name,
+        frames=recorded.frames,
+        stride=recorded.stride,
+        size=recorded.size,
+        recorded=recorded,
+    )
+    check_recorded(name, found[0].weights.sha256, recorded)
+    return _with_parts(*found, recorded.layers, recorded.time_bins)
+
+
+def check_recorded(name: str, digest: str | None, recorded: BackboneSpec) -> None:
+    """Refuse a network whose files are not those that a spec was recorded of."""
+    expected = recorded.weights.sha256
+    if digest != expected:
+        here, there = (f"{each[:12]}…" if each else "unknown" for each in (digest, expected))
+        raise BackboneError(
+            f"{name} is not the backbone {recorded.name} that made the features: "
+            f"its sha256 is {here}, the recorded one is {there}"
+        )
+
+
+def _with_parts(
+    spec: BackboneSpec, network: nn.Module, layers: Sequence[int], time_bins: int
+) -> tuple[BackboneSpec, nn.Module]:
     if not layers and time_bins == 1:
         return spec, network
     found: tuple[BackboneSpec, nn.Module] = import_module("clipset.backbones.parts").with_parts(
@@ -190,28 +223,19 @@ def load_backbone(
     return found
 
 
-def load_as(spec: BackboneSpec, name: str | None = None) -> tuple[BackboneSpec, nn.Module]:
-    """The network that a spec is about, and the spec that it has here and now.
-
-    `name` is where to look for it, if the name in the spec alone does not say that.
-    """
-    return load_backbone(
-        name or spec.name,
-        frames=spec.frames,
-        stride=spec.stride,
-        size=spec.size,
-        layers=spec.layers,
-        time_bins=spec.time_bins,
-    )
-
-
 def _load_whole(
-    name: str, *, frames: int | None, stride: int | None, size: int | None, weights: Path | None
+    name: str,
+    *,
+    frames: int | None,
+    stride: int | None,
+    size: int | None,
+    weights: Path | None = None,
+    recorded: BackboneSpec | None = None,
 ) -> tuple[BackboneSpec, nn.Module]:
     own = import_module("clipset.backbones.own")
     if name not in {entry.spec.name for entry in list_backbones()} and own.is_own(name):
         found: tuple[BackboneSpec, nn.Module] = own.load_own(
-            name, frames=frames, stride=stride, size=size, weights=weights
+            name, frames=frames, stride=stride, size=size, weights=weights, recorded=recorded
         )
         return found
     entry = find_backbone(name)
@@ -222,6 +246,8 @@ def _load_whole(
             f"{where_to_get(entry)}"
         )
     digest = file_digest(path)
+    if recorded is not None:
+        check_recorded(name, digest, recorded)
     expected = entry.spec.weights.sha256
     if weights is None and expected is not None and digest != expected:
         raise BackboneError(

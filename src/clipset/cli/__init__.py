@@ -9,7 +9,13 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
+
+from clipset.isolation import isolate_command
+
+if Path(sys.argv[0]).stem in ("-m", "clipset"):  # `python -m clipset.cli`, or the script
+    isolate_command()
 
 from cyclopts import CycloptsError
 

@@ -192,7 +192,8 @@ def repair(
     store: Path,
     *,
     workers: int | None = None,
-    timeout: float = EXTRACT.timeout,
+    timeout: float | None = EXTRACT.timeout,
+    backbone: str | None = None,
     common: Common = COMMON,
 ) -> None:
     """Make the rows again that `verify` finds wrong, and only those. Exits with 1 if some are lost.
@@ -206,11 +207,15 @@ def repair(
     workers
         Processes that decode (as many as cores, at most 8; 0: decode in the main process).
     timeout
-        Seconds after which a video counts as failed.
+        Seconds after which a video counts as failed (300 if not given); needs workers.
+    backbone
+        The store's backbone, where that is a file or a model of the hub: mine.py:make, hf:FOLDER.
     """
     from clipset.features.upkeep import repair_store
 
-    done = repair_store(store, workers=workers, timeout=timeout, device=common.device)
+    done = repair_store(
+        store, workers=workers, timeout=timeout, device=common.device, backbone=backbone
+    )
 
     def show() -> None:
         for video, reason in done.failed.items():

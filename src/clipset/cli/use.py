@@ -22,6 +22,7 @@ def predict(
     timeline: bool | None = None,
     csv: Path | None = None,
     row: RowName | None = None,
+    backbone: str | None = None,
     workers: int | None = None,
     common: Common = COMMON,
 ) -> None:
@@ -54,6 +55,8 @@ def predict(
         A file for the rows: video, start, end, label, probability.
     row
         The row of the probes' table to predict by (the best on validation videos if not given).
+    backbone
+        The run's backbone, where that is a file or a model of the hub: mine.py:make, hf:FOLDER.
     workers
         Processes that decode (as many as cores, at most 8; 0: decode in the main process).
     """
@@ -62,7 +65,7 @@ def predict(
 
     if csv is not None:
         check_output(csv, "file")
-    opened = load_run(run, device=common.device, workers=workers, row=row)
+    opened = load_run(run, device=common.device, workers=workers, row=row, backbone=backbone)
     found = opened.predict(videos, top=top, window=window, step=step, timeline=timeline)
     card = opened.head.card
     result = {
@@ -106,7 +109,8 @@ def embed(
     run
         The folder of a finished run.
     backbone
-        A backbone's features alone, without a run.
+        Without a run: the backbone whose features are wanted. With a run: its backbone, where that
+        is a file or a model of the hub (mine.py:make, hf:FOLDER).
     parts
         What stands side by side in a vector: clip (the backbone's feature), token (the same clip
         as the transformer sees it), set (the whole video). With a run that has a model.
@@ -122,11 +126,11 @@ def embed(
     from clipset.predict.run import embed_videos, load_run
     from clipset.representation import write_representations
 
-    if (run is None) == (backbone is None):
-        raise ConfigError("embed needs either --run RUN or --backbone NAME")
+    if run is None and backbone is None:
+        raise ConfigError("embed needs --run RUN or --backbone NAME")
     check_output(out, "folder")
     if run is not None:
-        opened = load_run(run, device=common.device, workers=workers)
+        opened = load_run(run, device=common.device, workers=workers, backbone=backbone)
         table = opened.embed(videos, parts=parts)
     else:
         config = ExtractConfig(backbone=backbone or "", workers=workers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -14,6 +13,7 @@ from clipset.config import read_json, write_json
 from clipset.demo.film import render_file
 from clipset.demo.story import class_of, video_id
 from clipset.errors import ConfigError, RunError
+from clipset.isolation import python_command
 from clipset.videos.catalog import Catalog, Video
 
 VERSION = 1  # of what is drawn: another version, other pixels
@@ -100,7 +100,7 @@ def _render_missing(folder: Path, seed: int, videos: int, workers: int) -> Itera
 
 def _render_apart(folder: Path, seed: int, missing: list[int], workers: int) -> Iterator[None]:
     """Render over processes, each with its share of the videos and a line for each one done."""
-    command = [sys.executable, "-m", "clipset.demo.worker", str(folder.absolute()), str(seed)]
+    command = python_command("clipset.demo.worker", str(folder.absolute()), str(seed))
     children = [
         subprocess.Popen([*command, *map(str, missing[first::workers])], stdout=subprocess.PIPE)
         for first in range(workers)

@@ -1,4 +1,4 @@
-"""`python -m clipset.demo.worker FOLDER SEED INDEX…`: a process that renders some of the videos.
+"""`clipset.demo.worker FOLDER SEED INDEX…`: a process that renders some of the videos.
 
 It writes a line for each one that is done.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,11 +16,12 @@ import msgspec
 from clipset.errors import StoreError
 from clipset.features.cutting import CutRequest, CutVideo, from_buffer
 from clipset.features.worker import Answer, Job, Order
+from clipset.isolation import python_command
 from clipset.videos.catalog import Video
 
 MEMORY_BYTES = 8 << 30  # what one worker may have; a video that wants more fails
 PIPE_BYTES = 1 << 20  # clips are large; a usual pipe takes 1/16 of this at a time
-COMMAND = (sys.executable, "-m", "clipset.features.worker")
+COMMAND = python_command("clipset.features.worker")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,6 @@ from clipset.features.extract import (
     choose_engines,
     cut_request,
     engine_names,
-    load_again,
     open_engines,
     open_writer,
     plan,
@@ -37,13 +38,16 @@ from clipset.features.extract import (
     videos_to_do,
 )
 from clipset.features.looking import Seen, join_pieces, look_at_pieces
+from clipset.features.provenance import load_network
 from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
+from clipset.isolation import isolated_environment
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.torchcodec import DecoderName, find_decoder
 
 RETRIES = 3  # how often a video is begun again after its machine was lost
+LOOPBACK = "127.0.0.1"  # where the cluster within this process listens
 KNOCK_SECONDS = 5.0  # how long an address may take to answer
 AT_ONCE = 2  # videos of an actor: one is decoded while the backbone sees the other
 
@@ -108,7 +112,8 @@ class Looker:
         if self.engines is None:
             find_decoder(self.request.decoder)  # every machine must have it
             torch.set_num_threads(self.threads)
-            networks = load_again(self.manifest, self.backbones)
+            names = enumerate(self.backbones)
+            networks = [load_network(self.manifest, index, name) for index, name in names]
             self.engines = open_engines(self.manifest, networks, self.wanted, device=self.device)
         return self.engines
 
@@ -133,16 +138,31 @@ def _connected(address: str) -> Iterator[Any]:
 
 def _connect(ray: Any, address: str) -> None:
     _knock(address)
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == "local":
+        options |= {"num_cpus": os.cpu_count() or 1, "include_dashboard": False}
+    on_loopback = _loopback() if address == "local" else nullcontext()
+    with isolated_environment(), on_loopback, tempfile.TemporaryDirectory() as empty:
+        options["runtime_env"] = {"working_dir": empty}  # else actors import from the current one
+        try:
+            ray.init(address, **options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ConfigError(f"there is no Ray cluster at {address!r}: {reason}") from None
+    if address == "local" and (listens := ray.util.get_node_ip_address()) != LOOPBACK:
+        ray.shutdown()
+        raise ConfigError(f"Ray {ray.__version__} listens on {listens}, not only on {LOOPBACK}")
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """Within, Ray starts no servers for other machines, as on systems where it has no clusters."""
+    constants: Any = import_module("ray._private.ray_constants")
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
     try:
-        if address == "local":
-            cores = os.cpu_count() or 1
-            ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
-        else:
-            ray.init(address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"there is no Ray cluster at {address!r}: {reason}") from None
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _knock(address: str) -> None:
@@ -197,7 +217,7 @@ def _start_actors(
             decoder=choose_decoder(writer, config),
             device=device,
             threads=torch.get_num_threads(),
-            timeout=config.timeout,
+            timeout=config.seconds_per_video,
         )
 
     first = start(choose_engines(writer, config))

@@ -9,6 +9,8 @@ from clipset.backbones.registry import DEFAULT
 from clipset.clips.config import Sampling, preset
 from clipset.errors import ConfigError
 
+TIMEOUT = 300.0  # seconds that a video may take
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractConfig:
@@ -38,8 +40,8 @@ class ExtractConfig:
     """what decodes the videos; auto takes PyAV, which was faster wherever both were right"""
     workers: int | None = None
     """processes that decode (as many as cores, at most 8; 0: decode in the main process)"""
-    timeout: float = 300.0
-    """seconds after which a video counts as failed"""
+    timeout: float | None = None
+    """seconds after which a video counts as failed (300 if not given); needs workers"""
     retry_failed: bool = False
     """try again what failed before"""
 
@@ -53,6 +55,16 @@ class ExtractConfig:
             raise ConfigError(f"backbone must be different names, a,b, got {self.backbone!r}")
         if not all(number.isdecimal() for number in _items(self.layers)):
             raise ConfigError(f"layers must be numbers such as 3,7,11, got {self.layers!r}")
+        if self.workers == 0 and self.timeout is not None:
+            raise ConfigError(
+                f"a timeout of {self.timeout:g} s needs worker processes: with 0 workers the main "
+                "process decodes, which nothing can stop; give 1 worker or more, or no timeout"
+            )
+
+    @property
+    def seconds_per_video(self) -> float:
+        """After how many seconds a video counts as failed."""
+        return TIMEOUT if self.timeout is None else self.timeout
 
     @property
     def backbone_names(self) -> tuple[str, ...]:

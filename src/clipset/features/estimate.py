@@ -56,7 +56,7 @@ def estimate(
     wanted = [config.engine] * len(networks)
     engines = open_engines(manifest, networks, wanted, device=device)
     request = cut_request(manifest, find_decoder(config.decoder))
-    with closing(Cutter(request, timeout=config.timeout)) as cutter:
+    with closing(Cutter(request, timeout=config.seconds_per_video)) as cutter:
         cuts, cut_seconds = _cut_sample(cutter, _spread(catalog.videos))
     counts = [cut.facts.random_clips + cut.facts.regular_clips for cut in cuts]
     clips = float(np.mean(counts)) * len(catalog)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 
 from clipset.backbones.engine import Engine, open_engine
 from clipset.backbones.own import absolute_name
-from clipset.backbones.registry import BackboneSpec, find_backbone, load_as, load_backbone
+from clipset.backbones.registry import BackboneSpec, find_backbone, load_backbone
 from clipset.errors import StoreError
 from clipset.features.child import Outcome
 from clipset.features.config import ExtractConfig
@@ -27,7 +27,7 @@ from clipset.features.ledger import Entry, Ledger
 from clipset.features.looking import look
 from clipset.features.pool import cut_videos
 from clipset.features.store import FeatureStore, Manifest, made_by_key
-from clipset.features.writer import StoreWriter, agree, difference
+from clipset.features.writer import StoreWriter, agree
 from clipset.progress import bar
 from clipset.videos.catalog import Catalog, Video
 from clipset.videos.torchcodec import DecoderName, find_decoder
@@ -149,20 +149,6 @@ def absolute_names(config: ExtractConfig) -> list[str]:
     return [absolute_name(name) for name in config.backbone_names]
 
 
-def load_again(manifest: Manifest, names: Sequence[str] = ()) -> list[nn.Module]:
-    """The networks of a store; an error if one of them is another one by now.
-
-    They are looked for under `names`, or else where they were when the store was begun.
-    """
-    names = names or [manifest.given_name(place) for place in range(len(manifest.backbones))]
-    loaded = [load_as(spec, name) for spec, name in zip(manifest.backbones, names, strict=True)]
-    specs = [spec for spec, _ in loaded]
-    found = replace(manifest, backbone=specs[0], others=tuple(specs[1:]))
-    if found != manifest:
-        raise StoreError(f"the store was made {difference(manifest, found)} as it is here")
-    return [network for _, network in loaded]
-
-
 def open_engines(
     manifest: Manifest, networks: Sequence[nn.Module], engines: Sequence[str], *, device: str
 ) -> list[Engine]:
@@ -232,7 +218,7 @@ def cutting(
         videos_to_do(writer, catalog),
         cut_request(writer.manifest, decoder),
         workers=count_workers(config),
-        timeout=config.timeout,
+        timeout=config.seconds_per_video,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from clipset.errors import StoreError
 from clipset.features.arrays import open_found_rows
@@ -16,12 +17,12 @@ from clipset.features.extract import (
     choose_engines,
     count_workers,
     cut_request,
-    load_again,
     open_engines,
 )
 from clipset.features.ledger import KINDS, Entry
 from clipset.features.looking import ClipRows, OtherRows, Seen, look
 from clipset.features.pool import cut_videos
+from clipset.features.provenance import load_network, names_to_load
 from clipset.features.store import FeatureStore, Manifest, checksum_of
 from clipset.features.verify import find_damage, find_overlaps
 from clipset.features.writer import StoreWriter, difference
@@ -43,9 +44,18 @@ class Repair:
 
 
 def repair_store(
-    folder: Path, *, workers: int | None = None, timeout: float = 300.0, device: str = "auto"
+    folder: Path,
+    *,
+    workers: int | None = None,
+    timeout: float | None = None,
+    device: str = "auto",
+    backbone: str | None = None,
 ) -> Repair:
-    """Make the rows of just those videos again that `verify_store` finds wrong, in their place."""
+    """Make the rows of just those videos again that `verify_store` finds wrong, in their place.
+
+    `backbone` names the store's backbone where that is a file or a model of the hub.
+    """
+    config = ExtractConfig(workers=workers, timeout=timeout)
     store = FeatureStore(folder)
     done = [entry for entry in store.everything if entry.status == "done"]
     for id, problem in find_overlaps(done):
@@ -56,6 +66,8 @@ def repair_store(
     wrong = [entry for entry in done if entry.id in damaged]
     paths = {video.id: video for video in store.catalog}
     known = [entry for entry in wrong if entry.id in paths]
+    names = names_to_load(store.manifest, backbone) if known else {}
+    networks = [load_network(store.manifest, index, name) for index, name in names.items()]
     repair = Repair()
     manifest = replace(store.manifest, made_by={})
     with StoreWriter(folder, manifest, store.catalog, sources=None) as writer:
@@ -63,8 +75,8 @@ def repair_store(
             if entry.id not in paths:
                 _give_up(writer, entry, "the catalog does not say where it is", repair)
         if known:
-            config = ExtractConfig(workers=workers, timeout=timeout)
-            _redo(writer, known, [paths[entry.id] for entry in known], config, device, repair)
+            videos = [paths[entry.id] for entry in known]
+            _redo(writer, known, videos, networks, config, device, repair)
     return repair
 
 
@@ -72,12 +84,12 @@ def _redo(
     writer: StoreWriter,
     entries: Sequence[Entry],
     videos: Sequence[Video],
+    networks: Sequence[nn.Module],
     config: ExtractConfig,
     device: str,
     repair: Repair,
 ) -> None:
     manifest = writer.manifest
-    networks = load_again(manifest)
     engines = open_engines(manifest, networks, choose_engines(writer, config), device=device)
     with (
         bar("repairing", len(videos), "videos") as advance,
@@ -85,7 +97,7 @@ def _redo(
             videos,
             cut_request(manifest, choose_decoder(writer, config)),
             workers=count_workers(config),
-            timeout=config.timeout,
+            timeout=config.seconds_per_video,
         ) as outcomes,
     ):
         for seen in look(engines, outcomes, [video.id for video in videos]):

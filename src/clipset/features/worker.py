@@ -1,4 +1,4 @@
-"""The child process that reads videos: `python -m clipset.features.worker`, driven by child.py.
+"""The child process that reads videos: clipset.features.worker, started and driven by child.py.
 
 It reads one JSON line with the request, then one JSON line for each video, and answers each with a
 JSON line followed by raw bytes. A codec that crashes or hangs ends this process and nothing else.

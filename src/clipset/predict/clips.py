@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import nn
 
 from clipset.backbones.engine import Engine, import_openvino, open_engine
-from clipset.backbones.registry import BackboneSpec, load_as
+from clipset.backbones.registry import BackboneSpec
 from clipset.clips.windows import Window, WindowGrid
 from clipset.devices import find_device
 from clipset.errors import RunError
@@ -20,16 +20,14 @@ from clipset.features.extract import count_workers, cut_request, plan
 from clipset.features.ledger import Entry
 from clipset.features.looking import Seen, look, look_at_pieces
 from clipset.features.pool import cut_videos
+from clipset.features.provenance import load_network, names_to_load
 from clipset.features.store import Manifest, made_by_key
-from clipset.features.writer import difference
 from clipset.model.config import ModelConfig
 from clipset.progress import bar, say
 from clipset.sets.clips import VideoClips
 from clipset.sets.reading import ModelInput, form_for
 from clipset.videos.catalog import Video
 from clipset.videos.torchcodec import DecoderName, find_decoder, import_torchcodec
-
-IMPORTED = "imported"  # what a store of imported features calls its backbone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +63,7 @@ class ClipReader:
     """Opens the backbones when the first video comes, and keeps them for the next ones.
 
     `wanted` says which backbones of the store a model wants to see, and how; the first, if none.
+    `backbone` names those of the store where they are files or models of the hub.
     """
 
     def __init__(
@@ -75,7 +74,8 @@ class ClipReader:
         networks: Sequence[nn.Module] = (),
         device: str = "auto",
         workers: int | None = None,
-        timeout: float = 300.0,
+        timeout: float | None = None,
+        backbone: str | None = None,
     ) -> None:
         self.manifest, self.device = manifest, device
         self.form = form_for(manifest, wanted)
@@ -91,6 +91,8 @@ class ClipReader:
             random=False,
         )
         self._networks = networks
+        indices = [manifest.place_of(spec.name) for spec in self.specs]
+        self._names = {} if networks else names_to_load(manifest, backbone, indices)
 
     @cached_property
     def engines(self) -> list[Engine]:
@@ -99,7 +101,10 @@ class ClipReader:
 
     def _open(self, spec: BackboneSpec) -> Engine:
         place = self.manifest.place_of(spec.name)
-        network = self._networks[place] if self._networks else load_same(self.manifest, spec)
+        if self._networks:
+            network = self._networks[place]
+        else:
+            network = load_network(self.manifest, place, self._names[place])
         engine = self.manifest.made_by.get(made_by_key("engine", spec, place), "auto")
         openvino = import_openvino()
         cpu = self.device == "auto" or find_device(self.device).type == "cpu"
@@ -117,7 +122,7 @@ class ClipReader:
                 videos,
                 self.request,
                 workers=min(count_workers(self.config), len(videos)),
-                timeout=self.config.timeout,
+                timeout=self.config.seconds_per_video,
             ) as outcomes,
         ):
             for each in look(engines, outcomes, [video.id for video in videos], isolate=True):
@@ -154,7 +159,7 @@ class ClipReader:
             videos,
             replace(self.request, grid=grid),
             workers=min(count_workers(self.config), len(videos)),
-            timeout=self.config.timeout,
+            timeout=self.config.seconds_per_video,
         ) as outcomes:
             ids = [video.id for video in videos]
             for each in look_at_pieces(self.engines, outcomes, ids, isolate=True):
@@ -210,16 +215,3 @@ def open_backbone(config: ExtractConfig, *, seed: int = 0, device: str = "auto")
         workers=config.workers,
         timeout=config.timeout,
     )
-
-
-def load_same(manifest: Manifest, wanted: BackboneSpec) -> nn.Module:
-    """The network that made a store; an error says in what the one that is here differs."""
-    if wanted.name == IMPORTED:
-        raise RunError(
-            "the run's features were imported: no backbone is known that could make more"
-        )
-    spec, network = load_as(wanted, manifest.given_name(manifest.backbones.index(wanted)))
-    if spec != wanted:
-        then, now = (replace(manifest, backbone=each, others=()) for each in (wanted, spec))
-        raise RunError(f"the run's store was made {difference(then, now)}")
-    return network

@@ -97,18 +97,25 @@ class TrainedRun:
         device: str = "auto",
         workers: int | None = None,
         row: str | None = None,
+        backbone: str | None = None,
     ) -> None:
         self.folder, self.row = folder, None if row is None else row_called(row)
         self.content = read_run(folder)
         listed = folder / "catalog.csv"
         catalog = read_catalog(listed) if listed.is_file() else None
         self.store: FeatureStore = open_store(folder / "store", catalog)
-        self.device, self.workers = device, workers
+        self.device, self.workers, self.backbone = device, workers, backbone
 
     @cached_property
     def reader(self) -> ClipReader:
         """What shows new videos to the backbones that the run's model wants to see."""
-        return ClipReader(self.store.manifest, self.shape, device=self.device, workers=self.workers)
+        return ClipReader(
+            self.store.manifest,
+            self.shape,
+            device=self.device,
+            workers=self.workers,
+            backbone=self.backbone,
+        )
 
     @property
     def shape(self) -> ModelConfig | None:
@@ -190,8 +197,8 @@ class TrainedRun:
         window = self.usual_duration if window is None else window
         step = window / 2 if step is None else step
         grid = WindowGrid(window, step)
-        head = self.head
-        seen = self.reader.read(list_new_videos(videos).videos)
+        reader, head = self.reader, self.head  # the reader may refuse, before a head is fitted
+        seen = reader.read(list_new_videos(videos).videos)
         long = [
             index
             for index, each in enumerate(seen)
@@ -328,13 +335,16 @@ def load_run(
     device: str = "auto",
     workers: int | None = None,
     row: str | None = None,
+    backbone: str | None = None,
 ) -> TrainedRun:
     """A finished run, ready for new videos.
 
     `workers` processes decode (as many as cores, at most 8; 0: decode in this process). `row` names
     a row of the probes' table to predict by (the best on validation videos if not given).
+    `backbone` names the run's backbone where that is a file or a model of the hub: what a run says
+    about that is not trusted.
     """
-    return TrainedRun(Path(folder), device=device, workers=workers, row=row)
+    return TrainedRun(Path(folder), device=device, workers=workers, row=row, backbone=backbone)
 
 
 def embed_videos(

@@ -1,0 +1,72 @@
+"""Processes of Python that import what this one imports, and nothing from the current folder.
+
+Python looks for modules in the current folder (`python -m`), in the script's folder and, for an
+empty or relative entry of PYTHONPATH, in the current folder again: a `numpy.py` there would run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LAUNCHER = str(Path(__file__).with_name("launcher.py").absolute())
+
+
+def python_command(module: str, *arguments: str) -> tuple[str, ...]:
+    """The command that runs a module of this very clipset in an isolated process."""
+    path = json.dumps(module_path(), default=str)
+    return (sys.executable, "-I", LAUNCHER, path, module, *arguments)
+
+
+def module_path() -> list[str]:
+    """`sys.path` without relative folders and those that Python puts first by itself.
+
+    A folder that PYTHONPATH names by its absolute path stays.
+    """
+    standard = str(Path(os.__file__).parent)
+    first = sys.path.index(standard) if standard in sys.path else len(sys.path)
+    automatic = _automatic_folders() - {Path(entry).resolve() for entry in _absolute_entries()}
+    return [
+        entry
+        for index, entry in enumerate(sys.path)
+        if Path(entry).is_absolute() and (index >= first or Path(entry).resolve() not in automatic)
+    ]
+
+
+def isolate_command() -> None:
+    """Let the process of a command, and its children, look for modules in `module_path` alone."""
+    sys.path[:] = module_path()
+    if "PYTHONPATH" in os.environ:
+        os.environ["PYTHONPATH"] = os.pathsep.join(_absolute_entries())
+
+
+@contextmanager
+def isolated_environment() -> Iterator[None]:
+    """Within, processes that others start do not look for modules in the current folder either."""
+    names = ("PYTHONPATH", "PYTHONSAFEPATH")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ |= {"PYTHONPATH": os.pathsep.join(_absolute_entries()), "PYTHONSAFEPATH": "1"}
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ |= before
+
+
+def _automatic_folders() -> set[Path]:
+    """The current folder and that of the script."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = {Path(script).resolve().parent} if script else set()
+    with suppress(OSError):  # the current folder may have been deleted
+        folders.add(Path.cwd())
+    return folders
+
+
+def _absolute_entries() -> list[str]:
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [entry for entry in entries if Path(entry).is_absolute()]

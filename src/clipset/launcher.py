@@ -1,0 +1,29 @@
+"""`python -I launcher.py PATH MODULE ARGUMENT…`: run a module of the clipset beside this file.
+
+PATH is the list of folders to look for other modules in, as JSON. See isolation.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import runpy
+import sys
+
+
+def main() -> None:
+    """Import this clipset, whatever else is installed, and run the module."""
+    path, module = sys.argv[1:3]
+    sys.path[:] = json.loads(path)
+    package = __file__.removesuffix("launcher.py") + "__init__.py"
+    spec = importlib.util.spec_from_file_location("clipset", package)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["clipset"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["clipset"])
+    del sys.argv[1:3]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
