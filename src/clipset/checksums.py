@@ -31,8 +31,8 @@ def seal(content: bytes, beside: Mapping[str, bytes] | None = None) -> bytes:
     whole = {"__metadata__": dict(sorted(about.items())), **header}
     text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    first, body = len(text).to_bytes(8, "little") + text, content[8 + size :]
-    return first.replace(BLANK, _field(_digest(first, body)), 1) + body
+    first, body = len(text).to_bytes(8, "little") + text, memoryview(content)[8 + size :]
+    return b"".join([first.replace(BLANK, _field(_digest(first, body)), 1), body])
 
 
 def find_damage(path: Path, *, beside: str | None = None) -> str | None:
@@ -47,7 +47,7 @@ def find_damage(path: Path, *, beside: str | None = None) -> str | None:
             return f"{path.name} has no checksum of {beside}"
         for name in names:
             other = path.with_name(name)
-            if other.is_file() and _digest(other.read_bytes()) != about[BESIDE + name]:
+            if other.is_file() and _digest_of_file(other) != about[BESIDE + name]:
                 return f"{name} is not the file that was written"
     except ValueError as error:
         return str(error)
@@ -76,7 +76,12 @@ def _read_header(path: Path) -> dict[str, str]:
     return {str(name): str(value) for name, value in about.items()}
 
 
-def _digest(*contents: bytes) -> str:
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _digest(*contents: bytes | memoryview) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for content in contents:
         digest.update(content)
