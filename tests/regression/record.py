@@ -13,6 +13,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before numpy is imported: sums depend on 
 
 import io
 import json
+import math
 import platform
 import sys
 import tempfile
@@ -220,7 +221,7 @@ def _summary(array: np.ndarray) -> list[Any]:
     """Shape, sum, sum of squares, and some of the numbers of an array."""
     flat = array.astype(np.float64).ravel()
     some = flat[np.linspace(0, len(flat) - 1, min(8, len(flat))).astype(int)] if len(flat) else []
-    return [list(array.shape), float(flat.sum()), float(flat @ flat), list(map(float, some))]
+    return [list(array.shape), math.fsum(flat), math.fsum(flat * flat), list(map(float, some))]
 
 
 if __name__ == "__main__":
