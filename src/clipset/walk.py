@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from clipset.checksums import find_damage
 from clipset.clips.config import Sampling
 from clipset.config import (
     check_output,
@@ -27,6 +28,7 @@ from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import check_store, extract_planned, plan
 from clipset.features.store import FeatureStore, Manifest, open_store, refuse_nothing_read
+from clipset.features.verify import verify_store
 from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
 from clipset.probes.config import FitConfig, ProbeConfig
@@ -52,7 +54,7 @@ from clipset.report.wording import row_name
 from clipset.representation import read_representations, represent, write_representations
 from clipset.runs import Run, check_run_folder, read_run
 from clipset.text import name_text
-from clipset.training.checkpoint import read_card
+from clipset.training.checkpoint import MODEL_FILE, load_model, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import check_pretraining, is_trained, pretrain, ssl_videos
 from clipset.videos.catalog import Catalog, describe, write_catalog
@@ -250,6 +252,24 @@ def _share_model(run: Run, store: FeatureStore, others: Sequence[Path], recipe: 
                 shutil.copytree(other / "model", where, ignore=lambda *_: ["model.json"])
             write_atomic(where / "model.json", (other / "model" / "model.json").read_bytes())
             return
+
+
+def verify_run(folder: Path, *, videos: bool = False) -> list[tuple[str, str]]:
+    """What of a run is not as it was written: its store, models, heads, vectors, predictions."""
+    problems = verify_store(folder / "store", videos=videos)
+    for path in sorted(folder.rglob("*.safetensors")):
+        damage = _find_model_damage(path) if path.name == MODEL_FILE else find_damage(path)
+        if damage is not None:
+            problems.append((name_text(path.relative_to(folder)), damage))
+    return problems
+
+
+def _find_model_damage(path: Path) -> str | None:
+    try:
+        load_model(path.parent)
+    except ClipsetError as error:
+        return str(error)
+    return None
 
 
 def report_run(folder: Path) -> Path:

@@ -171,7 +171,7 @@ def test_workers_outlive_a_terminal_that_is_gone(
     backbone = write_backbone(tmp_path)
     command = f'"{COMMAND}" extract "{videos}" --out s --backbone "{backbone}" {small} {streams}'
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=False, timeout=120)
-    assert "8 videos, 0 failed, 0 pending: all rows as written" in clipset("verify", "s").stdout
+    assert "8 videos, 0 failed, 0 pending: all as written" in clipset("verify", "s").stdout
 
 
 @pytest.mark.slow

@@ -101,3 +101,21 @@ def test_whatever_a_run_lacks_is_made_again(finished_run: Path, videos: Path) ->
     assert run(*words) == 0
     assert results(finished_run) == before
     assert (finished_run / "report.html").is_file()
+
+
+def test_verify_checks_all_of_a_run(finished_run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("verify", finished_run, "--videos") == 0
+    flipped = [
+        "model/model.safetensors",
+        "predictions.safetensors",
+        "representation/vectors.safetensors",
+    ]
+    for name in flipped:
+        content = bytearray((finished_run / name).read_bytes())
+        content[-3] ^= 4
+        (finished_run / name).write_bytes(content)
+    capfd.readouterr()
+    assert run("verify", finished_run) == 1
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == flipped
+    assert lines[-1].endswith("3 with problems")

@@ -150,35 +150,43 @@ def verify(
 ) -> None:
     """Check every stored row against its checksum. Exits with 1 if something is wrong.
 
-    Catalog, ledger, manifest and files are also compared with each other.
+    Catalog, ledger, manifest and files are also compared with each other; of a run, the model, the
+    vectors and all else that has a checksum.
 
     Example: clipset verify store
+
+    Example: clipset verify runs/first --videos
 
     Parameters
     ----------
     store
-        The store's folder.
+        The folder of a store, or of a run.
     videos
         Also compare the videos' files with those that were read.
     """
     from clipset.features.store import FeatureStore, store_digest
     from clipset.features.verify import verify_store
 
-    problems = verify_store(store, videos=videos)
-    found = FeatureStore(store)
+    if (store / "run.json").is_file():
+        from clipset.walk import verify_run
+
+        problems, rows = verify_run(store, videos=videos), store / "store"
+    else:
+        problems, rows = verify_store(store, videos=videos), store
+    found = FeatureStore(rows)
     result = {
         "store": store,
         "videos": len(found),
         "failed": len(found.failed),
         "pending": len(found.pending),
         "problems": dict(problems),
-        "digest": store_digest(store) if not problems else None,
+        "digest": store_digest(rows) if not problems else None,
     }
 
     def show() -> None:
         for video, problem in problems:
             print_line(f"{video}: {problem}")
-        verdict = f"{len(problems)} with problems" if problems else "all rows as written"
+        verdict = f"{len(problems)} with problems" if problems else "all as written"
         counts = f"{len(found)} videos, {len(found.failed)} failed, {len(found.pending)} pending"
         print_line(f"{counts}: {verdict}")
 

@@ -24,7 +24,8 @@ from clipset.training.card import FORMAT, KIND, ModelCard, hub_config, model_pag
 from clipset.training.config import PretrainConfig
 from clipset.training.weights import load_file
 
-HUB_FILES = ("model.safetensors", "README.md", "config.json")
+MODEL_FILE = "model.safetensors"
+HUB_FILES = (MODEL_FILE, "README.md", "config.json")
 
 
 def save_pretrained(model: ScaleModel, card: ModelCard, folder: str | Path) -> None:
@@ -50,7 +51,7 @@ def _save(model: ScaleModel, card: ModelCard, folder: Path, *, own: bool) -> Non
     weights = save(plain, metadata={"format": "pt"})
     card = replace(card, checksum=_checksum(hashlib.blake2b(weights, digest_size=16), card))
     files = {
-        "model.safetensors": weights,
+        MODEL_FILE: weights,
         "README.md": model_page(card).encode(),
         "config.json": encode_json(hub_config(card)),
     }
@@ -103,7 +104,7 @@ def read_training(folder: Path) -> PretrainConfig:
 
 def load_model(folder: Path) -> tuple[ScaleModel, ModelCard]:
     """A trained model, ready to represent sets; its files are those that were written."""
-    card, path = read_card(folder), folder / "model.safetensors"
+    card, path = read_card(folder), folder / MODEL_FILE
     try:
         _refuse_damage(path, card, _card_path(folder))
         _refuse_other_shapes(path, card)
