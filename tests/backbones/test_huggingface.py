@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from clipset.backbones.huggingface_files import read_preprocessing
 from clipset.backbones.registry import find_backbone, load_backbone
-from clipset.errors import BackboneError
+from clipset.clips.config import Sampling
+from clipset.errors import BackboneError, StoreError
+from clipset.features.provenance import load_network, names_to_load
+from clipset.features.store import Manifest
 
 transformers: Any = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
@@ -373,6 +376,30 @@ def test_a_model_that_does_not_say_how_it_is_normalised_is_refused(tmp_path: Pat
     (tmp_path / "preprocessor_config.json").write_text('{"size": 32}')
     with pytest.raises(BackboneError, match="needs three numbers image_mean"):
         load_backbone(f"hf:{tmp_path}")
+
+
+def test_a_config_that_names_code_of_the_hub_is_refused(tmp_path: Path) -> None:
+    name = dinov2(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    kernel = config | {"attn_implementation": "someone/kernel"}
+    (tmp_path / "config.json").write_text(json.dumps(kernel))
+    with pytest.raises(BackboneError, match="names code of the hub, the kernel 'someone/kernel'"):
+        load_backbone(name)
+
+
+def test_a_model_that_a_store_names_is_loaded_from_its_folder_or_from_another_one_that_is_named(
+    tmp_path: Path,
+) -> None:
+    spec, _ = load_backbone(dinov2(tmp_path / "model"), frames=2)
+    manifest = Manifest(backbone=spec, sampling=Sampling(), seed=0, dtype="float16")
+    assert names_to_load(manifest) == {0: spec.name}
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(StoreError, match="name it yourself with --backbone hf:FOLDER"):
+        names_to_load(manifest)
+    load_network(manifest, 0, f"hf:{tmp_path / 'moved'}")
+    change_weights(tmp_path / "moved", lambda state: state["layernorm.bias"].add_(1))
+    with pytest.raises(BackboneError, match="is not the backbone"):
+        load_network(manifest, 0, f"hf:{tmp_path / 'moved'}")
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from clipset.isolation import isolate_command
 
-if Path(sys.argv[0]).stem in ("-m", "clipset"):  # `python -m clipset.cli`, or the script
+if Path(*sys.argv[:1]).stem in ("-m", "clipset"):  # `python -m clipset.cli`, or the script
     isolate_command()
 
 from cyclopts import CycloptsError

@@ -31,7 +31,7 @@ def pretrain(
     Example: clipset pretrain store --out model --epochs 500
 
     On several devices or machines, see docs/guides/train-on-many-devices.md:
-    torchrun --nproc-per-node 4 -m clipset.cli pretrain store --out model
+    torchrun --nproc-per-node 4 --no-python clipset pretrain store --out model
 
     Parameters
     ----------
