@@ -189,12 +189,13 @@ def _map(table: Representations, catalog: Catalog, pictures: _Pictures) -> list[
     points = []
     with bar("drawing the map", len(shown), "videos") as advance:
         for (x, y), place in zip(places.tolist(), shown.tolist(), strict=True):
-            picture = pictures.strip(place, 1) if place in with_picture else ()
+            video_id = table.video_ids[place]
+            picture = pictures.strip(video_id, 1) if place in with_picture else ()
             points.append(
                 MapPoint(
-                    video_id=table.video_ids[place],
+                    video_id=video_id,
                     label=table.labels[place],
-                    target=targets.get(table.video_ids[place]),
+                    target=targets.get(video_id),
                     split=table.splits[place],
                     x=x,
                     y=y,
@@ -280,7 +281,7 @@ def _neighbours(table: Representations, pictures: _Pictures) -> list[Neighbours]
             Strip(
                 video_id=table.video_ids[place],
                 label=table.labels[place],
-                frames=pictures.strip(place, STRIP),
+                frames=pictures.strip(table.video_ids[place], STRIP),
             )
             for place in (query, *hits)
         ]
@@ -305,12 +306,13 @@ class _Pictures:
 
     def __init__(self, store: FeatureStore) -> None:
         self.paths = {video.id: video.path for video in store.catalog}
-        self.ids = store.ids
 
-    def strip(self, place: int, count: int) -> tuple[bytes, ...]:
+    def strip(self, video_id: str, count: int) -> tuple[bytes, ...]:
         """Frames at even distances from the start to the end of a video."""
+        if video_id not in self.paths:
+            return ()
         try:
-            with open_video(self.paths[self.ids[place]]) as video:
+            with open_video(self.paths[video_id]) as video:
                 times = (np.arange(count) + 0.5) / count * video.info.duration
                 wanted = frames_at(times, video.info.frame_times)
                 frames = dict(video.frames(np.unique(wanted).tolist(), short_side=HEIGHT))
