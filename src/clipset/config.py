@@ -70,7 +70,7 @@ def build(cls: type[T], mapping: Any, where: str) -> T:
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{where} must be a table of settings, got {type(mapping).__name__}")
     _refuse_unknown_keys(cls, mapping, where)
-    _refuse_odd_text(mapping, where)
+    check_text(mapping, where)
     _refuse_numbers(mapping, where)
     try:
         return msgspec.convert(mapping, type=cls, strict=True)
@@ -280,15 +280,15 @@ def _encode(value: Any, order: Literal["sorted"] | None = "sorted") -> bytes:
         raise ConfigError(f"{text} has bytes that are not UTF-8; use another name") from None
 
 
-def _refuse_odd_text(value: Any, where: str) -> None:
+def check_text(value: Any, where: str) -> None:
     """Refuse what no file name and no JSON can hold, wherever it is in the settings."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            _refuse_odd_text(key, where)
-            _refuse_odd_text(inner, f"{where}: {key}")
+            check_text(key, where)
+            check_text(inner, f"{where}: {key}")
     elif isinstance(value, list | tuple):
         for inner in value:
-            _refuse_odd_text(inner, where)
+            check_text(inner, where)
     elif isinstance(value, str) and _ODD.search(value):
         what = "a NUL character" if "\0" in value else "bytes that are not UTF-8"
         raise ConfigError(f"{where} holds {what}, got {value!a}")

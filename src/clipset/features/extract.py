@@ -18,6 +18,7 @@ from torch import nn
 from clipset.backbones.engine import Engine, open_engine
 from clipset.backbones.own import absolute_name
 from clipset.backbones.registry import BackboneSpec, find_backbone, load_backbone
+from clipset.config import check_text
 from clipset.errors import StoreError
 from clipset.features.child import Outcome
 from clipset.features.config import ExtractConfig
@@ -114,6 +115,7 @@ def check_store(folder: Path, manifest: Manifest, catalog: Catalog) -> StoreChec
 
 def plan(config: ExtractConfig, seed: int) -> tuple[Manifest, list[nn.Module]]:
     """What a store will be, and the networks that make it."""
+    check_text(absolute_names(config), "the backbone")  # the manifest names it
     first, *others = config.backbone_names
     spec, network = _load(first, config, config.stride)
     loaded = [_load(name, config, _stride_within(spec, name, config)) for name in others]
