@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from clipset.backbones.registry import digest_of
 from clipset.checksums import find_damage
 from clipset.clips.config import Sampling
 from clipset.config import (
     check_output,
     fingerprint,
-    read_json,
     to_mapping,
     write_atomic,
     write_json,
@@ -60,6 +60,8 @@ from clipset.training.pretrain import check_pretraining, is_trained, pretrain, s
 from clipset.videos.catalog import Catalog, describe, write_catalog
 from clipset.videos.leaks import check_leaks
 from clipset.videos.protocols import Part, join_parts, read_parts
+
+RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")
 
 # The demo is about what happens when: clips of half a second fall inside one event, and none of
 # them is mirrored, because a mirrored movement is another movement.
@@ -197,11 +199,11 @@ def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, devi
             step.fingerprint = mark
     with run.step("probe") as step:
         before = run.steps["represent"].fingerprint
-        mark = fingerprint(recipe.probe, before, seed)
-        step.skipped = step.fingerprint == mark and has_results(out)
+        settings = (recipe.probe, before, seed)
+        step.skipped = step.fingerprint == fingerprint(*settings, _digest_results(out))
         if not step.skipped:
             note = _probe(store, catalog, model, out, recipe, seed) or note
-            step.fingerprint = mark
+            step.fingerprint = fingerprint(*settings, _digest_results(out))
     with run.step("report"):
         report_run(out)
     return note
@@ -330,16 +332,10 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
-def has_results(folder: Path) -> bool:
-    """Whether everything that the probes write is in a run's folder."""
-    try:
-        records = read_results(folder)
-        read_json(folder / "comparisons.json")
-        if records:
-            read_predictions(folder / "predictions.safetensors")
-    except ClipsetError:
-        return False
-    return True
+def _digest_results(folder: Path) -> list[str]:
+    """Hashes of what the probes wrote, so that edited and missing files are made again."""
+    paths = [folder / name for name in RESULT_FILES]
+    return [digest_of([path]) if path.is_file() else "" for path in paths]
 
 
 def _fingerprint_of_model(folder: Path) -> str:

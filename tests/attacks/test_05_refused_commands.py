@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from safetensors.torch import save
 from tests.attacks.conftest import TINY, tree_digest
 from tests.miniatures import run
+from torch import zeros
+
+from clipset.checksums import seal
+from clipset.config import to_mapping
+from clipset.training.resume import RunState
 
 REFUSED = {
     "another seed": ("--seed=5",),
@@ -53,20 +60,11 @@ def test_a_stopped_training_of_other_settings_is_left_alone(
     finished_run: Path, videos: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What a killed training left cannot be continued with other settings: nothing is touched."""
-    import msgspec
-    from safetensors.torch import save_file
-    from torch import zeros
-
-    from clipset.config import to_mapping
-    from clipset.training.resume import RunState
-
     state = RunState(fingerprint="other", epoch=7, settings={}, dim=1280, seed=0)
     (finished_run / "model" / "checkpoints").mkdir()
-    save_file(
-        {"model.x": zeros(1)},
-        finished_run / "model" / "checkpoints" / "epoch-000007.safetensors",
-        metadata={"state": msgspec.json.encode(to_mapping(state)).decode()},
-    )
+    header = {"state": msgspec.json.encode(to_mapping(state)).decode()}
+    path = finished_run / "model" / "checkpoints" / "epoch-000007.safetensors"
+    path.write_bytes(seal(save({"model.x": zeros(1)}, metadata=header)))
     before = tree_digest(finished_run)
     assert run("run", videos, "--out", finished_run, *TINY, "--set=pretrain.epochs=9") == 2
     assert "another run that was stopped at epoch 7" in capfd.readouterr().err

@@ -194,8 +194,8 @@ def test_one_bad_file_never_loses_the_predictions_of_others(
     white = write_white(tmp_path / "white.mp4")
     good = write_video(tmp_path / "good.mp4", seconds=2.0)
     files = (white, liars / "two.mkv", liars / "last frame.mp4", good)
-    words = ("--run", folder, "--timeline", "--workers", 0, "--json")
-    assert run("predict", *files, *words) == 0
+    named = ("--run", folder, "--backbone", f"{tmp_path / 'own.py'}:make")
+    assert run("predict", *files, *named, "--timeline", "--workers", 0, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert list(result["failed"]) == [str(white)]
     assert "not finite" in result["failed"][str(white)]

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from tests.attacks.conftest import TINY
+from tests.attacks.conftest import TINY, scores
 from tests.miniatures import run
 
 from clipset.errors import ReportError
@@ -168,24 +168,23 @@ def test_edited_vectors_are_one_line(
         path.write_bytes(content)
         assert run("report", finished_run) == 2
         [line] = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"clipset: {path.parent} cannot be read (")
+        assert line.startswith(f"clipset: the representation in {path.parent} is damaged: ")
 
 
-def test_a_run_whose_results_were_edited_says_so_in_one_line_when_it_goes_on(
+def test_edited_results_are_made_again_when_a_run_goes_on(
     finished_run: Path, videos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = ("run", videos, "--out", finished_run, *TINY, "--quiet")
-    (finished_run / "results.json").write_text(without(RECORD, "ssl_split"))
-    (finished_run / "comparisons.json").write_text(changed(DIFFERENCE, p=None))
-    assert run(*again) == 0
-    (finished_run / "results.json").write_text(changed(RECORD, selected_on="[/b] <b>", probe="[x"))
-    assert run(*again) == 0
-    assert "[/b]" in capsys.readouterr().out
-    for name, edit in (("results.json", "[1]"), ("run.json", '{"format": 1, "steps": [{"x": 1}]}')):
-        (finished_run / name).write_text(edit)
-        assert run(*again) == 2
-        [line] = capsys.readouterr().err.splitlines()
-        assert line.startswith("clipset: ")
+    before = scores(finished_run)
+    for edit in (changed(RECORD, value=0.999), without(RECORD, "ssl_split"), "[1]", "["):
+        (finished_run / "results.json").write_text(edit)
+        assert run(*again) == 0
+        assert scores(finished_run) == before
+    capsys.readouterr()
+    (finished_run / "run.json").write_text('{"format": 1, "steps": [{"x": 1}]}')
+    assert run(*again) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("clipset: ")
 
 
 def test_edits_never_become_markup_of_the_page(finished_run: Path) -> None:

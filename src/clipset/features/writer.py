@@ -72,6 +72,8 @@ class StoreWriter:
         is_new = not (self.folder / "manifest.json").exists()
         join = _new_manifest if is_new else agree
         self.manifest = join(self.folder, manifest)
+        if is_new:  # so that whoever sees a ledger also sees a catalog
+            write_catalog(_absolute(catalog), self.folder / "catalog.csv")
         self.ledger = Ledger(self.folder / "ledger.sqlite", create=True)
         self._open.callback(self.ledger.close)
         self._check_manifest(is_new)

@@ -61,12 +61,12 @@ def pretrain(
         trained = ranks.agree(lambda: _load_trained(folder, card))
         if trained is not None:
             return trained
-        ranks.agree(lambda: locks.enter_context(exclusive(folder)) if ranks.first else None)
         if ranks.first and config.batch_from == "all" and config.batch > len(videos):
             say(f"a batch of {config.batch} is cut to the {len(videos)} videos that there are")
         source = ranks.agree(lambda: open_source(store, videos, config))
         validation = ranks.agree(lambda: _validation(store, config, seed, ranks))
         ranks.agree(lambda: check_output(folder, "folder") if ranks.first else None)
+        ranks.agree(lambda: locks.enter_context(exclusive(folder)) if ranks.first else None)
         run = TrainingRun(source, config, folder, card, ranks=ranks, validation=validation)
         run.resume()
         run.train()
