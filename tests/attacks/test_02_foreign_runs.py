@@ -169,6 +169,7 @@ def test_a_named_file_with_other_weights_beside_it_is_refused_before_it_runs(
     assert run(*repair) == 0
 
 
+@pytest.mark.slow
 def test_a_hub_name_of_a_manifest_does_not_reach_the_network(
     foreign: Path, videos: Path, tmp_path: Path, clipset: Clipset
 ) -> None:

@@ -39,6 +39,7 @@ def fresh_digest(folder: Path, videos: str = "videos") -> str:
     return store_digest(fresh)
 
 
+@pytest.mark.slow
 def test_a_run_over_other_videos_with_the_same_names_reports_those(
     clipset: Clipset, finished_run: Path, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def held_by_another(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
+@pytest.mark.slow
 def test_two_extractions_of_different_catalogs_into_one_store_never_mix(
     clipset: Clipset, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_timeout_is_tried_again_with_more_time(tmp_path: Path) -> None:
     assert len(extract(catalog, tmp_path / "store", SMALL)) == 2
 
 
+@pytest.mark.slow
 def test_run_knows_retry_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = write_videos(tmp_path / "videos", per_class=3)
     (folder / "red" / "text.mp4").write_text("not a video")
