@@ -103,6 +103,9 @@ def _limit_memory(limit: int) -> None:
         import resource
     except ImportError:  # Windows
         return
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard) if limit else hard
     if limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
