@@ -24,8 +24,8 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-attacks: setup
-	$(BIN)/python -m pytest -n 2 tests/attacks
+attacks: setup  # those that take long; `make test` runs the others
+	$(BIN)/python -m pytest -n 2 -m slow tests/attacks
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples results
@@ -33,7 +33,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test
-	$(BIN)/python -m pytest -n 2 -m slow tests/attacks
+	$(MAKE) attacks
 
 bench: setup
 	@for benchmark in $(filter-out benchmarks/record.py benchmarks/peak_memory.py,$(wildcard benchmarks/*.py)); do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
