@@ -69,3 +69,13 @@ def test_a_stopped_training_of_other_settings_is_left_alone(
     assert run("run", videos, "--out", finished_run, *TINY, "--set=pretrain.epochs=9") == 2
     assert "another run that was stopped at epoch 7" in capfd.readouterr().err
     assert tree_digest(finished_run) == before
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 10**30])
+def test_a_seed_that_no_generator_takes_is_one_line(
+    seed: int, videos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("run", videos, "--out", tmp_path / "run", *TINY, f"--seed={seed}") == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert "seed must be a whole number" in line
+    assert not (tmp_path / "run").exists()

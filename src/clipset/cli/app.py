@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from clipset.errors import ConfigError
 from clipset.text import ERRORS, name_text, visible
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Common:
     """show no progress"""
     debug: Annotated[bool, Parameter(negative="")] = False
     """show the traceback of an error"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"seed must be a whole number from 0 to 2³²−1, got {self.seed}")
 
 
 COMMON = Common()
