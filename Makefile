@@ -24,8 +24,8 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-attacks: setup  # those that take long; `make test` runs the others
-	$(BIN)/python -m pytest -n 2 -m slow tests/attacks
+attacks: setup  # the attacks, and tests of Ray, that take long; `make test` runs the others
+	$(BIN)/python -m pytest -n 2 -m slow
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples results

@@ -18,7 +18,7 @@ from clipset.videos.catalog import Catalog
 from clipset.videos.datasets import read_videos
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]  # Ray takes its time
 
 
 @pytest.fixture(scope="module")

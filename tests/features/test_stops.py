@@ -102,6 +102,7 @@ def address() -> Iterator[str]:
     ray.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_kills_at_random_moments_change_no_byte_on_ray(
     scene: Scene, address: str, tmp_path: Path
