@@ -24,12 +24,12 @@ from record import parse, write_record
 
 from clipset.clips.cut import DETAIL
 from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
+from clipset.data.sources import read_videos
+from clipset.decoding.reader import VideoInfo, open_video
+from clipset.decoding.torchcodec import DecoderName, import_torchcodec
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
 from clipset.features.extract import cut_request, plan
-from clipset.videos.datasets import read_videos
-from clipset.videos.decode import VideoInfo, open_video
-from clipset.videos.torchcodec import DecoderName, import_torchcodec
 
 SECONDS, RATE = 20, 30  # of what is really encoded; a long video repeats it
 

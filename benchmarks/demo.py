@@ -10,8 +10,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
 
 from record import parse, write_record
 
+from clipset.pipeline import walk_demo
 from clipset.report.wording import row_name
-from clipset.walk import walk_demo
 
 
 def main() -> None:

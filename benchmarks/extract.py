@@ -34,18 +34,18 @@ import torch
 import torch.nn.functional as F
 from record import parse, write_record
 
-from clipset.backbones.engine import Answer, Engine, NormalisedNetwork
 from clipset.backbones.registry import DEFAULT
+from clipset.backbones.runtime import Answer, Engine, NormalisedNetwork
 from clipset.clips.config import Sampling
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
+from clipset.data.catalog import Catalog, Video
+from clipset.data.sources import read_videos
+from clipset.decoding.reader import open_video
 from clipset.demo.render import render_demo
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest, cut_video
 from clipset.features.extract import cut_request, extract, open_engines, plan
 from clipset.progress import set_quiet
-from clipset.videos.catalog import Catalog, Video
-from clipset.videos.datasets import read_videos
-from clipset.videos.decode import open_video
 
 VIDEOMAE_B = '''
 """A transformer of VideoMAE-B's size and cost, with random weights: for timing only."""

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from clipset.clips.config import Sampling
+from clipset.data.sources import read_videos
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.progress import set_quiet
-from clipset.videos.datasets import read_videos
 
 
 def watch(peaks: dict[str, int]) -> None:

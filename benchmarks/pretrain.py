@@ -26,10 +26,10 @@ from torch import Tensor, nn, optim
 
 from clipset.model.config import model_preset
 from clipset.model.scale import ScaleModel
-from clipset.sets.clips import VideoClips
-from clipset.sets.draw import SetPair, draw_set_pair
+from clipset.sets.batch import VideoClips
+from clipset.sets.sampling import SetPair, draw_set_pair
 from clipset.training.config import PretrainConfig
-from clipset.training.schedule import decay_groups
+from clipset.training.optim import decay_groups
 
 CURVE = (128, 256, 512, 1024, 2048)
 Step = Callable[[], float]

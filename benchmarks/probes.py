@@ -20,11 +20,8 @@ import torch.nn.functional as F
 from record import parse, write_record
 from torch import Generator, Tensor, nn, optim
 
-from clipset.model.config import ModelConfig
-from clipset.model.encoder import SetEncoder
-from clipset.model.scale import ScaleModel
-from clipset.probes.config import FitConfig, ProbeConfig
-from clipset.probes.heads import (
+from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.heads import (
     EPSILON,
     HeadGrid,
     HeadInputs,
@@ -32,16 +29,19 @@ from clipset.probes.heads import (
     fit_heads,
     list_settings,
 )
-from clipset.probes.inputs import clip_inputs, set_inputs
-from clipset.probes.problem import HeldOut, Labelled, Problem
-from clipset.probes.selection import count_epochs, divide, score
-from clipset.probes.stacks import LinearStack
-from clipset.probes.suite import ROW_OF, run_probes
+from clipset.evaluation.inputs import clip_inputs, set_inputs
+from clipset.evaluation.problem import HeldOut, Labelled, Problem
+from clipset.evaluation.selection import count_epochs, divide, score
+from clipset.evaluation.stacks import LinearStack
+from clipset.evaluation.suite import ROW_OF, run_probes
+from clipset.model.config import ModelConfig
+from clipset.model.encoder import SetEncoder
+from clipset.model.scale import ScaleModel
 from clipset.progress import set_quiet
 from clipset.representation import join_parts
-from clipset.sets.clips import VideoClips
-from clipset.sets.draw import draw_batches
-from clipset.training.schedule import learning_rate
+from clipset.sets.batch import VideoClips
+from clipset.sets.sampling import draw_batches
+from clipset.training.optim import learning_rate
 
 TRAIN, TEST, RANDOM, REGULAR, WIDTH, CLASSES = 9537, 3783, 16, 15, 768, 101  # UCF101, split 1
 PARTS = ("linear", "scale_linear", "rows")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from clipset.data.sources import read_videos
+from clipset.data.splits import assign_splits
+from clipset.evaluation.config import ProbeConfig
+from clipset.evaluation.problem import pose_problem
+from clipset.evaluation.suite import ProbeResult, run_probes
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import open_store
-from clipset.probes.config import ProbeConfig
-from clipset.probes.problem import pose_problem
-from clipset.probes.suite import ProbeResult, run_probes
 from clipset.representation import nearest, represent
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain
-from clipset.videos.datasets import read_videos
-from clipset.videos.splits import assign_splits
 
 
 def walk(

@@ -20,16 +20,16 @@ from recipes import as_words, find_recipe
 from records import HERE, Between, CellResult, PartResult, Result, ResultFile, write_result_file
 
 from clipset.config import build, fingerprint, read_json, to_mapping
+from clipset.data.catalog import read_catalog
 from clipset.errors import ClipsetError, RunError
+from clipset.evaluation.metrics import compare_values
+from clipset.evaluation.results import Row, read_predictions
 from clipset.features.store import FeatureStore
-from clipset.probes.metrics import compare_values
-from clipset.probes.results import Row, read_predictions
+from clipset.pipeline import read_results
 from clipset.recipe import Recipe, change_recipe, read_recipe
 from clipset.reproduce.plan import find_plan, read_base
 from clipset.reproduce.table import FILE, Cell, TableFile, read_table_file
 from clipset.runs import read_run
-from clipset.videos.catalog import read_catalog
-from clipset.walk import read_results
 
 LEFT_OUT = ("per_class", "confusion")
 MODEL_ROWS: tuple[Row, ...] = (("scale", "knn"), ("scale", "linear"), ("scale", "finetune"))

@@ -34,16 +34,16 @@ from sklearn.model_selection import StratifiedKFold
 from tables import CLAIMS
 
 from clipset.config import fingerprint, near_names, read_json, to_mapping, write_json
+from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError
+from clipset.evaluation.problem import pose_problem
+from clipset.evaluation.results import Row, read_predictions
+from clipset.evaluation.suite import ROW_OF, run_suite
 from clipset.features.store import FeatureStore, open_store
-from clipset.probes.problem import pose_problem
-from clipset.probes.results import Row, read_predictions
-from clipset.probes.suite import ROW_OF, run_suite
 from clipset.progress import say
 from clipset.recipe import Recipe, change_recipe, read_recipe
 from clipset.runs import environment
 from clipset.training.pretrain import pretrain
-from clipset.videos.catalog import Catalog
 
 BASE = "recipe"  # what ideas are compared with
 SEED = 0  # of the folds, and of trainings unless others are asked for

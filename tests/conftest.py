@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from clipset.clips.config import Sampling
+from clipset.data.sources import read_videos
+from clipset.data.splits import assign_splits
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import set_quiet
-from clipset.videos.datasets import read_videos
-from clipset.videos.splits import assign_splits
 
 SMALL = ExtractConfig(
     frames=2,

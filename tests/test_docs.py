@@ -18,14 +18,14 @@ import pytest
 from clipset.cli import app
 from clipset.clips.config import Sampling
 from clipset.config import build
+from clipset.data.catalog import read_catalog
+from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.features.config import ExtractConfig
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.probes.config import FitConfig, ProbeConfig
 from clipset.recipe import Recipe
 from clipset.representation import represent, write_representations
 from clipset.training.config import PretrainConfig
-from clipset.videos.catalog import read_catalog
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -26,8 +26,8 @@ from clipset.representation import (
     represent,
     write_representations,
 )
-from clipset.sets.boxes import model_boxes
-from clipset.sets.clips import VideoClips
+from clipset.sets.batch import VideoClips
+from clipset.sets.box_coordinates import model_boxes
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import save_pretrained
 

@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clipset.predict.run import load_run
+    from clipset.inference.run import load_run
     from clipset.training.checkpoint import from_pretrained, save_pretrained
 
 __all__ = ["from_pretrained", "load_run", "save_pretrained"]
 _WHERE = {
     "from_pretrained": "clipset.training.checkpoint",
-    "load_run": "clipset.predict.run",
+    "load_run": "clipset.inference.run",
     "save_pretrained": "clipset.training.checkpoint",
 }
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clipset.config import build, read_toml, refuse_deep, to_mapping
+from clipset.data.tasks import DataConfig
 from clipset.errors import ConfigError
+from clipset.evaluation.config import ProbeConfig
 from clipset.features.config import ExtractConfig
-from clipset.probes.config import ProbeConfig
 from clipset.text import path_text
 from clipset.training.config import PretrainConfig
-from clipset.videos.protocols import DataConfig
 
 C = TypeVar("C")
 

@@ -12,12 +12,12 @@ import pytest
 from tests.attacks.conftest import TINY, Clipset, one_line, scores, write_videos
 from tests.conftest import SMALL, write_video
 
+from clipset.data.sources import read_videos
 from clipset.errors import StoreError
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
 from clipset.representation import read_representations
-from clipset.videos.datasets import read_videos
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_replaced_file_of_equal_size_and_time_is_noticed(folder: Path) -> None
 
 
 def test_a_change_within_a_long_file_changes_its_digest(tmp_path: Path) -> None:
-    from clipset.videos.fingerprint import file_digest
+    from clipset.data.file_state import file_digest
 
     path = tmp_path / "long.bin"
     content = bytearray(4 << 20)

@@ -16,13 +16,13 @@ from tests.attacks import lock_holder
 from tests.attacks.conftest import TINY, Clipset, one_line, tree_digest, write_videos
 from tests.conftest import SMALL
 
+from clipset.data.sources import read_videos
 from clipset.errors import LockError, StoreError
 from clipset.features.extract import extract
 from clipset.features.ledger import Entry, Ledger
 from clipset.features.store import open_store, store_digest
 from clipset.features.verify import verify_store
 from clipset.locks import exclusive
-from clipset.videos.datasets import read_videos
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from tests.attacks.conftest import TINY, Clipset
 from tests.conftest import write_video
 
 from clipset.errors import ReportError
-from clipset.report.gather import lay_out
+from clipset.report.collect import lay_out
 from clipset.representation import nearest
 
 CASES = """
 import numpy as np
-from clipset.report.gather import lay_out
+from clipset.report.collect import lay_out
 
 rng = np.random.default_rng(0)
 one = rng.normal(size=(1, 64)).astype(np.float32)

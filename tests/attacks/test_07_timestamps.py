@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from tests.attacks.conftest import COMMAND, Clipset
 from tests.conftest import write_video
+from tests.data.makers import make_video, seen
 from tests.miniatures import TINY as TINTS
 from tests.miniatures import run, write_backbone
-from tests.videos.makers import make_video, seen
 
 from clipset.clips.windows import FREE_WINDOWS, WindowGrid
-from clipset.predict.clips import SeenVideo
-from clipset.predict.run import count_windows
-from clipset.videos.catalog import Video
-from clipset.videos.decode import open_video
+from clipset.data.catalog import Video
+from clipset.decoding.reader import open_video
+from clipset.inference.clips import SeenVideo
+from clipset.inference.run import count_windows
 
 NO_B_FRAMES = {"x264-params": "bframes=0"}
 Stamp = Callable[[int, int], int]

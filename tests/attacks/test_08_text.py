@@ -13,10 +13,10 @@ from tests.attacks.conftest import COMMAND, TINY, Clipset, one_line, write_video
 from tests.conftest import write_video
 from tests.miniatures import run, write_backbone
 
+from clipset.data.catalog import read_catalog
+from clipset.data.sources import read_videos
 from clipset.errors import ConfigError
 from clipset.recipe import read_recipe
-from clipset.videos.catalog import read_catalog
-from clipset.videos.datasets import read_videos
 
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 TERMINALS = ({"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252"}, C_LOCALE)
@@ -204,7 +204,7 @@ def test_a_setting_that_is_not_utf8_is_refused_in_one_line(
 
 
 def test_a_video_in_a_folder_of_any_bytes_is_predicted_by_its_text(tmp_path: Path) -> None:
-    from clipset.predict.sources import list_new_videos
+    from clipset.inference.sources import list_new_videos
 
     folder = bytes_path(tmp_path, b"n\xff")
     write_video(folder / "a.mp4")

@@ -11,12 +11,12 @@ import pytest
 from tests.conftest import write_video
 from tests.miniatures import TINY, run, write_backbone, write_ucf101
 
+from clipset.data.catalog import Catalog, Video, read_catalog
+from clipset.data.leaks import check_leaks, find_leaks
+from clipset.data.sources import read_videos
+from clipset.data.splits import assign_splits
+from clipset.data.tasks import DataConfig, read_parts
 from clipset.errors import CatalogError
-from clipset.videos.catalog import Catalog, Video, read_catalog
-from clipset.videos.datasets import read_videos
-from clipset.videos.leaks import check_leaks, find_leaks
-from clipset.videos.protocols import DataConfig, read_parts
-from clipset.videos.splits import assign_splits
 
 Table = Callable[..., Path]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.attacks.conftest import write_videos
+from tests.data.makers import claim_frames, make_video, packets_of
 from tests.miniatures import TINY, run, write_backbone
-from tests.videos.makers import claim_frames, make_video, packets_of
 
+from clipset.decoding.damage import describe_damage
 from clipset.features.store import FeatureStore
-from clipset.videos.damage import describe_damage
 
 INTRA = {"x264-params": "keyint=1"}
 FAST = ("--set=pretrain.min_steps=2", '--set=probe.rows=["knn"]')

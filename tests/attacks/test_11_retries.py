@@ -10,9 +10,9 @@ from tests.attacks.conftest import TINY, write_videos
 from tests.conftest import SMALL, write_video
 from tests.miniatures import run
 
+from clipset.data.sources import read_videos
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
-from clipset.videos.datasets import read_videos
 
 
 def failures(store: FeatureStore) -> dict[str, bool]:

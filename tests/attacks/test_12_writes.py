@@ -16,7 +16,7 @@ from tests.miniatures import run
 
 from clipset.config import check_output, write_atomic, write_together
 from clipset.errors import OutputError
-from clipset.training import loop
+from clipset.training import trainer
 
 PRETRAIN = tuple(word for word in TINY if word.startswith("--set=pretrain."))
 PROBE = tuple(word for word in TINY if word.startswith("--set=probe."))
@@ -167,7 +167,7 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
     model = tmp_path / "model"
     model.mkdir()
     (model / "checkpoints").write_text("a file in its place")
@@ -189,7 +189,7 @@ def test_a_model_that_cannot_be_saved_is_not_trained_twice(
     assert "epoch 2 of 2 is kept" in line
     shutil.rmtree(model / "model.safetensors")
     with monkeypatch.context() as patch:
-        patch.delattr(loop.TrainingRun, "_epoch")  # no epoch may be trained again
+        patch.delattr(trainer.TrainingRun, "_epoch")  # no epoch may be trained again
         assert run(*words, "--out", model, *PRETRAIN, "--quiet") == 0
     assert weights(model) == weights(session_run / "model")
     assert not (model / "checkpoints").exists()

@@ -12,12 +12,12 @@ import pytest
 from tests.miniatures import run
 
 from clipset.cli.use import show_predictions, write_rows
-from clipset.predict.run import Guess, Moment, Prediction
+from clipset.data.catalog import Catalog, Video, read_catalog, write_catalog
+from clipset.inference.run import Guess, Moment, Prediction
 from clipset.progress import bar, say
 from clipset.report.content import Counts, MapPoint, ReportContent
 from clipset.report.page import render_report
 from clipset.representation import Representations, read_representations, write_representations
-from clipset.videos.catalog import Catalog, Video, read_catalog, write_catalog
 
 EVIL = "[red]x[/] :smile: \x1b[31m\x07\n\u202egpj\u2028\x9b1m"
 ESCAPED = r"[red]x[/] :smile: \x1b[31m\x07\n\u202egpj\u2028\x9b1m"

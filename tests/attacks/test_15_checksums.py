@@ -17,11 +17,11 @@ from tests.miniatures import run
 import clipset as package
 from clipset.checksums import seal
 from clipset.errors import ClipsetError, ModelError
-from clipset.predict.head import load_head
-from clipset.predict.run import load_run
-from clipset.probes.results import read_predictions
+from clipset.evaluation.results import read_predictions
+from clipset.inference.head import load_head
+from clipset.inference.run import load_run
 from clipset.representation import read_representations
-from clipset.training import loop
+from clipset.training import trainer
 from clipset.training.checkpoint import load_model
 from clipset.training.resume import newest_checkpoint
 
@@ -92,7 +92,7 @@ def test_a_checkpoint_with_a_changed_bit_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
     words = ("pretrain", session_run / "store", "--out", tmp_path / "model", *PRETRAIN)
     in_the_way = tmp_path / "model" / "model.safetensors"
     in_the_way.mkdir(parents=True)

@@ -13,10 +13,10 @@ from tests.attacks.conftest import COMMAND
 from tests.conftest import write_video
 from tests.miniatures import run, write_backbone
 
+from clipset.data.catalog import read_catalog
 from clipset.errors import ConfigError
-from clipset.predict.sources import list_new_videos
+from clipset.inference.sources import list_new_videos
 from clipset.recipe import read_recipe
-from clipset.videos.catalog import read_catalog
 
 LONG = "x" * 300
 SMALL = ("--frames", 2, "--size", 16, "--workers", 0, "--sampling.clips", 4)

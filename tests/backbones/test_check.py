@@ -12,8 +12,8 @@ import torch
 
 from clipset.backbones import check as checking
 from clipset.backbones.check import check_backbone, draw_clips, list_rows
-from clipset.backbones.engine import open_engine
 from clipset.backbones.registry import load_backbone
+from clipset.backbones.runtime import open_engine
 from clipset.cli import main
 
 

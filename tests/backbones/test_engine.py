@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.engine import TorchEngine, find_chunk, open_engine
 from clipset.backbones.registry import BackboneSpec, Weights, load_backbone
+from clipset.backbones.runtime import TorchEngine, find_chunk, open_engine
 from clipset.devices import find_device
 from clipset.errors import BackboneError, ConfigError
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clipset.backbones.engine import import_openvino, open_engine
-from clipset.backbones.own import MEAN, STD
+from clipset.backbones.custom import MEAN, STD
 from clipset.backbones.registry import digest_of, find_backbone, load_backbone
+from clipset.backbones.runtime import import_openvino, open_engine
 from clipset.clips.config import Sampling
+from clipset.data.sources import read_videos
 from clipset.errors import BackboneError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
-from clipset.videos.datasets import read_videos
 
 WITH_OPENVINO = pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is an extra")
 MODULE = """

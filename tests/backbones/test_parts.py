@@ -15,9 +15,9 @@ from tests.backbones.test_huggingface import JEPA, PATCHED, SHAPE, clips, make, 
 from tests.contracts.test_backbones import TINY
 from torch import Tensor, nn
 
-from clipset.backbones.engine import open_engine
-from clipset.backbones.parts import bin_means, with_parts
+from clipset.backbones.layers import bin_means, with_parts
 from clipset.backbones.registry import BackboneSpec, find_backbone, load_backbone
+from clipset.backbones.runtime import open_engine
 from clipset.config import build, fingerprint, to_mapping
 from clipset.errors import BackboneError
 

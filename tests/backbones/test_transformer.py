@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from clipset.backbones.dinov2 import DINOv2Config, load_dinov2
-from clipset.backbones.engine import open_engine
 from clipset.backbones.registry import BackboneSpec, Weights
+from clipset.backbones.runtime import open_engine
 from clipset.backbones.slow_r50 import SlowConfig, load_slow_r50
 from clipset.backbones.svt import SVTConfig, load_svt
 from clipset.backbones.transformer import resize_trilinear, sinusoid_table

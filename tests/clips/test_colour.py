@@ -14,8 +14,8 @@ from clipset.clips.colour import ColourChange, change_colours, draw_colour_chang
 from clipset.clips.config import STRONG_COLOURS, Colours
 from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import ClipPlan
+from clipset.decoding.reader import open_video
 from clipset.errors import ClipError
-from clipset.videos.decode import open_video
 
 
 def noise(seed: int = 0, size: int = 9) -> Tensor:

@@ -10,7 +10,7 @@ from clipset.clips.box import ClipBox
 from clipset.clips.config import Sampling
 from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips
-from clipset.videos.decode import open_video
+from clipset.decoding.reader import open_video
 
 
 def test_cutting_in_one_pass_equals_cutting_clip_by_clip(small_videos: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from clipset.clips.config import preset
 from clipset.clips.sampling import ClipPlan, regular_clips
-from clipset.sets.boxes import official_boxes
-from clipset.videos.decode import VideoInfo
+from clipset.decoding.reader import VideoInfo
+from clipset.sets.box_coordinates import official_boxes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "test_views.json"
 CASES: list[dict[str, Any]] = json.loads(GOLDEN.read_text("utf-8"))["cases"]

@@ -11,8 +11,8 @@ from tests.clips.test_sampling import video
 from clipset.clips.config import PRESETS, STRONG_COLOURS, Colours, Sampling, preset
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.config import build, to_mapping
+from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError, ConfigError
-from clipset.videos.decode import VideoInfo
 
 WAYS = {
     **PRESETS,

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from clipset.clips.config import Sampling
 from clipset.clips.sampling import frames_at, regular_clips, sample_random_clips, video_generator
+from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
-from clipset.videos.decode import VideoInfo
 
 
 def video(width: int = 320, height: int = 240, frames: int = 90, rate: float = 30.0) -> VideoInfo:

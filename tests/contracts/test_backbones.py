@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from clipset.backbones.dinov2 import DINOv2Config, load_dinov2
-from clipset.backbones.engine import Engine, open_engine
 from clipset.backbones.registry import (
     FAMILIES,
     BackboneSpec,
@@ -24,6 +23,7 @@ from clipset.backbones.registry import (
     list_backbones,
     load_backbone,
 )
+from clipset.backbones.runtime import Engine, open_engine
 from clipset.backbones.slow_r50 import SlowConfig, load_slow_r50
 from clipset.backbones.svt import SVTConfig, load_svt
 from clipset.backbones.videomae import VideoMAEConfig, load_videomae

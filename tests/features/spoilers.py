@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from clipset.decoding import demux as file
+from clipset.decoding.reader import VideoReader, open_video
 from clipset.features import cutting, worker
-from clipset.videos import file
-from clipset.videos.decode import VideoReader, open_video
 
 
 def spoil(patch: Callable[[Any, str, Any], None]) -> None:

@@ -22,10 +22,10 @@ import torch
 from tests.conftest import SMALL
 
 from clipset import cli
+from clipset.data.catalog import read_catalog
 from clipset.features import writer
 from clipset.features.extract import extract
 from clipset.progress import set_quiet
-from clipset.videos.catalog import read_catalog
 
 CLIPS = 12  # of each video
 MOMENTS = (0, 0, 1, CLIPS // 2, CLIPS, CLIPS + 3, 2 * CLIPS)  # clips after which it is stopped

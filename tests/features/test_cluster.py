@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.conftest import SMALL
 
+from clipset.data.catalog import Catalog
+from clipset.data.sources import read_videos
 from clipset.errors import ClipsetError
 from clipset.features import cluster
 from clipset.features.cluster import extract_on_ray
 from clipset.features.extract import extract
+from clipset.features.maintenance import repair_store
 from clipset.features.store import FeatureStore, store_digest
-from clipset.features.upkeep import repair_store
-from clipset.videos.catalog import Catalog
-from clipset.videos.datasets import read_videos
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]  # Ray takes its time

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import SMALL, write_video
+from tests.data.makers import CUT_KINDS, make_video, spoil_the_middle
+from tests.data.test_torchcodec import WITH_TORCHCODEC
 from tests.features import tiny_backbone
-from tests.videos.makers import CUT_KINDS, make_video, spoil_the_middle
-from tests.videos.test_torchcodec import WITH_TORCHCODEC
 
 from clipset.clips.windows import WindowGrid
 from clipset.config import read_json, write_json
+from clipset.data.catalog import Catalog
+from clipset.data.sources import read_videos
 from clipset.errors import ConfigError, StoreError
 from clipset.features.estimate import estimate
 from clipset.features.extract import extract
+from clipset.features.maintenance import merge_stores, repair_store
 from clipset.features.store import FeatureStore, open_store, store_digest
-from clipset.features.upkeep import merge_stores, repair_store
 from clipset.features.verify import verify_store
-from clipset.predict.clips import ClipReader
-from clipset.videos.catalog import Catalog
-from clipset.videos.datasets import read_videos
+from clipset.inference.clips import ClipReader
 
 AUTO = replace(SMALL, backbone=f"{Path(tiny_backbone.__file__)}:make")
 PYAV, TORCHCODEC = replace(AUTO, decoder="pyav"), replace(AUTO, decoder="torchcodec")

@@ -8,10 +8,10 @@ import pytest
 from tests.conftest import SMALL
 
 from clipset.cli import main
+from clipset.data.sources import read_videos
 from clipset.errors import StoreError
 from clipset.features.estimate import estimate
 from clipset.features.store import FeatureStore
-from clipset.videos.datasets import read_videos
 
 
 def test_the_estimate_knows_the_bytes_exactly(small_store: FeatureStore) -> None:

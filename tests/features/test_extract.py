@@ -13,17 +13,17 @@ import pytest
 import torch
 from tests.conftest import SMALL, write_video
 
-from clipset.backbones.engine import open_engine
 from clipset.backbones.registry import load_backbone
+from clipset.backbones.runtime import open_engine
 from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
+from clipset.data.catalog import Catalog
+from clipset.data.sources import read_videos
+from clipset.decoding.reader import open_video
 from clipset.errors import StoreError
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
-from clipset.videos.catalog import Catalog
-from clipset.videos.datasets import read_videos
-from clipset.videos.decode import open_video
 
 
 def test_stored_features_are_those_of_the_backbone_on_the_stored_boxes(
@@ -85,7 +85,7 @@ from dataclasses import replace
 from tests.conftest import SMALL
 from clipset.features import writer
 from clipset.features.extract import extract
-from clipset.videos.catalog import read_catalog
+from clipset.data.catalog import read_catalog
 writer.COMMIT_SECONDS = 0.0
 extract(read_catalog(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
 """

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from clipset.cli import main
+from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
 from clipset.features.import_config import ImportConfig
-from clipset.features.imports import catalog_of, import_features
+from clipset.features.importers import catalog_of, import_features
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
-from clipset.videos.catalog import Catalog, Video
 
 WITHOUT_H5PY = pytest.mark.skipif(find_spec("h5py") is not None, reason="h5py is here")
 

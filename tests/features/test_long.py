@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import SMALL, write_video
+from tests.data.makers import CUT_KINDS, make_long_video, make_video, spoil_the_middle
 from tests.features import tiny_backbone
-from tests.videos.makers import CUT_KINDS, make_long_video, make_video, spoil_the_middle
 
-from clipset.features import cutting, looking
+from clipset.data.catalog import Video
+from clipset.data.sources import read_videos
+from clipset.decoding.reader import VideoReader
+from clipset.features import cutting, encode
 from clipset.features.cutting import cut_video
+from clipset.features.decode_pool import cut_here
+from clipset.features.encode import Seen
 from clipset.features.extract import cut_request, extract, plan
-from clipset.features.looking import Seen
-from clipset.features.pool import cut_here
 from clipset.features.store import FeatureStore, store_digest
 from clipset.features.verify import verify_store
-from clipset.videos.catalog import Video
-from clipset.videos.datasets import read_videos
-from clipset.videos.decode import VideoReader
 
 ROOT = Path(__file__).parents[2]
 BACKBONE = f"{Path(tiny_backbone.__file__)}:make"
@@ -102,10 +102,10 @@ def test_a_piece_that_fails_stands_for_its_video() -> None:
         random_clips=2, regular_clips=0, duration=1.0, width=1, height=1, frames_expected=None,
         frames_found=1, frames_missing=0, pieces=2, clips=(0,),
     )  # fmt: skip
-    rows = looking.ClipRows(*(np.zeros((1, n), dtype=np.float32) for n in (4, 7, 2)))
+    rows = encode.ClipRows(*(np.zeros((1, n), dtype=np.float32) for n in (4, 7, 2)))
     first, late = Seen(0, facts, rows), replace(Seen(0, facts, rows), seconds=1.0)
     broken = Seen(0, reason="broken")
-    assert list(looking.join_pieces([first, broken, late])) == [broken]
+    assert list(encode.join_pieces([first, broken, late])) == [broken]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as on Linux")

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import SMALL
 from tests.features import tiny_backbone
 
-from clipset.features import pool
+from clipset.features import decode_pool
 from clipset.features.cutting import CutRequest
 from clipset.features.extract import cut_request, plan
 from clipset.features.store import FeatureStore
@@ -27,7 +27,7 @@ def test_one_worker_is_enough_while_nobody_waits_for_it(
     request_of_clips: CutRequest, small_store: FeatureStore
 ) -> None:
     videos = small_store.catalog.videos[:4]
-    with closing(pool._Pool(videos, request_of_clips, 3, 60.0)) as cutting:
+    with closing(decode_pool._Pool(videos, request_of_clips, 3, 60.0)) as cutting:
         outcomes = cutting.outcomes()
         places = []
         for _ in videos:
@@ -41,9 +41,9 @@ def test_one_worker_is_enough_while_nobody_waits_for_it(
 def test_more_workers_start_while_the_first_one_is_waited_for(
     request_of_clips: CutRequest, small_store: FeatureStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "PATIENCE", 0.01)
+    monkeypatch.setattr(decode_pool, "PATIENCE", 0.01)
     videos = small_store.catalog.videos[:4]
-    with closing(pool._Pool(videos, request_of_clips, 3, 60.0)) as cutting:
+    with closing(decode_pool._Pool(videos, request_of_clips, 3, 60.0)) as cutting:
         outcomes = list(cutting.outcomes())
         assert len(cutting.cutters) == 3
     assert sorted(outcome.place for outcome in outcomes) == [0, 1, 2, 3]

@@ -17,18 +17,18 @@ from jaxtyping import Float, UInt8
 from tests.conftest import SMALL
 from torch import Tensor
 
-from clipset.backbones.engine import Answer, TorchEngine, open_engine
 from clipset.backbones.registry import load_backbone
+from clipset.backbones.runtime import Answer, TorchEngine, open_engine
+from clipset.data.catalog import Catalog
 from clipset.errors import BackboneError, StoreError
-from clipset.features import child, looking, writer
+from clipset.features import child, encode, writer
 from clipset.features import extract as extraction
 from clipset.features.child import Outcome
 from clipset.features.cutting import cut_video
+from clipset.features.encode import look
 from clipset.features.extract import cut_request, extract
-from clipset.features.looking import look
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
-from clipset.videos.catalog import Catalog
 
 ROOT = Path(__file__).parents[2]
 
@@ -154,7 +154,7 @@ import ctypes, os, signal, sys, time
 import numpy as np
 import torch
 from clipset.features import worker
-from clipset.videos.catalog import Video
+from clipset.data.catalog import Video
 cut = worker.cut_video
 
 def spoilt(id, path, request, end=None):
@@ -261,7 +261,7 @@ def test_the_seconds_of_the_videos_add_up_to_those_of_the_backbone(
     spec, network = load_backbone("efficientnet_lite0", frames=2, stride=4, size=32)
     engine = open_engine(spec, network, device="cpu", engine="torch")
     clock = [100.0]
-    monkeypatch.setattr(looking.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(encode.time, "perf_counter", lambda: clock[0])
     start = engine.start
 
     def start_slowly(clips: Tensor) -> Answer:  # as an engine whose requests are all busy

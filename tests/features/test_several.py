@@ -20,17 +20,17 @@ from tests.features.test_extract import _done
 from torch import Tensor
 
 from clipset.config import fingerprint, settled, write_json
+from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError, StoreError
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutVideo, cut_video, from_buffer, to_buffers
 from clipset.features.estimate import estimate
 from clipset.features.extract import cut_request, extract, plan
+from clipset.features.maintenance import merge_stores, repair_store
 from clipset.features.store import FeatureStore, open_store, store_digest
-from clipset.features.upkeep import merge_stores, repair_store
 from clipset.features.verify import verify_store
 from clipset.model.config import ModelConfig
 from clipset.sets.reading import form_for, parse_features, read_clips, reader_for
-from clipset.videos.catalog import Catalog
 
 OWN = """
 import torch
@@ -167,7 +167,7 @@ from dataclasses import replace
 from tests.conftest import SMALL
 from clipset.features import writer
 from clipset.features.extract import extract
-from clipset.videos.catalog import read_catalog
+from clipset.data.catalog import read_catalog
 writer.COMMIT_SECONDS = 0.0
 config = replace(SMALL, backbone=sys.argv[3], frames=None, stride=None, size=None)
 extract(read_catalog(Path(sys.argv[1])), Path(sys.argv[2]), config)

@@ -16,11 +16,11 @@ import pytest
 from tests.conftest import SMALL, write_video
 from tests.features import stopper, tiny_backbone
 
+from clipset.data.catalog import Catalog, write_catalog
+from clipset.data.sources import read_videos
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, store_digest
 from clipset.features.verify import verify_store
-from clipset.videos.catalog import Catalog, write_catalog
-from clipset.videos.datasets import read_videos
 
 ROOT = Path(__file__).parents[2]
 VIDEOS = 24

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import SMALL, write_video
-from tests.features import tiny_backbone
-from tests.features.spoilers import spoil
-from tests.videos.makers import (
+from tests.data.makers import (
     CUT_KINDS,
     GROUPS_OF_10,
     claim_frames,
@@ -26,13 +24,15 @@ from tests.videos.makers import (
     spoil_the_middle,
     without_keyframes,
 )
+from tests.features import tiny_backbone
+from tests.features.spoilers import spoil
 
+from clipset.data.catalog import Catalog, Video
+from clipset.data.sources import read_videos
 from clipset.features import child
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.features.verify import verify_store
-from clipset.videos.catalog import Catalog, Video
-from clipset.videos.datasets import read_videos
 
 ROOT = Path(__file__).parents[2]
 TINY = replace(SMALL, backbone=f"{Path(tiny_backbone.__file__)}:make")

@@ -10,13 +10,13 @@ import pytest
 from tests.conftest import SMALL, write_video
 
 from clipset.cli import main
+from clipset.data.catalog import Catalog
+from clipset.data.sources import read_videos
 from clipset.errors import StoreError
 from clipset.features.extract import extract
+from clipset.features.maintenance import merge_stores, repair_store
 from clipset.features.store import FeatureStore, open_store, store_digest
-from clipset.features.upkeep import merge_stores, repair_store
 from clipset.features.verify import verify_store
-from clipset.videos.catalog import Catalog
-from clipset.videos.datasets import read_videos
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clipset.model.contrast import one_way_info_nce
+from clipset.model.info_nce import one_way_info_nce
 from clipset.model.losses import overlapping_pairs
 
 

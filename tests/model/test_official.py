@@ -10,7 +10,7 @@ import torch
 from clipset.errors import ModelError
 from clipset.training.config import PretrainConfig
 from clipset.training.official import load_official
-from clipset.training.schedule import learning_rate
+from clipset.training.optim import learning_rate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCALE = GOLDEN / "scale_set_transformer"

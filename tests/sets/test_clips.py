@@ -14,7 +14,7 @@ from tests.sets.test_draw import numbered_clips
 
 from clipset.errors import StoreError
 from clipset.features.import_config import ImportConfig
-from clipset.features.imports import catalog_of, import_features
+from clipset.features.importers import catalog_of, import_features
 from clipset.features.ledger import Entry, Kind, Ledger
 from clipset.features.store import ClipTable, FeatureStore, open_store
 from clipset.model.config import ModelConfig
@@ -26,14 +26,14 @@ from clipset.representation import (
     represent,
     write_representations,
 )
-from clipset.sets.clips import (
+from clipset.sets.batch import (
     VideoClips,
     by_count,
     feature_statistics,
     mean_over_clips,
 )
-from clipset.sets.draw import draw_set_pair, draw_subset
 from clipset.sets.reading import read_clips, reader_for
+from clipset.sets.sampling import draw_set_pair, draw_subset
 
 COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 

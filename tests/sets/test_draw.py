@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clipset.sets.clips import VideoClips
-from clipset.sets.draw import (
+from clipset.sets.batch import VideoClips
+from clipset.sets.sampling import (
     draw_batches,
     draw_batches_by_group,
     draw_mask,

@@ -33,9 +33,9 @@ PRETRAIN = """
 import os, signal, sys
 from pathlib import Path
 from clipset.cli import main
-from clipset.training import loop
-epoch = loop.TrainingRun._epoch
-loop.CHECKPOINT_SECONDS = 0.0
+from clipset.training import trainer
+epoch = trainer.TrainingRun._epoch
+trainer.CHECKPOINT_SECONDS = 0.0
 
 def killed_once(run):
     if "killed" in sys.argv and run.ranks.rank == 1 and run.epoch == 2:
@@ -43,7 +43,7 @@ def killed_once(run):
             os.kill(os.getpid(), signal.SIGKILL)
     return epoch(run)
 
-loop.TrainingRun._epoch = killed_once
+trainer.TrainingRun._epoch = killed_once
 options = "--epochs 4 --min-steps 1 --batch 7 --clips-per-set 4 --ema 0.5 --model.dropout 0 "
 options += "--model.width 32 --model.layers 1 --model.head-width 32 --model.projected 16"
 if "nowhere" in sys.argv:

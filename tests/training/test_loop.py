@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 import torch
 
+from clipset.data.catalog import read_catalog, write_catalog
 from clipset.errors import StoreError, TrainingError
 from clipset.features.arrays import HEADER_BYTES
 from clipset.features.ledger import Ledger
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.sets.clips import feature_statistics
+from clipset.sets.batch import feature_statistics
 from clipset.sets.reading import read_clips
-from clipset.training import source as source_module
+from clipset.training import data as source_module
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
+from clipset.training.data import ClipSource, ahead
 from clipset.training.distributed import Ranks
 from clipset.training.monitor import effective_rank, spread
 from clipset.training.precision import choose_precision
 from clipset.training.pretrain import pretrain
-from clipset.training.source import ClipSource, ahead
-from clipset.training.validate import validation_videos
-from clipset.videos.catalog import read_catalog, write_catalog
+from clipset.training.validation import validation_videos
 
 SMALL = PretrainConfig(
     model=ModelConfig(width=32, layers=1, head_width=32, projected=16),

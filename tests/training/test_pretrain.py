@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 
+from clipset.data.catalog import write_catalog
 from clipset.errors import ModelError, TrainingError
 from clipset.features.store import FeatureStore, open_store
 from clipset.model.config import ModelConfig
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import Ranks
+from clipset.training.optim import learning_rate
 from clipset.training.pretrain import open_source, pretrain, ssl_videos, videos_to_learn_from
-from clipset.training.schedule import learning_rate
-from clipset.videos.catalog import write_catalog
 
 SMALL = PretrainConfig(
     model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
@@ -61,10 +61,10 @@ KILLED = """
 import sys
 from pathlib import Path
 from clipset.features.store import open_store
-from clipset.training import loop
+from clipset.training import trainer
 from clipset.training.pretrain import pretrain
 from tests.training.test_pretrain import SMALL
-loop.CHECKPOINT_SECONDS = 0.0
+trainer.CHECKPOINT_SECONDS = 0.0
 pretrain(open_store(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
 """
 

@@ -15,7 +15,7 @@ from clipset.checksums import seal
 from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.training import loop
+from clipset.training import trainer
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain
 
@@ -34,11 +34,11 @@ MOMENTS = ("step", "write", "rename", "sweep", "metrics", "best", "model", "card
 KILLED = """
 import os, pathlib, signal, sys
 from clipset.features.store import open_store
-from clipset.training import loop, monitor
+from clipset.training import trainer, monitor
 from clipset.training.pretrain import pretrain
 from tests.training.test_resume import MOMENTS, SMALL
 
-loop.CHECKPOINT_SECONDS = 0.0
+trainer.CHECKPOINT_SECONDS = 0.0
 
 
 def die(*_):
@@ -83,7 +83,7 @@ def half_written():
 
 def arm(moment):
     if moment == "step":
-        die_at(loop.TrainingRun, "_step", 7)
+        die_at(trainer.TrainingRun, "_step", 7)
     elif moment == "write":
         half_written()
     elif moment == "rename":
@@ -93,7 +93,7 @@ def arm(moment):
     elif moment == "metrics":
         die_at(monitor.Monitor, "write", 4)
     elif moment == "best":
-        die_at(loop, "save_model", 1)
+        die_at(trainer, "save_model", 1)
     elif moment == "model":
         die_at(pathlib.Path, "replace", 1, only=lambda path, *_: is_final(path, moment))
     elif moment == "card":
@@ -146,15 +146,15 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_weights(
 
 def stop_at(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run break off before an epoch, with a checkpoint after each one before."""
-    plain = loop.TrainingRun._epoch
+    plain = trainer.TrainingRun._epoch
 
-    def breaking(run: loop.TrainingRun) -> dict[str, int | float]:
+    def breaking(run: trainer.TrainingRun) -> dict[str, int | float]:
         if run.epoch == epoch:
             raise KeyboardInterrupt
         return plain(run)
 
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop.TrainingRun, "_epoch", breaking)
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(trainer.TrainingRun, "_epoch", breaking)
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import UInt8
 from torch import Generator, Tensor
 
-from clipset.backbones.engine import Engine, open_engine
-from clipset.backbones.own import list_entry_points
+from clipset.backbones.custom import list_entry_points
 from clipset.backbones.registry import (
     BackboneSpec,
     Entry,
@@ -19,6 +18,7 @@ from clipset.backbones.registry import (
     load_backbone,
     where_to_get,
 )
+from clipset.backbones.runtime import Engine, open_engine
 
 TIMED_SECONDS = 1.0  # how long the speed is measured, at least
 MOST_CLIPS = 64

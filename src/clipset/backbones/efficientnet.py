@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
-from clipset.backbones.parts import Parted, bin_means
+from clipset.backbones.layers import Parted, bin_means
 from clipset.backbones.registry import BackboneSpec, Entry, InPackage, Weights
 
 STAGES = (  # blocks, kernel, stride, expansion, channels

@@ -24,7 +24,7 @@ from clipset.backbones.huggingface_files import (
     read_licence,
     read_preprocessing,
 )
-from clipset.backbones.parts import Parted, bin_means, outputs_of
+from clipset.backbones.layers import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneSpec, Entry, Weights
 from clipset.config import read_json
 from clipset.errors import BackboneError

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network
 from clipset.backbones.efficientnet import same_padding
-from clipset.backbones.parts import Parted, bin_means
+from clipset.backbones.layers import Parted, bin_means
 from clipset.backbones.registry import BackboneSpec, Entry, InPackage, Weights
 from clipset.errors import BackboneError
 

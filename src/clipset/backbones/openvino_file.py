@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clipset.backbones.engine import NOT_INSTALLED, OpenVinoNetwork, cpu_options, import_openvino
+from clipset.backbones.runtime import NOT_INSTALLED, OpenVinoNetwork, cpu_options, import_openvino
 from clipset.errors import BackboneError
 
 

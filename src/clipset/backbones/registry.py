@@ -160,7 +160,7 @@ def find_backbone(name: str) -> Entry:
         return entry
     entries = {entry.spec.name: entry for entry in list_backbones()}
     if name not in entries:
-        found: Entry | None = import_module("clipset.backbones.own").entry(name)
+        found: Entry | None = import_module("clipset.backbones.custom").entry(name)
         if found is None:
             raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
         return found
@@ -217,7 +217,7 @@ def _with_parts(
 ) -> tuple[BackboneSpec, nn.Module]:
     if not layers and time_bins == 1:
         return spec, network
-    found: tuple[BackboneSpec, nn.Module] = import_module("clipset.backbones.parts").with_parts(
+    found: tuple[BackboneSpec, nn.Module] = import_module("clipset.backbones.layers").with_parts(
         spec, network, tuple(layers), time_bins
     )
     return found
@@ -232,7 +232,7 @@ def _load_whole(
     weights: Path | None = None,
     recorded: BackboneSpec | None = None,
 ) -> tuple[BackboneSpec, nn.Module]:
-    own = import_module("clipset.backbones.own")
+    own = import_module("clipset.backbones.custom")
     if name not in {entry.spec.name for entry in list_backbones()} and own.is_own(name):
         found: tuple[BackboneSpec, nn.Module] = own.load_own(
             name, frames=frames, stride=stride, size=size, weights=weights, recorded=recorded

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
-from clipset.backbones.parts import Parted, bin_means
+from clipset.backbones.layers import Parted, bin_means
 from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 
 TRAINING_STATE = (r"ptr", r"queue_x", r"iter", r"knn_mem\.memory")

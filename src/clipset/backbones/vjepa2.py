@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
-from clipset.backbones.parts import Parted, bin_means, outputs_of
+from clipset.backbones.layers import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,

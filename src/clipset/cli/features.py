@@ -47,10 +47,10 @@ def extract(
     set
         One setting of the recipe, such as `--set extract.size=112`; may be repeated.
     """
+    from clipset.data.sources import read_videos
     from clipset.features.extract import extract
     from clipset.features.store import refuse_nothing_read
     from clipset.recipe import overlay, read_recipe
-    from clipset.videos.datasets import read_videos
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).extract, config, EXTRACT)
@@ -123,9 +123,9 @@ def import_features(
     test_fraction
         Share of the labelled videos set aside for the test, where nothing says which.
     """
-    from clipset.features.imports import catalog_of, import_features
-    from clipset.videos.datasets import read_videos
-    from clipset.videos.splits import assign_splits
+    from clipset.data.sources import read_videos
+    from clipset.data.splits import assign_splits
+    from clipset.features.importers import catalog_of, import_features
 
     listed = read_videos(catalog) if catalog else catalog_of(features)
     listed = assign_splits(listed, test_fraction=test_fraction, seed=common.seed)
@@ -168,7 +168,7 @@ def verify(
     from clipset.features.verify import verify_store
 
     if (store / "run.json").is_file():
-        from clipset.walk import verify_run
+        from clipset.pipeline import verify_run
 
         problems, rows = verify_run(store, videos=videos), store / "store"
     else:
@@ -219,7 +219,7 @@ def repair(
     backbone
         The store's backbone, where that is a file or a model of the hub: mine.py:make, hf:FOLDER.
     """
-    from clipset.features.upkeep import repair_store
+    from clipset.features.maintenance import repair_store
 
     done = repair_store(
         store, workers=workers, timeout=timeout, device=common.device, backbone=backbone
@@ -252,7 +252,7 @@ def merge(*stores: Path, out: Path, common: Common = COMMON) -> None:
     out
         The merged store's folder.
     """
-    from clipset.features.upkeep import merge_stores
+    from clipset.features.maintenance import merge_stores
 
     merged = merge_stores(stores, out)
     counts = {

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from clipset.cli.app import COMMON, Changes, Common, Flat, app, print_line, show_result
 from clipset.cli.tables import print_comparisons, print_curves, print_records
-from clipset.probes.config import ProbeConfig
+from clipset.evaluation.config import ProbeConfig
 from clipset.training.config import PretrainConfig
 
 PRETRAIN, PROBE = PretrainConfig(), ProbeConfig()
@@ -46,12 +46,12 @@ def pretrain(
     allow_leaks
         Go on where splits share a file or a group; what they share is said.
     """
+    from clipset.data.leaks import check_leaks
     from clipset.features.store import open_store
     from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import read_card
     from clipset.training.distributed import join_ranks
     from clipset.training.pretrain import pretrain
-    from clipset.videos.leaks import check_leaks
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).pretrain, config, PRETRAIN)
@@ -173,14 +173,14 @@ def probe(
         know; what it is is said.
     """
     from clipset.config import check_output, to_mapping
+    from clipset.data.leaks import check_leaks
+    from clipset.data.sources import read_videos
+    from clipset.evaluation.low_shot import run_low_shot
+    from clipset.evaluation.problem import pose_problem
+    from clipset.evaluation.suite import run_suite
     from clipset.features.store import open_store
-    from clipset.probes.low_shot import run_low_shot
-    from clipset.probes.problem import pose_problem
-    from clipset.probes.suite import run_suite
     from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import find_model, load_model, read_training
-    from clipset.videos.datasets import read_videos
-    from clipset.videos.leaks import check_leaks
 
     if recipe or set:
         config = overlay(read_recipe(recipe, set).probe, config, PROBE)

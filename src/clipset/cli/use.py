@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clipset.cli.app import COMMON, Common, app, print_line, print_table, show_result
-from clipset.probes.config import RowName
+from clipset.evaluation.config import RowName
 from clipset.text import csv_text, visible
 
 
@@ -61,7 +61,7 @@ def predict(
         Processes that decode (as many as cores, at most 8; 0: decode in the main process).
     """
     from clipset.config import check_output
-    from clipset.predict.run import load_run
+    from clipset.inference.run import load_run
 
     if csv is not None:
         check_output(csv, "file")
@@ -122,8 +122,8 @@ def embed(
     from clipset.config import check_output
     from clipset.errors import ConfigError
     from clipset.features.config import ExtractConfig
-    from clipset.predict.clips import open_backbone
-    from clipset.predict.run import embed_videos, load_run
+    from clipset.inference.clips import open_backbone
+    from clipset.inference.run import embed_videos, load_run
     from clipset.representation import write_representations
 
     if run is None and backbone is None:

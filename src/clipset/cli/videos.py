@@ -52,10 +52,10 @@ def catalog(
         Keep only this share of the training videos of each class (low-shot).
     """
     from clipset.config import check_output
-    from clipset.videos.catalog import describe, write_catalog
-    from clipset.videos.datasets import read_dataset, read_videos
-    from clipset.videos.leaks import describe_leaks
-    from clipset.videos.splits import assign_splits, keep_fraction
+    from clipset.data.catalog import describe, write_catalog
+    from clipset.data.leaks import describe_leaks
+    from clipset.data.sources import read_dataset, read_videos
+    from clipset.data.splits import assign_splits, keep_fraction
 
     check_output(out, "file")
     if dataset:
@@ -95,10 +95,10 @@ def check(videos: Path, *, common: Common = COMMON) -> None:
     videos
         A folder or a catalog.
     """
+    from clipset.data.check import check_catalog, find_coverage
+    from clipset.data.leaks import describe_leaks
+    from clipset.data.sources import read_videos
     from clipset.progress import bar
-    from clipset.videos.check import check_catalog, find_coverage
-    from clipset.videos.datasets import read_videos
-    from clipset.videos.leaks import describe_leaks
 
     found = read_videos(videos)
     leaks = describe_leaks([found])

@@ -43,8 +43,8 @@ def run(
     allow_leaks
         Go on where splits share a file or a group; what they share is said.
     """
+    from clipset.pipeline import walk
     from clipset.recipe import read_recipe
-    from clipset.walk import walk
 
     changes = (*set, *(["extract.retry_failed=true"] if retry_failed else []))
     summary = walk(
@@ -69,7 +69,7 @@ def demo(*, out: Path = Path("demo"), videos: int = 240, common: Common = COMMON
     videos
         How many videos are rendered (at least 16).
     """
-    from clipset.walk import walk_demo
+    from clipset.pipeline import walk_demo
 
     summary = walk_demo(out, videos=videos, seed=common.seed, device=common.device)
     show_result(summary, common, lambda: print_summary(summary))
@@ -86,7 +86,7 @@ def report(run: Path, *, common: Common = COMMON) -> None:
     run
         The folder of a run.
     """
-    from clipset.walk import report_run
+    from clipset.pipeline import report_run
 
     page = report_run(run)
     show_result({"report": page}, common, lambda: print_line(page))

@@ -14,7 +14,7 @@ from torch import Tensor
 from clipset.clips.box import ClipBox
 from clipset.clips.colour import change_colours
 from clipset.clips.sampling import ClipPlan
-from clipset.videos.decode import VideoReader
+from clipset.decoding.reader import VideoReader
 
 DETAIL = 2.0  # frames are read with the shorter side at most this many times the clip's size
 TOGETHER = 32  # frames that are cut together

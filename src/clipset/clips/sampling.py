@@ -15,9 +15,9 @@ from clipset.clips.box import ClipBox
 from clipset.clips.colour import ColourChange, draw_colour_change
 from clipset.clips.config import Sampling
 from clipset.clips.crops import Crop, draw_crop, regular_crops
-from clipset.clips.timing import clip_frames, clip_range, frames_at, regular_starts
+from clipset.clips.frame_times import clip_frames, clip_range, frames_at, regular_starts
+from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
-from clipset.videos.decode import VideoInfo
 
 __all__ = [
     "ClipPlan",

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from clipset.clips.config import Sampling
+from clipset.clips.frame_times import frames_at
 from clipset.clips.sampling import ClipPlan, regular_clips
-from clipset.clips.timing import frames_at
+from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
-from clipset.videos.decode import VideoInfo
 
 FREE_WINDOWS = 1000  # a video with fewer frames may have this many windows
 

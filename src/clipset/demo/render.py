@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from clipset.config import read_json, write_json
+from clipset.data.catalog import Catalog, Video
 from clipset.demo.film import render_file
 from clipset.demo.story import class_of, video_id
 from clipset.errors import ConfigError, RunError
 from clipset.isolation import python_command
-from clipset.videos.catalog import Catalog, Video
 
 VERSION = 1  # of what is drawn: another version, other pixels
 MARKER = "demo.json"

@@ -13,11 +13,11 @@ from typing import IO
 
 import msgspec
 
+from clipset.data.catalog import Video
 from clipset.errors import StoreError
 from clipset.features.cutting import CutRequest, CutVideo, from_buffer
 from clipset.features.worker import Answer, Job, Order
 from clipset.isolation import python_command
-from clipset.videos.catalog import Video
 
 MEMORY_BYTES = 8 << 30  # what one worker may have; a video that wants more fails
 PIPE_BYTES = 1 << 20  # clips are large; a usual pipe takes 1/16 of this at a time

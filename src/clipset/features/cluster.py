@@ -21,10 +21,13 @@ from typing import Any
 
 import torch
 
-from clipset.backbones.engine import Engine
+from clipset.backbones.runtime import Engine
+from clipset.data.catalog import Catalog, Video
+from clipset.decoding.torchcodec import DecoderName, find_decoder
 from clipset.errors import ClipsetError, ConfigError
 from clipset.features.child import Cutter
 from clipset.features.config import ExtractConfig
+from clipset.features.encode import Seen, join_pieces, look_at_pieces
 from clipset.features.extract import (
     absolute_names,
     choose_decoder,
@@ -37,14 +40,11 @@ from clipset.features.extract import (
     signature,
     videos_to_do,
 )
-from clipset.features.looking import Seen, join_pieces, look_at_pieces
 from clipset.features.provenance import load_network
 from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
 from clipset.isolation import isolated_environment
 from clipset.progress import bar
-from clipset.videos.catalog import Catalog, Video
-from clipset.videos.torchcodec import DecoderName, find_decoder
 
 RETRIES = 3  # how often a video is begun again after its machine was lost
 LOOPBACK = "127.0.0.1"  # where the cluster within this process listens

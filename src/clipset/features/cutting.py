@@ -17,11 +17,11 @@ from clipset.clips.config import Sampling
 from clipset.clips.cut import cut_plans
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.clips.windows import Window, WindowGrid, plan_window
+from clipset.data.file_state import FileState, try_read_state
+from clipset.decoding.damage import refuse_unusable
+from clipset.decoding.reader import VideoInfo, VideoReader, open_video
+from clipset.decoding.torchcodec import DecoderName
 from clipset.errors import BackboneError
-from clipset.videos.damage import refuse_unusable
-from clipset.videos.decode import VideoInfo, VideoReader, open_video
-from clipset.videos.fingerprint import FileState, try_read_state
-from clipset.videos.torchcodec import DecoderName
 
 WHOLE_BYTES = 64 << 20  # up to this, all clips of a video are cut at once
 PIECE_BYTES = 24 << 20  # of a piece, if not

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from clipset.backbones.engine import Engine
+from clipset.backbones.runtime import Engine
+from clipset.data.catalog import Catalog, Video
+from clipset.decoding.torchcodec import find_decoder
 from clipset.errors import StoreError
 from clipset.features.arrays import HEADER_BYTES
 from clipset.features.child import Cutter, Outcome
@@ -23,8 +25,6 @@ from clipset.features.cutting import CutVideo
 from clipset.features.extract import count_workers, cut_request, open_engines, plan
 from clipset.features.ledger import KINDS
 from clipset.features.store import Manifest
-from clipset.videos.catalog import Catalog, Video
-from clipset.videos.torchcodec import find_decoder
 
 SAMPLE = 3  # videos that are really cut
 ATTEMPTS = 12  # videos that are tried for that

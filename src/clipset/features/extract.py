@@ -15,23 +15,23 @@ from pathlib import Path
 
 from torch import nn
 
-from clipset.backbones.engine import Engine, open_engine
-from clipset.backbones.own import absolute_name
+from clipset.backbones.custom import absolute_name
 from clipset.backbones.registry import BackboneSpec, find_backbone, load_backbone
+from clipset.backbones.runtime import Engine, open_engine
 from clipset.config import check_text
+from clipset.data.catalog import Catalog, Video
+from clipset.decoding.torchcodec import DecoderName, find_decoder
 from clipset.errors import StoreError
 from clipset.features.child import Outcome
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
+from clipset.features.decode_pool import cut_videos
+from clipset.features.encode import look
 from clipset.features.file_changes import compare_files
 from clipset.features.ledger import Entry, Ledger
-from clipset.features.looking import look
-from clipset.features.pool import cut_videos
 from clipset.features.store import FeatureStore, Manifest, made_by_key
 from clipset.features.writer import StoreWriter, agree
 from clipset.progress import bar
-from clipset.videos.catalog import Catalog, Video
-from clipset.videos.torchcodec import DecoderName, find_decoder
 
 
 def extract(

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from clipset.data.catalog import Video
+from clipset.data.file_state import resolve, try_read_state
 from clipset.errors import StoreError
 from clipset.features.ledger import Entry
 from clipset.progress import bar
-from clipset.videos.catalog import Video
-from clipset.videos.fingerprint import resolve, try_read_state
 
 MANY = 10_000
 

@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
+from clipset.data.file_state import FileState
+from clipset.decoding.damage import describe_damage
 from clipset.errors import StoreError
-from clipset.videos.damage import describe_damage
-from clipset.videos.fingerprint import FileState
 
 Status = Literal["pending", "done", "failed"]
 Kind = Literal["random", "regular"]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from clipset.backbones.own import is_installed
+from clipset.backbones.custom import is_installed
 from clipset.backbones.registry import load_as
 from clipset.errors import StoreError
 from clipset.features.config import ExtractConfig

@@ -32,11 +32,11 @@ from clipset.backbones.registry import BackboneSpec
 from clipset.clips.box import ROW
 from clipset.clips.config import Sampling
 from clipset.config import ADDED, build, fingerprint, read_json
+from clipset.data.catalog import Catalog, read_catalog
+from clipset.decoding.torchcodec import DecoderName
 from clipset.errors import NothingReadError, StoreError
 from clipset.features.arrays import open_rows
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
-from clipset.videos.catalog import Catalog, read_catalog
-from clipset.videos.torchcodec import DecoderName
 
 FORMAT = 1
 IMPORTED = "imported"  # what a store of imported features calls its backbone

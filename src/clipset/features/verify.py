@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from clipset.data.file_state import resolve
 from clipset.features.arrays import HEADER_BYTES, has_header, open_found_rows
 from clipset.features.file_changes import find_changed_files
 from clipset.features.ledger import KINDS, Entry, Kind
 from clipset.features.store import IMPORTED, FeatureStore, checksum_of, count_rows
-from clipset.videos.fingerprint import resolve
 
 Problem = tuple[str, str]
 """The id of a video or the name of a file, and what is wrong with it."""

@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipset.config import settled, write_json
+from clipset.data.catalog import Catalog, Video, write_catalog
+from clipset.data.file_state import try_read_state
 from clipset.errors import StoreError
 from clipset.features.arrays import GrowingArray
+from clipset.features.encode import ClipRows, Seen
 from clipset.features.file_changes import compare_files
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
-from clipset.features.looking import ClipRows, Seen
 from clipset.features.store import Manifest, checksum_of, count_rows, read_manifest
 from clipset.locks import exclusive, is_empty
 from clipset.progress import say
-from clipset.videos.catalog import Catalog, Video, write_catalog
-from clipset.videos.fingerprint import try_read_state
 
 Part = tuple[Kind, str, int, NDArray[Any]]
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from clipset.errors import ModelError
-from clipset.model.boxes import BoxEmbedding, FourierEmbedding
+from clipset.model.box_embedding import BoxEmbedding, FourierEmbedding
 from clipset.model.dropout import Dropout, drop
 from clipset.model.sources import BySource, apply_source
 

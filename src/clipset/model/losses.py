@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clipset.model.contrast import one_way_info_nce
+from clipset.model.info_nce import one_way_info_nce
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from clipset.model.config import ModelConfig
-from clipset.model.contrast import one_way_info_nce
 from clipset.model.encoder import SetEncoder, SetEncoding
+from clipset.model.info_nce import one_way_info_nce
 from clipset.model.losses import (
     Gather,
     OneRank,

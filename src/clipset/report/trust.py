@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from clipset.config import read_json
 from clipset.errors import ProbeError, ReportError
-from clipset.predict.calibration import Bin, calibration_error, reliability
-from clipset.probes.results import read_predictions
+from clipset.evaluation.calibration import Bin, calibration_error, reliability
+from clipset.evaluation.results import read_predictions
 from clipset.report.records import Share
 from clipset.report.wording import Probability, Real, Whole, row_name
 

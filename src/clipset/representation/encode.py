@@ -16,7 +16,7 @@ from clipset.model.encoder import SetEncoder
 from clipset.model.sources import BySource
 from clipset.representation.table import PARTS, Part, Representations
 from clipset.representation.windows import Span, cut_windows, read_spans
-from clipset.sets.clips import VideoClips, by_count, join_sources
+from clipset.sets.batch import VideoClips, by_count, join_sources
 from clipset.sets.reading import form_for, reader_for
 
 CHUNK = 256  # videos encoded at once

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save
 from clipset.checksums import find_damage, seal
 from clipset.config import write_together, writing
 from clipset.errors import StoreError
-from clipset.sets.clips import mean_over_clips
+from clipset.sets.batch import mean_over_clips
 from clipset.text import csv_text, deneutralise
 
 Part = Literal["clip", "token", "set"]

@@ -10,7 +10,7 @@ import numpy as np
 from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
-from clipset.sets.clips import VideoClips
+from clipset.sets.batch import VideoClips
 from clipset.sets.reading import ClipForm, read_rows
 
 

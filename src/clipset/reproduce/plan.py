@@ -9,7 +9,7 @@ from typing import Literal
 
 from clipset.config import near_names
 from clipset.errors import ConfigError
-from clipset.probes.suite import ROWS, Features, ProbeName
+from clipset.evaluation.suite import ROWS, Features, ProbeName
 from clipset.recipe import Recipe, read_recipe
 from clipset.report.wording import row_name
 from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTable

@@ -12,13 +12,16 @@ from typing import Any
 
 from clipset.backbones.registry import find_backbone, where_to_get
 from clipset.config import fingerprint, to_mapping
+from clipset.data.leaks import check_leaks
+from clipset.data.tasks import Part, join_parts, read_parts
 from clipset.errors import ClipsetError, ConfigError
+from clipset.evaluation.problem import Problem, pose_problem
+from clipset.evaluation.suite import run_probes
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
-from clipset.probes.problem import Problem, pose_problem
-from clipset.probes.suite import run_probes
+from clipset.pipeline import protocol_facts
 from clipset.progress import say
 from clipset.recipe import Recipe, change_recipe
 from clipset.reproduce.plan import (
@@ -35,9 +38,6 @@ from clipset.reproduce.table import Cell, TableFile, claim, write_table
 from clipset.runs import environment
 from clipset.text import name_text
 from clipset.training.pretrain import pretrain
-from clipset.videos.leaks import check_leaks
-from clipset.videos.protocols import Part, join_parts, read_parts
-from clipset.walk import protocol_facts
 
 ALONE = ("knn", "linear", "mlp")  # probes that need no model where features are the backbone's
 FAILURES = (ClipsetError, MemoryError, RuntimeError)  # torch runs out of memory by the last one

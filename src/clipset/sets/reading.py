@@ -16,8 +16,8 @@ from clipset.backbones.registry import BackboneSpec
 from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore, Manifest
-from clipset.sets.boxes import BoxKind, model_boxes
-from clipset.sets.clips import VideoClips
+from clipset.sets.batch import VideoClips
+from clipset.sets.box_coordinates import BoxKind, model_boxes
 
 Rows = Int[np.ndarray, "N V"]
 Read = Callable[[Kind, Int[np.ndarray, " N"]], VideoClips]  # the clips of some videos of a store

@@ -20,8 +20,8 @@ from clipset.config import append_whole, write_atomic
 from clipset.errors import OutputError
 from clipset.model.scale import ScaleModel
 from clipset.progress import say
-from clipset.sets.draw import SetPair
-from clipset.training.source import tensors_of
+from clipset.sets.sampling import SetPair
+from clipset.training.data import tensors_of
 
 COLLAPSED = 0.02  # a spread below this: all videos look the same to the model
 LOOKED_AT = 128  # videos whose set tokens are compared after each epoch

@@ -24,12 +24,12 @@ from clipset.sets.reading import form_for
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig, held
+from clipset.training.data import ClipSource
 from clipset.training.distributed import Ranks, join_ranks
-from clipset.training.loop import TrainingRun
 from clipset.training.precision import choose_precision
 from clipset.training.resume import RunState, find_checkpoint
-from clipset.training.source import ClipSource
-from clipset.training.validate import Validation
+from clipset.training.trainer import TrainingRun
+from clipset.training.validation import Validation
 
 
 def ssl_videos(store: FeatureStore, ssl_split: Literal["train", "all"]) -> np.ndarray:

@@ -14,11 +14,11 @@ from torch import Generator, Tensor, nn
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
-from clipset.sets.draw import SetPair
+from clipset.sets.sampling import SetPair
 from clipset.training.config import PretrainConfig
+from clipset.training.data import ClipSource, tensors_of
 from clipset.training.distributed import Ranks
 from clipset.training.pretrain import open_source, videos_to_learn_from, with_dims
-from clipset.training.source import ClipSource, tensors_of
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

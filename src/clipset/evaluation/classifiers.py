@@ -1,0 +1,143 @@
+"""What a fitted row is: a network that says of a video's clips what they show, and can be kept."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from clipset.errors import ProbeError
+from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.inputs import placed
+from clipset.evaluation.knn import knn_numbers, knn_probabilities
+from clipset.evaluation.networks import SetProbe
+from clipset.evaluation.results import Row
+from clipset.evaluation.stacks import AttentiveStack, LinearStack, MakeStack, MLPStack, Weights
+from clipset.model.config import ModelConfig
+from clipset.model.encoder import SetEncoder
+from clipset.model.scale import make_encoder
+from clipset.representation import Part, encode_clips
+from clipset.sets.batch import VideoClips, mean_over_clips
+
+KEPT = "kept_"  # before the names of a classifier's own tensors
+
+
+def rows_of(row: Row, clips: VideoClips, encoder: SetEncoder | None) -> Float[Tensor, "M W R"]:
+    """What a head sees of each clip."""
+    attentive = row[1] == "attentive"
+    if row[0] == "backbone":
+        one = clips.side_by_side
+        return placed(one) if attentive else one.features
+    assert encoder is not None  # rows on clipset's features have one
+    parts: tuple[Part, ...] = ("clip", "token" if attentive else "set")
+    return encode_clips(encoder, clips, parts)
+
+
+def vectors_of(row: Row, clips: VideoClips, encoder: SetEncoder | None) -> Float[Tensor, "N R"]:
+    """What is seen of each video as a whole: its regular clips in order, or their mean."""
+    if row[1] == "ordered":
+        return clips.side_by_side.features.flatten(1)
+    if row[0] == "backbone":
+        one = clips.side_by_side
+        return mean_over_clips(one.features, one.present)
+    assert encoder is not None
+    return mean_over_clips(encode_clips(encoder, clips), clips.of_one.present)
+
+
+class Classifier(nn.Module):
+    """A few tensors on frozen features, with or without a set encoder before them."""
+
+    def __init__(self, row: Row, tensors: Weights, encoder: SetEncoder | None) -> None:
+        super().__init__()
+        self.row, self.encoder = row, encoder if row[0] == "scale" else None
+        for name, value in tensors.items():
+            self.register_buffer(KEPT + name, value)
+
+    def kept(self, name: str) -> Tensor:
+        """One of the tensors."""
+        return self.get_buffer(KEPT + name)
+
+
+class HeadClassifier(Classifier):
+    """A head that was trained as one of a stack, behind the norm of the training videos."""
+
+    def __init__(
+        self, row: Row, tensors: Weights, encoder: SetEncoder | None, config: ProbeConfig
+    ) -> None:
+        super().__init__(row, tensors, encoder)
+        self.names = [name for name in tensors if name not in ("mean", "std")]
+        sizes = len(tensors["mean"]), len(tensors["bias"])
+        self.stack = stack_of(row, config)(1, *sizes, Generator())
+
+    def forward(self, clips: VideoClips) -> Float[Tensor, "B L C"]:
+        rows = (rows_of(self.row, clips, self.encoder) - self.kept("mean")) / self.kept("std")
+        self.stack.weights = {name: self.kept(name)[None] for name in self.names}
+        return self.stack.answer(rows, None)[0]
+
+
+class SolvedClassifier(Classifier):
+    """A linear layer on the whole video that was solved for."""
+
+    def forward(self, clips: VideoClips) -> Float[Tensor, "B 1 C"]:
+        vectors, mean = vectors_of(self.row, clips, self.encoder), self.kept("mean")
+        missing = len(mean) - vectors.shape[1]
+        if missing < 0:
+            raise ProbeError("a video has more clips than those that were learned from in order")
+        known = (F.pad(vectors, (0, missing)) - mean) / self.kept("scale")
+        return torch.addmm(self.kept("bias"), known, self.kept("weight"))[:, None]
+
+
+class KNNClassifier(Classifier):
+    """The training videos themselves, which vote."""
+
+    def __init__(
+        self, row: Row, tensors: Weights, encoder: SetEncoder | None, outputs: int, k: int
+    ) -> None:
+        super().__init__(row, tensors, encoder)
+        self.outputs, self.k = outputs, k
+
+    def forward(self, clips: VideoClips) -> Float[Tensor, "B 1 C"]:
+        vectors = vectors_of(self.row, clips, self.encoder)
+        queries = (vectors - self.kept("mean")) / self.kept("std")
+        bank, wanted = self.kept("bank"), self.kept("wanted")
+        if wanted.is_floating_point():
+            return knn_numbers(bank, wanted, queries, k=self.k)[:, None]
+        votes = knn_probabilities(bank, wanted, queries, class_count=self.outputs, k=self.k)
+        return votes.clamp_min(1e-12).log()[:, None]
+
+
+def stack_of(row: Row, config: ProbeConfig) -> MakeStack:
+    """How the heads of a row are made."""
+    if row[1] == "mlp":
+        return partial(MLPStack, hidden=config.mlp_hidden)
+    if row[1] == "attentive":
+        return partial(AttentiveStack, queries=config.queries)
+    return LinearStack
+
+
+def set_probe(encoder: SetEncoder, outputs: int, config: FitConfig) -> SetProbe:
+    """A transformer that is trained as a whole, with the head that is configured."""
+    return SetProbe(encoder, outputs, frozen=False, set_only=config.set_only)
+
+
+def rebuild(
+    row: Row, state: dict[str, Tensor], config: ProbeConfig, *, outputs: int, dim: int,
+    model: ModelConfig,
+) -> nn.Module:  # fmt: skip
+    """The classifier of a row from what `state_dict` gave."""
+    if row[1] in ("transformer", "finetune"):
+        network: nn.Module = set_probe(make_encoder(dim, model), outputs, config.fit)
+    else:
+        encoder = make_encoder(dim, model) if row[0] == "scale" else None
+        own = {name.removeprefix(KEPT): each for name, each in state.items() if KEPT in name}
+        if row[1] == "knn":
+            network = KNNClassifier(row, own, encoder, outputs, config.k)
+        elif row[1] in ("ordered", "logistic"):
+            network = SolvedClassifier(row, own, encoder)
+        else:
+            network = HeadClassifier(row, own, encoder, config)
+    network.load_state_dict(state)
+    return network.eval()

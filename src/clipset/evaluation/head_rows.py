@@ -1,0 +1,105 @@
+"""Rows that train a head on frozen features: linear, MLP, attentive; the whole grid at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clipset.evaluation.classifiers import HeadClassifier, rows_of, stack_of
+from clipset.evaluation.heads import HeadGrid, HeadInputs, HeadSetting, fit_heads, list_settings
+from clipset.evaluation.inputs import clip_inputs, placed_inputs, set_inputs
+from clipset.evaluation.job import Job, Plan
+from clipset.evaluation.present import Present
+from clipset.evaluation.results import Row
+from clipset.evaluation.selection import (
+    Parts,
+    Score,
+    best_of,
+    count_epochs,
+    rungs,
+    score,
+    survivors,
+)
+from clipset.evaluation.stacks import MakeStack
+from clipset.representation import Part
+
+
+def plan_heads(job: Job, row: Row) -> Plan:
+    """A grid of heads at once; the best one is trained again."""
+    config, parts = job.config.fit, job.divide()
+    make, inputs, encoder = stack_of(row, job.config), _inputs(job, row), job.encoder_for(row)
+    epochs = count_epochs(len(job.problem.train), config, config.head_steps)
+    settings = list_settings(config)
+    chosen, best = settings[len(settings) // 2], epochs
+    if parts.can_choose:
+        check, there, truth = _to_choose_by(job, row, parts, inputs)
+        chosen, best = choose_head(
+            make, inputs, check, there, truth, job=job, parts=parts, epochs=epochs,
+            halvings=0 if row[1] == "linear" else config.halvings,
+        )  # fmt: skip
+
+    def fit(videos: Int[Tensor, " B"], seed: int) -> HeadClassifier:
+        grid = fit_heads(
+            make, inputs, (chosen,), config, videos=videos, outputs=job.problem.outputs,
+            schedule=epochs, epochs=best, seed=seed,
+        )  # fmt: skip
+        return HeadClassifier(row, grid.only_head(), encoder, job.config)
+
+    return Plan(
+        fit=fit,
+        parts=parts,
+        selected_on=parts.selected_on,
+        rate=chosen.rate,
+        epochs=best,
+        settings=asdict(chosen),
+        tried=len(settings) if parts.can_choose else 1,
+    )
+
+
+def choose_head(
+    make: MakeStack, inputs: HeadInputs, check: Float[Tensor, "M W R"],
+    there: Present, truth: Tensor, *,
+    job: Job, parts: Parts, epochs: int, halvings: int,
+) -> tuple[HeadSetting, int]:  # fmt: skip
+    """The point of the grid and the number of epochs that do best on the videos set aside."""
+    settings = list_settings(job.config.fit)
+    curves: dict[int, list[Score]] = {number: [] for number in range(len(settings))}
+    stops = rungs(epochs, halvings)
+
+    def note(grid: HeadGrid, epoch: int) -> None:
+        found = grid.answer(check, there)
+        for number, predicted in found.items():
+            curves[number].append(score(predicted, truth))
+        if epoch in stops:
+            grid.keep(survivors(curves, found))
+
+    fit_heads(
+        make, inputs, settings, job.config.fit, videos=parts.learn, outputs=job.problem.outputs,
+        schedule=epochs, epochs=epochs, seed=job.seeds[0], after_epoch=note,
+    )  # fmt: skip
+    number, best = best_of(curves, first=1 if job.config.fit.stop_early else epochs)
+    return settings[number], best
+
+
+def _to_choose_by(
+    job: Job, row: Row, parts: Parts, inputs: HeadInputs
+) -> tuple[Float[Tensor, "M W R"], Present, Tensor]:
+    """What the videos set aside look like, which of their clips are there, and what they show."""
+    if parts.check is not None:
+        there = inputs.regular_present
+        kept = None if there is None else there[parts.check]
+        return inputs.regular[parts.check], kept, inputs.wanted[parts.check]
+    named = job.problem.validation
+    assert named is not None  # only then is there no part of the training videos
+    rows = rows_of(row, named.regular, job.encoder_for(row))
+    return rows, named.regular.of_one.present, named.wanted
+
+
+def _inputs(job: Job, row: Row) -> HeadInputs:
+    train, encoder = job.problem.train, job.encoder_for(row)
+    if encoder is None:
+        return placed_inputs(train) if row[1] == "attentive" else clip_inputs(train)
+    part: Part = "token" if row[1] == "attentive" else "set"
+    return set_inputs(train, encoder, job.config.fit, part, job.seeds[0])

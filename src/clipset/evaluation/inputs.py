@@ -1,0 +1,95 @@
+"""What heads on frozen features see, computed once: clips alone, or with the encoder's tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+
+from clipset.evaluation.config import FitConfig
+from clipset.evaluation.heads import HeadInputs
+from clipset.evaluation.problem import Labelled
+from clipset.model.encoder import SetEncoder
+from clipset.representation import CHUNK, Part, encode_clips, join_parts
+from clipset.sets.batch import VideoClips
+
+
+def clip_inputs(train: Labelled) -> HeadInputs:
+    """The backbone's features."""
+    return with_present(
+        HeadInputs(train.random.features, train.regular.features, train.wanted), train
+    )
+
+
+def placed_inputs(train: Labelled) -> HeadInputs:
+    """The backbone's features with the box of each clip behind them."""
+    inputs = HeadInputs(placed(train.random), placed(train.regular), train.wanted)
+    return with_present(inputs, train)
+
+
+def with_present(inputs: HeadInputs, train: Labelled) -> HeadInputs:
+    """The same inputs with what is known of clips that are not there."""
+    random, regular = train.random.of_one, train.regular.of_one
+    return replace(inputs, present=random.present, regular_present=regular.present)
+
+
+def placed(clips: VideoClips) -> Float[Tensor, "N V R"]:
+    """Features and boxes side by side."""
+    return torch.cat([clips.features, clips.boxes], dim=-1)
+
+
+def set_inputs(
+    train: Labelled, encoder: SetEncoder, config: FitConfig, part: Part, seed: int
+) -> HeadInputs:
+    """The backbone's features next to what the frozen encoder says of the set that they are in.
+
+    Each video's random clips are divided at random into sets of `config.clips`, `config.set_draws`
+    times; `part` is `set` (one token for the set) or `token` (one for each clip).
+    """
+    clips = train.random
+    sets = divide_into_sets(clips.of_one, config, Generator().manual_seed(seed))
+    standard = encoder.standardise(clips.features, clips.sources)
+    inputs = HeadInputs(
+        features=replace(clips, features=standard).side_by_side.features,
+        regular=encode_clips(encoder, train.regular, ("clip", part)),
+        wanted=train.wanted,
+        sets=sets,
+        tokens=encode_sets(encoder, clips, sets, part),
+    )
+    return with_present(inputs, train)
+
+
+def divide_into_sets(
+    clips: VideoClips, config: FitConfig, generator: Generator
+) -> Int[Tensor, "N Q K"]:
+    """Which clips form each of the sets of each video."""
+    videos, available = clips.features.shape[:2]
+    present = clips.present
+    absent = torch.zeros(videos, available) if present is None else 2.0 * ~present
+    if present is not None:
+        available = int(present.sum(dim=1).min())
+    size = min(config.clips, available)
+    drawn = []
+    for _ in range(config.set_draws):
+        order = (torch.rand(absent.shape, generator=generator) + absent).argsort(dim=1)
+        drawn.append(order[:, : available // size * size].view(videos, -1, size))
+    return torch.cat(drawn, dim=1)
+
+
+@torch.inference_mode()
+def encode_sets(
+    encoder: SetEncoder, clips: VideoClips, sets: Int[Tensor, "N Q K"], part: Part
+) -> Float[Tensor, "N Q L H"]:
+    """The encoder's tokens for every set."""
+    encoder = encoder.eval()
+    found = []
+    for low in range(0, len(clips), CHUNK):
+        chosen = sets[low : low + CHUNK]  # (B, Q, K)
+        videos = torch.arange(low, low + len(chosen)).repeat_interleave(chosen.shape[1])
+        tokens = join_parts(encoder, clips.pick(chosen.flatten(0, 1), videos), (part,))
+        if part == "set":
+            tokens = tokens[:, :1]
+        found.append(tokens.unflatten(0, chosen.shape[:2]))
+    return torch.cat(found)

@@ -1,0 +1,111 @@
+"""How scores grow with the number of labels: the same probes on nested parts of the train split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clipset.data.catalog import Catalog
+from clipset.data.splits import keep_fraction
+from clipset.errors import ProbeError
+from clipset.evaluation.config import ProbeConfig
+from clipset.evaluation.problem import pose_problem, pretraining_on
+from clipset.evaluation.suite import Features, ProbeName, ProbeResult, run_probes
+from clipset.features.store import FeatureStore
+from clipset.model.scale import ScaleModel
+from clipset.progress import say
+from clipset.training.config import PretrainConfig
+
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+CURVES: tuple[tuple[Features, ProbeName], ...] = (
+    ("backbone", "linear"),
+    ("scale", "linear"),
+    ("backbone", "transformer"),
+    ("scale", "finetune"),
+)  # each beside what it is compared with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """The score with a share of the training labels."""
+
+    fraction: float
+    videos: int
+    value: float
+    interval: tuple[float, float]
+    selected_on: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowShotCurve:
+    """One row of the table with more and more labels, always judged on the same test videos."""
+
+    features: Features
+    probe: ProbeName
+    metric: str
+    split: str
+    n: int
+    points: tuple[CurvePoint, ...]
+
+
+def run_low_shot(
+    store: FeatureStore,
+    catalog: Catalog | None,
+    model: ScaleModel | None,
+    config: ProbeConfig | None = None,
+    *,
+    seed: int = 0,
+    fractions: tuple[float, ...] = FRACTIONS,
+    rows: tuple[tuple[Features, ProbeName], ...] = CURVES,
+    training: PretrainConfig | None = None,
+) -> list[LowShotCurve]:
+    """Run the probes on parts of the training videos, each part within the next one.
+
+    A share that leaves the same videos as the one before (at least one of each class stays) is
+    passed over. The pre-trained model stays as it is: it has seen no label.
+    """
+    catalog = catalog or store.catalog
+    runs: dict[float, list[ProbeResult]] = {}
+    videos: dict[float, int] = {}
+    for fraction, part in nested_parts(catalog, fractions, seed).items():
+        problem = pose_problem(store, part, None if model is None else model.config, training)
+        if training is not None:  # videos whose labels are left out are still there without them
+            problem = replace(problem, pretraining=pretraining_on(store, catalog, training))
+        say(f"{fraction:.0%} of the labels: {len(problem.train)} training videos")
+        runs[fraction] = run_probes(problem, model, config, seed=seed, rows=rows)
+        videos[fraction] = len(problem.train)
+    first = next(iter(runs.values()))
+    return [
+        LowShotCurve(
+            features=row.features,
+            probe=row.probe,
+            metric=row.metric,
+            split=row.split,
+            n=row.n,
+            points=tuple(
+                CurvePoint(
+                    fraction=fraction,
+                    videos=videos[fraction],
+                    value=results[place].value,
+                    interval=results[place].interval,
+                    selected_on=results[place].selected_on,
+                )
+                for fraction, results in runs.items()
+            ),
+        )
+        for place, row in enumerate(first)
+    ]
+
+
+def nested_parts(catalog: Catalog, fractions: tuple[float, ...], seed: int) -> dict[float, Catalog]:
+    """For each share the catalog with so much of its train split; each within the next."""
+    if not fractions or sorted(set(fractions)) != list(fractions):
+        raise ProbeError(f"shares of the labels must be given in rising order, got {fractions}")
+    parts: dict[float, Catalog] = {}
+    for fraction in fractions:
+        # The same seed draws the same order of each class, of which a share is the beginning.
+        part = keep_fraction(catalog, fraction, generator=np.random.default_rng(seed))
+        if not parts or len(part) > len(list(parts.values())[-1]):
+            parts[fraction] = part
+    return parts

@@ -1,0 +1,135 @@
+"""How each row of the table is made: from a problem to predictions for its test videos."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from clipset.errors import ProbeError
+from clipset.evaluation.classifiers import KNNClassifier, set_probe, vectors_of
+from clipset.evaluation.fit import Network, choose, fit, predict
+from clipset.evaluation.head_rows import plan_heads
+from clipset.evaluation.job import Job, Outcome, Plan, every_video
+from clipset.evaluation.networks import SetProbe
+from clipset.evaluation.results import Row
+from clipset.evaluation.selection import count_epochs
+from clipset.evaluation.solved_rows import plan_solved
+from clipset.model.scale import make_encoder
+from clipset.sets.batch import clip_statistics, feature_statistics
+from clipset.training.rehearsal import Rehearsed
+
+
+def run_row(job: Job, row: Row) -> Outcome:
+    """The predictions of one row for the test videos."""
+    plan = plan_row(job, row)
+    chosen = not plan.selected_on.startswith("nothing")
+    videos = plan.parts.learn if chosen and not job.config.fit.refit else every_video(job)
+    seeds = job.seeds if plan.repeats else job.seeds[:1]
+    clips = job.problem.test.clips
+    return Outcome(
+        predictions=[predict(plan.fit(videos, seed), clips, numbers=job.numbers) for seed in seeds],
+        seeds=seeds,
+        selected_on=plan.selected_on,
+        rate=plan.rate,
+        epochs=plan.epochs,
+        settings=plan.settings,
+        tried=plan.tried,
+    )
+
+
+def plan_row(job: Job, row: Row) -> Plan:
+    """All choices of one row; of a backbone's features alone, each clip with all of them."""
+    if row[0] == "backbone" and row[1] != "transformer":
+        job = replace(job, problem=job.problem.side_by_side)
+    if row[1] == "knn":
+        return _plan_knn(job, row)
+    if row[1] in ("linear", "mlp", "attentive"):
+        return plan_heads(job, row)
+    if row[1] in ("ordered", "logistic"):
+        return plan_solved(job, row)
+    return _plan_network(job, row)
+
+
+def _plan_knn(job: Job, row: Row) -> Plan:
+    train, config, encoder = job.problem.train, job.config, job.encoder_for(row)
+    bank = vectors_of(row, train.regular, encoder)
+    mean, std = torch.zeros(bank.shape[1]), torch.ones(bank.shape[1])
+    if encoder is None:  # like for like: the encoder standardises, too
+        mean, std = feature_statistics(train.random.only_present())
+
+    def fit(videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG001
+        middle = bank[videos].mean(dim=0) if config.centre else mean
+        known = {"bank": (bank[videos] - middle) / std, "wanted": train.wanted[videos]}
+        tensors = known | {"mean": middle, "std": std}
+        return KNNClassifier(row, tensors, encoder, job.problem.outputs, config.k)
+
+    settings = {"k": config.k, "centre": config.centre}
+    on = "nothing: k is fixed"
+    return Plan(fit=fit, parts=job.divide(), selected_on=on, repeats=False, settings=settings)
+
+
+def _plan_network(job: Job, row: Row) -> Plan:
+    """Choose rate and epochs of a transformer that is trained as a whole."""
+    config, train, parts = job.config.fit, job.problem.train, job.divide()
+    make = _from_scratch(job) if row[1] == "transformer" else _pretrained(job, row)
+    rehearsed = None if row[1] == "transformer" else _rehearsed(job)
+    chosen = choose(
+        make, train, config, rates=config.rates, seed=job.seeds[0], parts=parts,
+        shares=config.encoder_shares if row[1] == "finetune" else (1.0,),
+        check=job.problem.validation, rehearsed=rehearsed,
+    )  # fmt: skip
+    epochs = count_epochs(len(train), config, config.tuned_steps)
+
+    def train_again(videos: Int[Tensor, " B"], seed: int) -> nn.Module:
+        known = train if len(videos) == len(train) else train.only(videos)
+        return fit(
+            make, known, config, rate=chosen.rate, epochs=chosen.epochs, seed=seed,
+            share=chosen.share, schedule=epochs, rehearsed=rehearsed,
+        )  # fmt: skip
+
+    return Plan(
+        fit=train_again,
+        parts=parts,
+        selected_on=chosen.selected_on,
+        rate=chosen.rate,
+        epochs=chosen.epochs,
+        settings={"encoder_share": chosen.share, "decay": config.weight_decay},
+        tried=chosen.tried,
+    )
+
+
+def _pretrained(job: Job, row: Row) -> Network:
+    encoder = job.encoder_for(row)
+    if encoder is None or row != ("scale", "finetune"):
+        raise ProbeError(f"there is no probe {row[1]!r} on {row[0]!r} features")
+    return lambda: set_probe(copy.deepcopy(encoder), job.problem.outputs, job.config.fit)
+
+
+def _rehearsed(job: Job) -> Rehearsed | None:
+    """What pre-training goes on with beside fine-tuning, if it is to."""
+    config, known = job.config.fit, job.problem.pretraining
+    if not config.rehearse or job.trained is None:
+        return None
+    if known is None:
+        raise ProbeError(
+            "probe.fit.rehearse goes on with pre-training, and nothing is known of that here; "
+            "give pose_problem its settings, or set probe.fit.rehearse=0"
+        )
+    return known.reopen(job.trained, batch=config.rehearse_batch)
+
+
+def _from_scratch(job: Job) -> Network:
+    """The same architecture as the pre-trained one, from a random start."""
+    dim = job.problem.train.random.features.shape[-1]
+    statistics = clip_statistics(job.problem.train.random)
+
+    def make() -> SetProbe:
+        encoder = make_encoder(dim, job.model)
+        encoder.standardise_by(*statistics)
+        return set_probe(encoder, job.problem.outputs, job.config.fit)
+
+    return make

@@ -1,0 +1,240 @@
+"""All probes on one store and one model, as records for results.json."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from clipset.config import encode_json, to_mapping, write_together
+from clipset.errors import ProbeError, StoreError
+from clipset.evaluation.config import ProbeConfig, RowName
+from clipset.evaluation.job import Job, Outcome, default_shape
+from clipset.evaluation.judging import Truth, judge_classes, judge_numbers
+from clipset.evaluation.metrics import interval
+from clipset.evaluation.problem import Labelled, Problem, keep_few
+from clipset.evaluation.results import (
+    Comparison,
+    Features,
+    Predictions,
+    ProbeName,
+    ProbeResult,
+    Row,
+    compare,
+    encode_predictions,
+)
+from clipset.evaluation.rows import run_row
+from clipset.model.scale import ScaleModel
+from clipset.progress import bar
+from clipset.representation.encode import refuse_others
+
+__all__ = ["ROWS", "Features", "ProbeName", "ProbeResult", "run_probes", "run_suite"]
+ROW_OF: dict[RowName, Row] = {
+    "knn": ("backbone", "knn"),
+    "scale_knn": ("scale", "knn"),
+    "linear": ("backbone", "linear"),
+    "scale_linear": ("scale", "linear"),
+    "mlp": ("backbone", "mlp"),
+    "transformer": ("backbone", "transformer"),
+    "finetune": ("scale", "finetune"),
+    "ordered": ("backbone", "ordered"),
+    "logistic": ("backbone", "logistic"),
+    "scale_logistic": ("scale", "logistic"),
+    "attentive": ("backbone", "attentive"),
+    "scale_attentive": ("scale", "attentive"),
+}
+ROWS: tuple[Row, ...] = tuple(ROW_OF[name] for name in ProbeConfig().rows)
+ALL_ROWS: tuple[Row, ...] = tuple(ROW_OF.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteResult:
+    """The table, whether its rows really differ, and what every row predicted."""
+
+    results: list[ProbeResult]
+    comparisons: list[Comparison]
+    predictions: Predictions
+
+    def write(self, results: Path, facts: Mapping[str, object] | None = None) -> None:
+        """Write the records to a file, `comparisons.json` and `predictions.safetensors` beside.
+
+        `facts` are put into every record.
+        """
+        records = [{**(facts or {}), **record} for record in to_mapping(self.results)]
+        write_together(
+            {
+                results.with_name("predictions.safetensors"): encode_predictions(self.predictions),
+                results.with_name("comparisons.json"): encode_json(to_mapping(self.comparisons)),
+                results: encode_json(records),
+            }
+        )
+
+
+def run_probes(
+    problem: Problem,
+    model: ScaleModel | None,
+    config: ProbeConfig | None = None,
+    *,
+    seed: int = 0,
+    rows: tuple[Row, ...] | None = None,
+) -> list[ProbeResult]:
+    """Run the rows of the table; without a model, only those on the backbone's features."""
+    return run_suite(problem, model, config, seed=seed, rows=rows).results
+
+
+def run_suite(
+    problem: Problem,
+    model: ScaleModel | None,
+    config: ProbeConfig | None = None,
+    *,
+    seed: int = 0,
+    rows: tuple[Row, ...] | None = None,
+) -> SuiteResult:
+    """Run the rows of the table and compare them."""
+    config = config or ProbeConfig()
+    rows = tuple(ROW_OF[name] for name in config.rows) if rows is None else rows
+    rows = tuple(row for row in rows if row[0] == "backbone" or model is not None)
+    if not rows:
+        raise ProbeError("all rows asked for need a trained model; give one, or ask for others")
+    _refuse_other_backbone(problem, model)
+    in_order, at_all = _as_seen(problem, config)
+    seeds = tuple(range(seed, seed + config.seeds))
+    results: list[ProbeResult] = []
+    outputs: dict[Row, Outcome] = {}
+    truth: Truth = np.zeros(0)
+    with bar("probing", len(rows), "probes") as advance:
+        for row in rows:
+            began = time.perf_counter()
+            seen = in_order if row[1] == "ordered" else at_all
+            outcome = _run(seen, model, config, row, seeds)
+            result, truth = _result(row, problem, outcome, began)
+            results.append(result)
+            outputs[row] = outcome
+            advance(note=f"{row[0]} {row[1]} {result.value:.3f}")
+    predictions = Predictions(
+        ids=problem.test.ids,
+        classes=problem.classes,
+        truth=truth,
+        seeds={row: outcome.seeds for row, outcome in outputs.items()},
+        outputs={row: torch.stack(each.predictions).numpy() for row, each in outputs.items()},
+    )
+    return SuiteResult(
+        results=results, comparisons=compare(predictions, seed=seed), predictions=predictions
+    )
+
+
+def _as_seen(problem: Problem, config: ProbeConfig) -> tuple[Problem, Problem]:
+    """The problem with the clips that probes see: for clips in order, and for all other rows."""
+    more = problem.judged_by_all() if config.judge_by == "all" else problem
+    if not config.fit.regular_too:
+        return problem, more
+    random = problem.train.with_all_clips().random
+    first, second = (
+        replace(each, train=replace(each.train, random=random)) for each in (problem, more)
+    )
+    return first, second
+
+
+def _refuse_other_backbone(problem: Problem, model: ScaleModel | None) -> None:
+    if model is None:
+        return
+    try:
+        refuse_others(model.encoder, problem.train.random)
+    except StoreError as error:
+        raise ProbeError(str(error)) from None
+
+
+def _run(
+    problem: Problem,
+    model: ScaleModel | None,
+    config: ProbeConfig,
+    row: Row,
+    seeds: tuple[int, ...],
+) -> Outcome:
+    """One row; with few labels, once for each seed's own choice of them."""
+    if config.low_shot is None and config.shots is None:
+        return _run_once(problem, model, config, row, seeds)
+    if not problem.classes:
+        raise ProbeError("low_shot and shots need classes; this catalog has targets")
+    found = []
+    for seed in seeds:
+        few = keep_few(
+            problem, share=config.low_shot, count=config.shots,
+            seed=None if config.first_shots else seed,
+        )  # fmt: skip
+        found.append(_run_once(few, model, config, row, (seed,)))
+    labels = f"{len(few.train)} of {len(problem.train)} training labels"
+    return replace(
+        found[0],
+        predictions=[each.predictions[0] for each in found],
+        seeds=seeds,
+        settings=found[0].settings | {"labels": labels},
+    )
+
+
+def _run_once(
+    problem: Problem,
+    model: ScaleModel | None,
+    config: ProbeConfig,
+    row: Row,
+    seeds: tuple[int, ...],
+) -> Outcome:
+    middle, spread = 0.0, 1.0
+    if problem.train.targets is not None:
+        middle = float(problem.train.targets.mean())
+        spread = max(float(problem.train.targets.std(correction=0)), 1e-12)
+        validation = problem.validation
+        problem = replace(
+            problem,
+            train=_standardised(problem.train, middle, spread),
+            validation=validation and _standardised(validation, middle, spread),
+        )
+    job = Job(
+        problem=problem,
+        trained=model,
+        model=default_shape(problem.train.random) if model is None else model.config,
+        config=config,
+        seeds=seeds,
+    )
+    outcome = run_row(job, row)
+    if problem.train.targets is None:
+        return outcome
+    return replace(outcome, predictions=[each * spread + middle for each in outcome.predictions])
+
+
+def _standardised(videos: Labelled, middle: float, spread: float) -> Labelled:
+    if videos.targets is None:
+        return videos
+    return replace(videos, targets=(videos.targets - middle) / spread)
+
+
+def _result(
+    row: Row, problem: Problem, outcome: Outcome, began: float
+) -> tuple[ProbeResult, Truth]:
+    """The record of a row, and what the test videos really show."""
+    judged = (judge_classes if problem.classes else judge_numbers)(problem, outcome.predictions)
+    result = ProbeResult(
+        features=row[0],
+        probe=row[1],
+        metric=judged.metric,
+        value=float(judged.values.mean()),
+        interval=interval(judged.values, np.random.default_rng(outcome.seeds[0])),
+        n=judged.values.shape[1],
+        seeds=outcome.seeds,
+        selected_on=outcome.selected_on,
+        split=problem.split,
+        chance=judged.chance,
+        rate=outcome.rate,
+        epochs=outcome.epochs,
+        seconds=time.perf_counter() - began,
+        per_class=judged.per_class,
+        confusion=judged.confusion,
+        metrics=judged.metrics,
+        settings=outcome.settings,
+        tried=outcome.tried,
+    )
+    return result, judged.truth

@@ -1,0 +1,50 @@
+"""Whatever names new videos (files, folders, catalogs) as one catalog."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clipset.data.catalog import Catalog, Video, read_catalog
+from clipset.data.folder import read_folder
+from clipset.data.tables import SUFFIXES
+from clipset.errors import CatalogError
+from clipset.text import name_text, path_text, unique_ids
+
+Sources = Catalog | str | Path | Sequence[str | Path]
+
+
+def list_new_videos(sources: Sources) -> Catalog:
+    """The videos behind some paths, each once, in the order given.
+
+    A file's id is its path as given, also in a folder; a catalog's videos keep their ids. A file
+    that does not exist is listed: whoever opens it says so.
+    """
+    if isinstance(sources, Catalog):
+        return sources
+    paths = [Path(sources)] if isinstance(sources, str | Path) else [Path(path) for path in sources]
+    if not paths:
+        raise CatalogError("no video is named; give files, folders or a catalog")
+    found: dict[str, Video] = {}
+    for video in _videos(paths):
+        before = found.setdefault(video.id, video)
+        if before.path.absolute() != video.path.absolute():
+            raise CatalogError(
+                f"{before.path} and {video.path} are both called {video.id!r}; "
+                f"give one of them another id"
+            )
+    return Catalog(name=name_text(paths[0].name) or "videos", videos=tuple(found.values()))
+
+
+def _videos(paths: Sequence[Path]) -> Iterable[Video]:
+    ids = unique_ids(path_text(path) for path in paths)
+    for path in paths:
+        if os.path.isdir(path):  # noqa: PTH112 (never raises)
+            for video in read_folder(path):
+                yield replace(video, id=str(Path(ids[path_text(path)]) / video.id))
+        elif path.suffix.lower() in SUFFIXES:
+            yield from read_catalog(path)
+        else:
+            yield Video(id=ids[path_text(path)], path=path)

@@ -1,0 +1,59 @@
+"""Checking a catalog: every problem is named before extraction begins."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clipset.data.catalog import Catalog, Video
+from clipset.data.check import check_catalog
+from clipset.data.sources import read_videos
+from clipset.decoding.reader import open_video
+
+Make = Callable[..., Path]
+Seen = Callable[..., list[int]]
+
+
+def test_every_problem_is_named_and_good_videos_are_not(make_video: Make, tmp_path: Path) -> None:
+    make_video(tmp_path / "good.mp4")
+    path = make_video(tmp_path / "half.avi", codec="mpeg4")
+    content = bytearray(path.read_bytes())
+    place = content.index(b"strh") + 40
+    content[place : place + 4] = struct.pack("<I", 50)
+    path.write_bytes(content)
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "gone.mp4").symlink_to("nowhere")
+    (tmp_path / "text.mov").write_text("text")
+    checked: list[str] = []
+    problems = check_catalog(read_videos(tmp_path), lambda video: checked.append(video.id))
+    assert problems == [
+        ("empty.mp4", "empty file"),
+        ("gone.mp4", "no such file"),
+        ("half.avi", "holds 24 of 50 frames"),
+        ("text.mov", "not a video file (invalid data)"),
+    ]
+    assert checked == ["empty.mp4", "gone.mp4", "good.mp4", "half.avi", "text.mov"]
+
+
+def test_a_good_catalog_has_no_problems(make_video: Make, tmp_path: Path) -> None:
+    path = make_video(tmp_path / "good.mp4")
+    catalog = Catalog(name="c", videos=(Video(id="good", path=path, end=0.3),))
+    assert check_catalog(catalog) == []
+
+
+def test_nothing_after_the_end_of_a_video_is_shown(
+    make_video: Make, seen: Seen, tmp_path: Path
+) -> None:
+    path = make_video(tmp_path / "a.mp4")
+    with open_video(path, end=0.4) as video:
+        assert seen(video) == list(range(10))
+        assert video.info.duration == pytest.approx(0.4)
+        assert video.frames_in_file == 24
+    with open_video(path, end=0.001) as video:
+        assert seen(video) == [0]
+    with open_video(path, end=99.0) as video:
+        assert seen(video) == list(range(24))
+        assert video.info.duration == pytest.approx(24 / 25)

@@ -1,0 +1,108 @@
+"""Any column of a table can be the label, the target or the group; groups can be held out."""
+
+from pathlib import Path
+
+import pytest
+
+from clipset.config import fingerprint
+from clipset.data.tasks import DataConfig, Part, join_parts, read_parts
+from clipset.errors import CatalogError
+from clipset.recipe import read_recipe
+
+TASKS = {
+    "topic": {"label": "label"},
+    "order": {"label": "order"},
+    "count": {"target": "n_topic"},
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "labels.csv"
+    lines = ["path,label,split,person,order,n_topic"]
+    for number in range(8):
+        split = "test" if number > 5 else "train"
+        person = f"p{number // 2}"
+        lines.append(f"{number}.mp4,topic{number % 3},{split},{person},{number % 2},{14 + number}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def read(table: Path, **settings: object) -> tuple[Part, ...]:
+    config = DataConfig(**settings)  # type: ignore[arg-type]
+    return read_parts(table, config, test_fraction=0.25, seed=0)
+
+
+def test_a_recipe_names_the_columns_of_its_table(table: Path) -> None:
+    recipe = read_recipe(None, ["data.columns.label=order", "data.columns.group=person"])
+    [part] = read_parts(table, recipe.data, test_fraction=0.25, seed=0)
+    assert part.catalog.classes == ("0", "1")
+    assert {video.group for video in part.catalog} == {"p0", "p1", "p2", "p3"}
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are(table: Path) -> None:
+    with pytest.raises(CatalogError, match=r"no column 'topic'.*n_topic"):
+        read(table, columns={"label": "topic"})
+    with pytest.raises(CatalogError, match="no 'colour'"):
+        read(table, columns={"colour": "order"})
+
+
+def test_columns_of_a_folder_are_refused(tmp_path: Path, table: Path) -> None:
+    with pytest.raises(CatalogError, match="columns of a table"):
+        read(tmp_path, columns={"label": "order"})
+    [part] = read(table)
+    with pytest.raises(CatalogError, match="columns of a table"):
+        read_parts(part.catalog, DataConfig(tasks=TASKS), test_fraction=0.25, seed=0)
+
+
+def test_several_tasks_share_the_videos_of_a_table(table: Path) -> None:
+    topic, order, count = read(table, tasks=TASKS)
+    assert (topic.name, order.name, count.name) == ("topic", "order", "count")
+    assert topic.catalog.classes == ("topic0", "topic1", "topic2")
+    assert order.catalog.classes == ("0", "1")
+    assert count.catalog.classes == ()
+    assert [video.target for video in count.catalog] == [14.0 + n for n in range(8)]
+    joined = join_parts([topic, order, count])
+    assert joined.name == "labels"
+    assert joined.splits == ("test", "train")
+    assert len(joined) == 8
+
+
+def test_one_of_the_tasks_can_be_chosen(table: Path) -> None:
+    [part] = read(table, tasks=TASKS, task="order")
+    assert (part.name, part.catalog.classes) == ("", ("0", "1"))
+    with pytest.raises(CatalogError, match="did you mean count"):
+        DataConfig(tasks=TASKS, task="counts")
+    with pytest.raises(CatalogError, match="label or target"):
+        DataConfig(tasks={"order": {"group": "person"}})
+
+
+def test_groups_of_the_train_split_become_the_validation_split(table: Path) -> None:
+    columns = {"group": "person"}
+    [part] = read(table, columns=columns, validation_groups=("p1",))
+    splits = {video.group: video.split for video in part.catalog}
+    assert splits == {"p0": "train", "p1": "val", "p2": "train", "p3": "test"}
+    [part] = read(table, columns=columns, validation_groups=("p1",), judge="val")
+    assert {video.split for video in part.catalog} == {"train", "val"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [(("p3",), "no training video is of the group 'p3'"), (("p0", "p1", "p2"), "nothing is left")],
+)
+def test_groups_that_cannot_be_held_out_are_refused(
+    table: Path, groups: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(CatalogError, match=message):
+        read(table, columns={"group": "person"}, validation_groups=groups)
+
+
+def test_settings_that_are_not_used_leave_the_fingerprint_of_the_data_alone() -> None:
+    assert fingerprint(DataConfig()) == fingerprint(
+        {"format": "auto", "split": 1, "task": "all", "judge": "auto", "lists": ""}
+    )
+
+
+def test_a_folder_that_is_said_to_be_a_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="is no table"):
+        read(tmp_path, format="table")

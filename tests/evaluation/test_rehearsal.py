@@ -1,0 +1,168 @@
+"""Pre-training goes on beside fine-tuning."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Generator
+
+from clipset.errors import ProbeError
+from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.fit import NetworkRun
+from clipset.evaluation.networks import SetProbe
+from clipset.evaluation.problem import keep_few, pose_problem
+from clipset.evaluation.suite import run_probes, run_suite
+from clipset.features.store import FeatureStore
+from clipset.model.config import ModelConfig
+from clipset.model.scale import ScaleModel
+from clipset.training.config import PretrainConfig
+from clipset.training.pretrain import pretrain
+from clipset.training.rehearsal import ALONE, Pretraining, Rehearsed
+
+TRAINING = PretrainConfig(
+    model=ModelConfig(width=32, layers=1, head_width=32, projected=16, dropout=0.0),
+    epochs=30,
+    min_steps=1,
+    batch=16,
+    clips_per_set=4,
+)
+FIT = FitConfig(
+    epochs=8, batch=8, clips=4, rates=(3e-3,), encoder_shares=(1.0,), stop_early=False, rehearse=0.1
+)
+ROW = (("scale", "finetune"),)
+
+
+@pytest.fixture(scope="module")
+def model(small_store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -> ScaleModel:
+    return pretrain(small_store, tmp_path_factory.mktemp("model"), TRAINING)
+
+
+@pytest.fixture
+def rehearsed(small_store: FeatureStore, model: ScaleModel) -> Rehearsed:
+    return Pretraining(small_store, TRAINING).reopen(model, batch=6)
+
+
+def test_the_losses_are_those_of_pretraining_batch_after_batch(rehearsed: Rehearsed) -> None:
+    model = rehearsed.model
+    rehearsal = rehearsed.go_on(copy.deepcopy(model.encoder), seed=3)
+    found = [rehearsal.loss().item() for _ in range(5)]
+    generator, wanted = Generator().manual_seed(3), []
+    while len(wanted) < 5:  # 18 videos: three batches in an epoch
+        for size, pair in rehearsed.source.batches(rehearsed.config, generator, ALONE):
+            assert size == 6
+            wanted.append(model.losses(pair.features, pair.boxes, pair.masked).total.item())
+    assert found == pytest.approx(wanted[:5], rel=1e-5)
+
+
+def test_the_encoder_is_shared_and_the_model_that_was_given_stays_as_it_is(
+    rehearsed: Rehearsed,
+) -> None:
+    before = copy.deepcopy(rehearsed.model.state_dict())
+    encoder = copy.deepcopy(rehearsed.model.encoder)
+    rehearsal = rehearsed.go_on(encoder, seed=0)
+    mine = {id(weight) for weight in encoder.parameters()}
+    assert rehearsal.heads
+    assert not mine & {id(weight) for weight in rehearsal.heads}
+    optimiser = torch.optim.SGD([*encoder.parameters(), *rehearsal.heads], lr=0.1)
+    rehearsal.loss().backward()
+    optimiser.step()
+    assert not torch.equal(encoder.project.weight, before["encoder.project.weight"])
+    for name, value in rehearsed.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_an_encoder_that_rehearses_forgets_less(
+    small_store: FeatureStore, rehearsed: Rehearsed
+) -> None:
+    train = pose_problem(small_store).train
+
+    def tune(weight: float) -> float:
+        def make() -> SetProbe:
+            return SetProbe(copy.deepcopy(rehearsed.model.encoder), 3, frozen=False)
+
+        run = NetworkRun(
+            make, train, replace(FIT, rehearse=weight), rate=1e-2, epochs=30, seed=0,
+            rehearsed=rehearsed if weight else None,
+        )  # fmt: skip
+        for _ in range(30):
+            run.run_epoch()
+        assert isinstance(run.network, SetProbe)
+        asked = run.rehearsal or rehearsed.go_on(run.network.encoder, seed=0)
+        asked.model.eval()
+        with torch.inference_mode():
+            return sum(asked.loss().item() for _ in range(9))
+
+    assert tune(1.0) < 0.9 * tune(0.0)
+
+
+def test_few_labels_are_rehearsed_with_all_training_videos_and_no_test_video(
+    small_store: FeatureStore, model: ScaleModel
+) -> None:
+    problem = pose_problem(small_store, training=TRAINING)
+    few = keep_few(problem, share=None, count=1, seed=0)
+    assert len(few.train) == 3
+    assert few.pretraining is not None
+    places = few.pretraining.reopen(model, batch=128).source.videos
+    assert len(places) == len(problem.train) == 18
+    assert not {small_store.ids[place] for place in places} & set(problem.test.ids)
+    config = ProbeConfig(seeds=1, shots=1, fit=FIT)
+    [result] = run_probes(problem, model, config, rows=ROW)
+    assert result.value > 0.5
+
+
+def test_splits_that_are_given_decide_what_is_rehearsed_not_those_of_the_store(
+    small_store: FeatureStore, model: ScaleModel
+) -> None:
+    own = {video.id: video.split for video in small_store.catalog}
+    swapped = [  # six videos that the store calls train are the test now
+        replace(video, split="test" if place < 6 else "train")
+        for place, video in enumerate(
+            sorted(small_store.catalog, key=lambda v: own[v.id] == "test")
+        )
+    ]
+    problem = pose_problem(small_store, small_store.catalog.only(swapped), training=TRAINING)
+    assert {own[id] for id in problem.test.ids} == {"train"}
+    assert problem.pretraining is not None
+    source = problem.pretraining.reopen(model, batch=128).source
+    ids = {problem.pretraining.store.ids[place] for place in source.videos}
+    assert len(ids) == 18
+    assert not ids & set(problem.test.ids)
+
+
+def test_only_fine_tuning_rehearses(small_store: FeatureStore, model: ScaleModel) -> None:
+    problem = pose_problem(small_store, training=TRAINING)
+    rows = (("backbone", "transformer"), ("scale", "finetune"))
+    outputs = [
+        run_suite(
+            problem, model, ProbeConfig(seeds=1, fit=replace(FIT, rehearse=weight)), rows=rows
+        ).predictions.outputs
+        for weight in (0.0, 0.1)
+    ]
+    plain, rehearsing = outputs
+    assert (plain[rows[0]] == rehearsing[rows[0]]).all()
+    assert (plain[rows[1]] != rehearsing[rows[1]]).any()
+
+
+def test_what_is_not_known_cannot_be_rehearsed(
+    small_store: FeatureStore, model: ScaleModel
+) -> None:
+    config = ProbeConfig(seeds=1, fit=FIT)
+    with pytest.raises(ProbeError, match=r"goes on with pre-training, and nothing is known"):
+        run_probes(pose_problem(small_store), model, config, rows=ROW)
+    for wrong in ({"rehearse": -1.0}, {"rehearse_batch": 1}):
+        with pytest.raises(ProbeError, match="rehearse"):
+            replace(FIT, **wrong)
+
+
+def test_the_folder_of_a_model_says_how_it_was_trained(
+    small_store: FeatureStore, tmp_path: Path
+) -> None:
+    from clipset.training.checkpoint import read_training
+
+    config = replace(TRAINING, preset="paper", epochs=1, model=replace(TRAINING.model, width=64))
+    pretrain(small_store, tmp_path, config)
+    assert read_training(tmp_path) == config

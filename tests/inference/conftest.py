@@ -1,0 +1,44 @@
+"""A small finished run to use on new videos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.conftest import SMALL
+
+from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.inference.run import TrainedRun, load_run
+from clipset.model.config import ModelConfig
+from clipset.pipeline import walk
+from clipset.recipe import Recipe
+from clipset.training.config import PretrainConfig
+
+RECIPE = Recipe(
+    extract=SMALL,
+    pretrain=PretrainConfig(
+        epochs=4,
+        min_steps=1,
+        clips_per_set=4,
+        model=ModelConfig(width=32, layers=1, head_width=16, projected=8),
+    ),
+    probe=ProbeConfig(
+        seeds=1,
+        mlp_hidden=16,
+        fit=FitConfig(epochs=6, clips=4, rates=(0.003,), head_rates=(0.03,)),
+    ),
+)
+
+
+@pytest.fixture(scope="session")
+def run_folder(small_videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run over the small videos."""
+    out = tmp_path_factory.mktemp("runs") / "first"
+    walk(small_videos, out, RECIPE)
+    return out
+
+
+@pytest.fixture(scope="session")
+def trained(run_folder: Path) -> TrainedRun:
+    """The same run, opened."""
+    return load_run(run_folder, workers=0)

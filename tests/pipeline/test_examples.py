@@ -1,0 +1,53 @@
+"""The examples run as they stand, on small real videos."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from clipset.clips.config import Sampling
+from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.suite import ROWS
+from clipset.features.config import ExtractConfig
+from clipset.model.config import ModelConfig
+from clipset.training.config import PretrainConfig
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "walk.py"
+EXTRACTION = ExtractConfig(
+    frames=2,
+    stride=4,
+    size=32,
+    sampling=Sampling(clips=4, times=2, places=1),
+    engine="torch",
+    workers=0,
+)
+PRETRAINING = PretrainConfig(
+    model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
+    epochs=2,
+    min_steps=2,
+    clips_per_set=2,
+)
+PROBING = ProbeConfig(
+    seeds=1, k=3, mlp_hidden=16, fit=FitConfig(epochs=2, batch=16, clips=4, rates=(1e-3,))
+)
+
+
+def test_the_example_walks_from_a_folder_to_scores_and_neighbours(
+    small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    walk = runpy.run_path(str(EXAMPLE))["walk"]
+    results = walk(
+        small_videos, tmp_path, extraction=EXTRACTION, pretraining=PRETRAINING, probing=PROBING
+    )
+    said = capsys.readouterr().out.splitlines()
+    assert [(result.features, result.probe) for result in results] == list(ROWS)
+    assert all("% to " in line for line in said[: len(ROWS)])
+    assert said[len(ROWS)].startswith("most like ")
+    assert len(said) == len(ROWS) + 1 + 3
+    assert (tmp_path / "model" / "model.json").is_file()
+
+
+def test_the_example_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
+    with pytest.raises(SystemExit, match="usage: python"):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
