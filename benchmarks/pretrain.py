@@ -26,7 +26,7 @@ from torch import Tensor, nn, optim
 
 from clipset.model.config import model_preset
 from clipset.model.scale import ScaleModel
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import SetPair, draw_set_pair
 from clipset.training.config import PretrainConfig
 from clipset.training.optim import decay_groups
@@ -117,7 +117,7 @@ def draw(preset: str, batch: int, dim: int, seed: int) -> SetPair:
     """A batch as the preset draws it, of random features."""
     config = PretrainConfig(preset=preset)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(seed)
-    clips = VideoClips(
+    clips = ClipBatch(
         torch.randn(batch, 2 * config.clips_per_set, dim, generator=generator),
         torch.rand(batch, 2 * config.clips_per_set, config.model.box_numbers, generator=generator),
     )

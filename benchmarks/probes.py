@@ -39,7 +39,7 @@ from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
 from clipset.progress import set_quiet
 from clipset.representation import join_parts
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches
 from clipset.training.optim import learning_rate
 
@@ -67,17 +67,17 @@ def made_up_problem(scale: float, seed: int) -> Problem:
     return Problem(
         tuple(f"class {number:03d}" for number in range(CLASSES)),
         Labelled(
-            VideoClips(random, boxes), VideoClips(regular, boxes[:, :REGULAR]), classes,
+            ClipBatch(random, boxes), ClipBatch(regular, boxes[:, :REGULAR]), classes,
             (None,) * train,
         ),
-        HeldOut(tuple(map(str, range(test))), VideoClips(held, places), truth),
+        HeldOut(tuple(map(str, range(test))), ClipBatch(held, places), truth),
     )  # fmt: skip
 
 
 def train_alone(
     data: HeadInputs, setting: HeadSetting, config: FitConfig, learn: Tensor, check: Tensor,
     statistics: tuple[Tensor, Tensor], *, epochs: int, seed: int,
-    encoder: SetEncoder | None = None, clips: VideoClips | None = None,
+    encoder: SetEncoder | None = None, clips: ClipBatch | None = None,
 ) -> Tensor:  # fmt: skip
     """The plain way for one point of the grid: what it says of the videos set aside, at the end.
 
@@ -108,7 +108,7 @@ def train_alone(
             rows = data.draw(videos, config.clips, generator)
             if encoder is not None and clips is not None and data.sets is not None:
                 chosen = data.sets[videos, 0]
-                part = VideoClips(
+                part = ClipBatch(
                     clips.features[videos[:, None], chosen], clips.boxes[videos[:, None], chosen]
                 )
                 with torch.no_grad():

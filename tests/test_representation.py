@@ -26,7 +26,7 @@ from clipset.representation import (
     represent,
     write_representations,
 )
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.box_coordinates import model_boxes
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import save_pretrained
@@ -91,7 +91,7 @@ def test_a_window_is_encoded_as_a_video_of_its_own(
     span, rows = spans[place], list(spans[place].rows)
     boxes = small_store.regular.boxes[rows].copy()[None]
     boxes[..., :2] = np.clip(boxes[..., :2] - span.start, 0, span.end - span.start)
-    clips = VideoClips(
+    clips = ClipBatch(
         torch.from_numpy(small_store.regular.features[rows].astype(np.float32))[None],
         torch.from_numpy(model_boxes(boxes, np.array([span.end - span.start]))),
     )

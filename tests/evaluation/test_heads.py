@@ -26,7 +26,7 @@ from clipset.evaluation.stacks import AttentiveStack, LinearStack, MLPStack, slo
 from clipset.model.config import ModelConfig
 from clipset.model.scale import make_encoder
 from clipset.representation import join_parts
-from clipset.sets.batch import VideoClips, mean_over_clips
+from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.sampling import draw_batches
 from clipset.training.optim import learning_rate
 
@@ -138,18 +138,16 @@ def test_statistics_are_those_of_all_random_clips() -> None:
 def test_what_fills_up_for_clips_that_are_not_there_is_never_seen(kind: str) -> None:
     """Whatever stands in the place of missing clips, training and predictions are the same."""
     data = inputs()
-    present = torch.ones(40, 6, dtype=torch.bool)
-    present[::3, 4:] = False
+    valid = torch.ones(40, 6, dtype=torch.bool)
+    valid[::3, 4:] = False
     answers = []
     for filling in (0.0, 99.0):
-        features = data.features.masked_fill(~present[..., None], filling)
-        partial_data = HeadInputs(
-            features, features, data.wanted, present=present, regular_present=present
-        )
+        features = data.features.masked_fill(~valid[..., None], filling)
+        partial_data = HeadInputs(features, features, data.wanted, valid=valid, regular_valid=valid)
         settings = (HeadSetting(rate=1e-2, decay=0.1),)
-        answers.append(train(kind, settings, partial_data).answer(features, present)[0])
+        answers.append(train(kind, settings, partial_data).answer(features, valid)[0])
     torch.testing.assert_close(*answers, atol=1e-5, rtol=0)
-    whole = mean_over_clips(data.features, present)
+    whole = mean_over_clips(data.features, valid)
     torch.testing.assert_close(whole[0], data.features[0, :4].mean(dim=0))
     torch.testing.assert_close(whole[1], data.features[1].mean(dim=0))
 
@@ -162,7 +160,7 @@ def small_encoder() -> Any:
 def labelled() -> Labelled:
     data = inputs()
     boxes = torch.rand(40, 6, 6, generator=Generator().manual_seed(1))
-    clips = VideoClips(data.features, boxes)
+    clips = ClipBatch(data.features, boxes)
     return Labelled(clips, clips, torch.arange(40) % 4, (None,) * 40)
 
 
@@ -189,7 +187,7 @@ def test_a_drawn_set_stands_next_to_its_own_tokens(part: Any) -> None:
     assert data.sets is not None
     for row, video, number in zip(rows, videos, which, strict=True):
         chosen = data.sets[video, number]
-        clips = VideoClips(
+        clips = ClipBatch(
             train.random.features[video, chosen][None], train.random.boxes[video, chosen][None]
         )
         by_hand = join_parts(encoder, clips, ("clip", part))[0]

@@ -20,7 +20,7 @@ from clipset.evaluation.suite import ALL_ROWS, ROWS, run_probes, run_suite
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 
 QUICK = ProbeConfig(
     seeds=2,
@@ -39,13 +39,13 @@ GRID = replace(
 TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
 
 
-def made_up(videos: int, *, signal: float, seed: int, classes: int = 3) -> tuple[VideoClips, Any]:
+def made_up(videos: int, *, signal: float, seed: int, classes: int = 3) -> tuple[ClipBatch, Any]:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(videos) % classes
     features = torch.randn(videos, 8, 12, generator=generator)
     features[..., :classes] += signal * torch.eye(classes)[labels][:, None]
     boxes = torch.rand(videos, 8, 6, generator=generator)
-    return VideoClips(features, boxes), labels
+    return ClipBatch(features, boxes), labels
 
 
 def made_up_problem(signal: float, *, train: int = 60, test: int = 90) -> Problem:
@@ -133,7 +133,7 @@ def test_predictions_are_the_mean_softmax_over_the_clips() -> None:
     clips, _ = made_up(5, signal=1.0, seed=0)
     by_hand = torch.stack(
         [
-            torch.stack([probe(VideoClips(f[None, None], b[None, None]))[0, 0].softmax(0)
+            torch.stack([probe(ClipBatch(f[None, None], b[None, None]))[0, 0].softmax(0)
                          for f, b in zip(features, boxes, strict=True)]).mean(0)
             for features, boxes in zip(clips.features, clips.boxes, strict=True)
         ]

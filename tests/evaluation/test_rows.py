@@ -36,7 +36,7 @@ from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol"
 FIT = FitConfig(
@@ -47,11 +47,11 @@ QUICK = ProbeConfig(seeds=2, mlp_hidden=16, fit=FIT)
 TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
 
 
-def clips_of(videos: int, signal: Any, seed: int) -> VideoClips:
+def clips_of(videos: int, signal: Any, seed: int) -> ClipBatch:
     generator = Generator().manual_seed(seed)
     features = torch.randn(videos, 8, 12, generator=generator)
     features[..., 0] += signal[:, None]
-    return VideoClips(features, torch.rand(videos, 8, 6, generator=generator))
+    return ClipBatch(features, torch.rand(videos, 8, 6, generator=generator))
 
 
 def number_problem(strength: float, *, scale: float = 5.0, shift: float = 100.0) -> Problem:
@@ -71,7 +71,7 @@ def number_problem(strength: float, *, scale: float = 5.0, shift: float = 100.0)
 
 
 def class_problem(signal: float, *, classes: int = 7, train: int = 70, test: int = 42) -> Problem:
-    def some(count: int, seed: int) -> tuple[VideoClips, Any]:
+    def some(count: int, seed: int) -> tuple[ClipBatch, Any]:
         labels = torch.arange(count) % classes
         clips = clips_of(count, torch.zeros(count), seed)
         clips.features[..., :classes] += signal * torch.eye(classes)[labels][:, None]
@@ -165,7 +165,7 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
     labels = torch.arange(120) % 4
     features = torch.randn(120, 8, 12, generator=generator) * 0.3
     features[torch.arange(120), labels * 2, 0] += 3.0
-    clips = VideoClips(features, torch.rand(120, 8, 6, generator=generator))
+    clips = ClipBatch(features, torch.rand(120, 8, 6, generator=generator))
     first, rest = torch.arange(80), torch.arange(80, 120)
     problem = Problem(
         tuple("abcd"),
@@ -262,7 +262,7 @@ def test_videos_of_the_choice_are_learned_from_only_in_a_refit() -> None:
     features[check] = 0.0
     other = replace(
         problem,
-        train=replace(problem.train, random=VideoClips(features, problem.train.random.boxes)),
+        train=replace(problem.train, random=ClipBatch(features, problem.train.random.boxes)),
     )
     rows: Any = (("backbone", "linear"),)
     for refit in (True, False):
@@ -370,7 +370,7 @@ def test_probes_may_also_learn_from_the_regular_clips() -> None:
     assert all(result.value > 1 / 7 for result in results)
 
 
-def confounded(count: int, seed: int, *, misleading: bool) -> tuple[VideoClips, Any]:
+def confounded(count: int, seed: int, *, misleading: bool) -> tuple[ClipBatch, Any]:
     """The class is which of two channels varies within a video; another channel's mean hints at it
     in training, and at the other class in the test."""
     labels = torch.arange(count) % 2

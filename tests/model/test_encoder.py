@@ -82,10 +82,10 @@ def test_filler_does_not_influence_the_output(clips: int, filler: int, seed: int
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(2, clips + filler, 6, generator=generator)
     boxes = torch.rand(2, clips + filler, 6, generator=generator)
-    present = (torch.arange(clips + filler) < clips).expand(2, -1)
+    valid = (torch.arange(clips + filler) < clips).expand(2, -1)
     features[:, clips:] = torch.nan
     alone = encoder(features[:, :clips], boxes[:, :clips])
-    filled = encoder(features, boxes, present=present)
+    filled = encoder(features, boxes, valid=valid)
     torch.testing.assert_close(filled.set_token, alone.set_token, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(
         filled.clip_tokens[:, :clips], alone.clip_tokens, atol=1e-5, rtol=1e-4

@@ -89,8 +89,8 @@ def test_filler_does_not_change_the_losses(config: ModelConfig) -> None:
         torch.cat([part, torch.full_like(part[:, :, :2], value)], dim=2)
         for part, value in ((features, torch.nan), (boxes, 0.5), (masked, True))
     ]
-    present = F.pad(torch.ones_like(masked), (0, 2))
-    found = model.losses(filled[0], filled[1], filled[2], present)
+    valid = F.pad(torch.ones_like(masked), (0, 2))
+    found = model.losses(filled[0], filled[1], filled[2], valid)
     for name in ScaleLosses.__dataclass_fields__:
         torch.testing.assert_close(getattr(found, name), getattr(plain, name), rtol=1e-5, atol=1e-5)
 

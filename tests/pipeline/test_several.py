@@ -205,8 +205,8 @@ def test_a_mixed_set_of_videos_with_unequal_counts_is_read_and_trained_on(
     clips = reader_for(unequal, shape)("regular", np.arange(24))
     whole = reader_for(store, shape)("regular", np.arange(24))
     assert clips.counts.tolist() == [8, 6] + [8] * 22
-    assert clips.present is not None
-    assert torch.equal(clips.features[clips.present], whole.features[clips.present])
+    assert clips.valid is not None
+    assert torch.equal(clips.features[clips.valid], whole.features[clips.valid])
     assert clips.side_by_side.counts.tolist() == [4, 3] + [4] * 22
     more = reader_for(unequal, shape)("random", np.arange(24)).followed_by(clips)
     assert more.side_by_side.counts.tolist() == [12, 9] + [12] * 22
@@ -214,11 +214,11 @@ def test_a_mixed_set_of_videos_with_unequal_counts_is_read_and_trained_on(
     model = pretrain(unequal, tmp_path / "model", config)
     table = represent(unequal, model.encoder)
     assert table.vectors.shape == (24, 4, 14 + TINY.width)
-    assert table.present is not None
-    assert table.present.sum(axis=1).tolist() == [4, 3] + [4] * 22
+    assert table.valid is not None
+    assert table.valid.sum(axis=1).tolist() == [4, 3] + [4] * 22
     standard = model.encoder.standardise(clips.features, clips.sources)
     seen = replace(clips, features=standard).side_by_side
-    means = mean_over_clips(seen.features, seen.present)
+    means = mean_over_clips(seen.features, seen.valid)
     np.testing.assert_allclose(table.pooled[:, :14], means, atol=1e-5)
     problem = pose_problem(unequal, model=model.config)
     assert len(run_probes(problem, model, recipe_for(ExtractConfig(), "").probe)) == len(ROWS)

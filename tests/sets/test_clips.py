@@ -27,7 +27,7 @@ from clipset.representation import (
     write_representations,
 )
 from clipset.sets.batch import (
-    VideoClips,
+    ClipBatch,
     by_count,
     feature_statistics,
     mean_over_clips,
@@ -64,12 +64,12 @@ class TableStore(FeatureStore):
         return self.held
 
 
-def ragged(counts: list[int], width: int = 6) -> VideoClips:
+def ragged(counts: list[int], width: int = 6) -> ClipBatch:
     """Clips numbered from 1 on; filler is 0 and stands behind them."""
     clips = numbered_clips(len(counts), width)
-    present = torch.arange(width) < torch.tensor(counts)[:, None]
-    features = torch.where(present[..., None], clips.features + 1, 0.0)
-    return VideoClips(features, features.expand(-1, -1, 6).clone(), present=present)
+    valid = torch.arange(width) < torch.tensor(counts)[:, None]
+    features = torch.where(valid[..., None], clips.features + 1, 0.0)
+    return ClipBatch(features, features.expand(-1, -1, 6).clone(), valid=valid)
 
 
 @settings(max_examples=40, deadline=None)
@@ -104,7 +104,7 @@ def test_clips_that_are_read_are_those_of_the_table_and_zeros(
     clips = read_clips(store, "random", videos)
     assert clips.counts.tolist() == [counts[video] for video in videos]
     equal = len({counts[video] for video in videos}) == 1
-    assert (clips.present is None) == equal
+    assert (clips.valid is None) == equal
     for place, video in enumerate(videos.tolist()):
         first, count = sum(counts[:video]), counts[video]
         found = clips.features[place, :, 0].tolist()
@@ -136,8 +136,8 @@ def test_where_all_are_present_the_draw_is_the_very_same(
     videos: int, clips: int, seed: int
 ) -> None:
     plain = numbered_clips(videos, clips)
-    marked = VideoClips(
-        plain.features, plain.boxes, present=torch.ones(videos, clips, dtype=torch.bool)
+    marked = ClipBatch(
+        plain.features, plain.boxes, valid=torch.ones(videos, clips, dtype=torch.bool)
     )
     generators = [torch.Generator().manual_seed(seed) for _ in range(3)]
     old = torch.rand(videos, clips, generator=generators[2]).argsort(dim=1)[:, :4]
@@ -152,14 +152,14 @@ def test_where_all_are_present_the_draw_is_the_very_same(
 @given(COUNTS)
 def test_means_and_groups_leave_filler_out(counts: list[int]) -> None:
     clips = ragged(counts)
-    means = mean_over_clips(clips.features, clips.present)
+    means = mean_over_clips(clips.features, clips.valid)
     seen = []
     for videos, group in by_count(clips):
-        assert group.present is None
+        assert group.valid is None
         torch.testing.assert_close(means[videos], group.features.mean(dim=1))
         seen += videos.tolist()
     assert sorted(seen) == list(range(len(counts)))
-    mean, _ = feature_statistics(clips.only_present())
+    mean, _ = feature_statistics(clips.valid_features())
     assert mean.item() == pytest.approx(clips.features.sum().item() / sum(counts))
 
 
@@ -169,7 +169,7 @@ def test_a_video_is_encoded_as_if_no_longer_one_stood_beside_it() -> None:
     encoder = make_encoder(1, ModelConfig(width=32, layers=1))
     vectors = encode_clips(encoder, clips)
     for video, count in enumerate([6, 2, 6, 3]):
-        alone = VideoClips(clips.features[[video], :count], clips.boxes[[video], :count])
+        alone = ClipBatch(clips.features[[video], :count], clips.boxes[[video], :count])
         torch.testing.assert_close(vectors[video, :count], encode_clips(encoder, alone)[0])
         assert not vectors[video, count:].any()
 

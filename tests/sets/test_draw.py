@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import (
     draw_batches,
     draw_batches_by_group,
@@ -16,10 +16,10 @@ from clipset.sets.sampling import (
 )
 
 
-def numbered_clips(videos: int, clips: int) -> VideoClips:
+def numbered_clips(videos: int, clips: int) -> ClipBatch:
     """Clips whose only feature is their own number."""
     numbers = torch.arange(videos * clips, dtype=torch.float32).view(videos, clips, 1)
-    return VideoClips(numbers, numbers.expand(-1, -1, 6).clone())
+    return ClipBatch(numbers, numbers.expand(-1, -1, 6).clone())
 
 
 @settings(max_examples=30, deadline=None)
@@ -85,16 +85,16 @@ def test_a_subset_holds_different_clips_of_its_own_video() -> None:
 @given(st.lists(st.integers(4, 12), min_size=1, max_size=5), st.integers(0, 2**31))
 def test_sets_of_videos_with_few_clips_share_them_evenly(counts: list[int], seed: int) -> None:
     plain = numbered_clips(len(counts), 12)
-    present = torch.arange(12) < torch.tensor(counts)[:, None]
-    clips = VideoClips(plain.features, plain.boxes, present=present)
+    valid = torch.arange(12) < torch.tensor(counts)[:, None]
+    clips = ClipBatch(plain.features, plain.boxes, valid=valid)
     pair = draw_set_pair(clips, 4, 0.25, torch.Generator().manual_seed(seed))
-    assert pair.present is not None
-    assert not (pair.masked & ~pair.present).any()
+    assert pair.valid is not None
+    assert not (pair.masked & ~pair.valid).any()
     for video, count in enumerate(counts):
-        chosen = pair.features[:, video][pair.present[:, video]].flatten().tolist()
+        chosen = pair.features[:, video][pair.valid[:, video]].flatten().tolist()
         assert len(chosen) == len(set(chosen)) == min(count, 8)
         assert set(chosen) <= set(plain.features[video, :count].flatten().tolist())
-        sizes = pair.present[:, video].sum(dim=1)
+        sizes = pair.valid[:, video].sum(dim=1)
         assert abs(int(sizes[0] - sizes[1])) <= 1
         hidden = pair.masked[:, video].sum(dim=1)
         assert bool(((hidden >= 1) & (hidden < sizes)).all())
@@ -103,7 +103,7 @@ def test_sets_of_videos_with_few_clips_share_them_evenly(counts: list[int], seed
 def test_sources_go_with_their_clips() -> None:
     plain = numbered_clips(3, 8)
     sources = plain.features[..., 0].long() % 2
-    clips = VideoClips(plain.features, plain.boxes, sources=sources)
+    clips = ClipBatch(plain.features, plain.boxes, sources=sources)
     pair = draw_set_pair(clips, 4, 0.25, torch.Generator().manual_seed(0))
     assert pair.sources is not None
     assert torch.equal(pair.sources, pair.features[..., 0].long() % 2)
@@ -130,7 +130,7 @@ def test_mixing_means_moves_a_video_towards_another_and_changes_nothing_within_i
 ) -> None:
     chance, backbones = torch.Generator().manual_seed(seed), max(len(dims), 1)
     features = torch.randn(videos, backbones * clips, 3, generator=chance)
-    given = VideoClips(features, features.repeat(1, 1, 2), dims=dims)
+    given = ClipBatch(features, features.repeat(1, 1, 2), dims=dims)
     mixed = mix_means(given, chance)
     before, after = (
         each.features.view(videos, backbones, clips, 3) for each in (given, mixed)

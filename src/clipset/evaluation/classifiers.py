@@ -20,12 +20,12 @@ from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import make_encoder
 from clipset.representation import Part, encode_clips
-from clipset.sets.batch import VideoClips, mean_over_clips
+from clipset.sets.batch import ClipBatch, mean_over_clips
 
 KEPT = "kept_"  # before the names of a classifier's own tensors
 
 
-def rows_of(row: Row, clips: VideoClips, encoder: SetEncoder | None) -> Float[Tensor, "M W R"]:
+def rows_of(row: Row, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Tensor, "M W R"]:
     """What a head sees of each clip."""
     attentive = row[1] == "attentive"
     if row[0] == "backbone":
@@ -36,15 +36,15 @@ def rows_of(row: Row, clips: VideoClips, encoder: SetEncoder | None) -> Float[Te
     return encode_clips(encoder, clips, parts)
 
 
-def vectors_of(row: Row, clips: VideoClips, encoder: SetEncoder | None) -> Float[Tensor, "N R"]:
+def vectors_of(row: Row, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Tensor, "N R"]:
     """What is seen of each video as a whole: its regular clips in order, or their mean."""
     if row[1] == "ordered":
         return clips.side_by_side.features.flatten(1)
     if row[0] == "backbone":
         one = clips.side_by_side
-        return mean_over_clips(one.features, one.present)
+        return mean_over_clips(one.features, one.valid)
     assert encoder is not None
-    return mean_over_clips(encode_clips(encoder, clips), clips.of_one.present)
+    return mean_over_clips(encode_clips(encoder, clips), clips.of_one.valid)
 
 
 class Classifier(nn.Module):
@@ -72,7 +72,7 @@ class HeadClassifier(Classifier):
         sizes = len(tensors["mean"]), len(tensors["bias"])
         self.stack = stack_of(row, config)(1, *sizes, Generator())
 
-    def forward(self, clips: VideoClips) -> Float[Tensor, "B L C"]:
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B L C"]:
         rows = (rows_of(self.row, clips, self.encoder) - self.kept("mean")) / self.kept("std")
         self.stack.weights = {name: self.kept(name)[None] for name in self.names}
         return self.stack.answer(rows, None)[0]
@@ -81,7 +81,7 @@ class HeadClassifier(Classifier):
 class SolvedClassifier(Classifier):
     """A linear layer on the whole video that was solved for."""
 
-    def forward(self, clips: VideoClips) -> Float[Tensor, "B 1 C"]:
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
         vectors, mean = vectors_of(self.row, clips, self.encoder), self.kept("mean")
         missing = len(mean) - vectors.shape[1]
         if missing < 0:
@@ -99,7 +99,7 @@ class KNNClassifier(Classifier):
         super().__init__(row, tensors, encoder)
         self.outputs, self.k = outputs, k
 
-    def forward(self, clips: VideoClips) -> Float[Tensor, "B 1 C"]:
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
         vectors = vectors_of(self.row, clips, self.encoder)
         queries = (vectors - self.kept("mean")) / self.kept("std")
         bank, wanted = self.kept("bank"), self.kept("wanted")

@@ -25,7 +25,7 @@ from clipset.evaluation.selection import (
     validation_split,
 )
 from clipset.evaluation.stacks import sum_of_losses, to_predictions
-from clipset.sets.batch import VideoClips, by_count
+from clipset.sets.batch import ClipBatch, by_count
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
 from clipset.training.optim import decay_groups, learning_rate
 from clipset.training.rehearsal import Rehearsed
@@ -130,9 +130,7 @@ def fit(
 
 
 @torch.inference_mode()
-def predict(
-    network: nn.Module, clips: VideoClips, *, numbers: bool = False
-) -> Float[Tensor, "M C"]:
+def predict(network: nn.Module, clips: ClipBatch, *, numbers: bool = False) -> Float[Tensor, "M C"]:
     """The mean over a video's clips of their softmax (or of their numbers)."""
     training = network.training
     network.eval()

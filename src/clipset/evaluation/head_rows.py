@@ -11,7 +11,7 @@ from clipset.evaluation.classifiers import HeadClassifier, rows_of, stack_of
 from clipset.evaluation.heads import HeadGrid, HeadInputs, HeadSetting, fit_heads, list_settings
 from clipset.evaluation.inputs import clip_inputs, placed_inputs, set_inputs
 from clipset.evaluation.job import Job, Plan
-from clipset.evaluation.present import Present
+from clipset.evaluation.present import ValidMask
 from clipset.evaluation.results import Row
 from clipset.evaluation.selection import (
     Parts,
@@ -60,7 +60,7 @@ def plan_heads(job: Job, row: Row) -> Plan:
 
 def choose_head(
     make: MakeStack, inputs: HeadInputs, check: Float[Tensor, "M W R"],
-    there: Present, truth: Tensor, *,
+    there: ValidMask, truth: Tensor, *,
     job: Job, parts: Parts, epochs: int, halvings: int,
 ) -> tuple[HeadSetting, int]:  # fmt: skip
     """The point of the grid and the number of epochs that do best on the videos set aside."""
@@ -85,16 +85,16 @@ def choose_head(
 
 def _to_choose_by(
     job: Job, row: Row, parts: Parts, inputs: HeadInputs
-) -> tuple[Float[Tensor, "M W R"], Present, Tensor]:
+) -> tuple[Float[Tensor, "M W R"], ValidMask, Tensor]:
     """What the videos set aside look like, which of their clips are there, and what they show."""
     if parts.check is not None:
-        there = inputs.regular_present
+        there = inputs.regular_valid
         kept = None if there is None else there[parts.check]
         return inputs.regular[parts.check], kept, inputs.wanted[parts.check]
     named = job.problem.validation
     assert named is not None  # only then is there no part of the training videos
     rows = rows_of(row, named.regular, job.encoder_for(row))
-    return rows, named.regular.of_one.present, named.wanted
+    return rows, named.regular.of_one.valid, named.wanted
 
 
 def _inputs(job: Job, row: Row) -> HeadInputs:

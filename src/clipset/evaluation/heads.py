@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, optim
 
 from clipset.evaluation.config import FitConfig, Optimiser
-from clipset.evaluation.present import Present, by_number
+from clipset.evaluation.present import ValidMask, by_number
 from clipset.evaluation.stacks import MakeStack, Stack, Wanted, Weights, drop
 from clipset.sets.sampling import draw_batches
 from clipset.training.optim import learning_rate
@@ -57,8 +57,8 @@ class HeadInputs:
     wanted: Int[Tensor, " N"] | Float[Tensor, " N"]
     sets: Int[Tensor, "N Q K"] | None = None
     tokens: Float[Tensor, "N Q L H"] | None = None
-    present: Bool[Tensor, "N V"] | None = None
-    regular_present: Bool[Tensor, "N W"] | None = None
+    valid: Bool[Tensor, "N V"] | None = None
+    regular_valid: Bool[Tensor, "N W"] | None = None
 
     @property
     def width(self) -> int:
@@ -71,9 +71,9 @@ class HeadInputs:
         """A random set of clips of each video."""
         if self.sets is None or self.tokens is None:
             chance = torch.rand(len(videos), self.features.shape[1], generator=generator)
-            if self.present is not None:
-                chance = chance.masked_fill(~self.present[videos], 2.0)
-                clips = min(clips, int(self.present.sum(dim=1).min()))
+            if self.valid is not None:
+                chance = chance.masked_fill(~self.valid[videos], 2.0)
+                clips = min(clips, int(self.valid.sum(dim=1).min()))
             return self.features[videos[:, None], chance.argsort(dim=1)[:, :clips]]
         which = torch.randint(self.sets.shape[1], (len(videos),), generator=generator)
         chosen = self.sets[videos, which]  # (B, K)
@@ -84,7 +84,7 @@ class HeadInputs:
         self, videos: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
         """Mean and deviation of each channel over all random clips (and sets) of some videos."""
-        parts = [moments(self.features, videos, self.present)]
+        parts = [moments(self.features, videos, self.valid)]
         if self.tokens is not None:
             parts.append(moments(self.tokens.flatten(1, 2), videos))
         mean, std = (torch.cat(each) for each in zip(*parts, strict=True))
@@ -92,13 +92,13 @@ class HeadInputs:
 
 
 def moments(
-    values: Float[Tensor, "N V D"], videos: Int[Tensor, " B"], present: Present = None
+    values: Float[Tensor, "N V D"], videos: Int[Tensor, " B"], valid: ValidMask = None
 ) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
     """Mean and deviation of each channel over the clips that are there, in pieces."""
     total = torch.zeros(2, values.shape[-1], dtype=torch.float64)
     shift, count = values[0].mean(dim=0), 0
     for part in videos.split(CHUNK):
-        rows = values[part].flatten(0, 1) if present is None else values[part][present[part]]
+        rows = values[part].flatten(0, 1) if valid is None else values[part][valid[part]]
         centred = rows - shift
         total[0] += centred.sum(dim=0)
         total[1] += centred.square_().sum(dim=0)
@@ -215,13 +215,13 @@ class HeadGrid:
 
     @torch.inference_mode()
     def answer(
-        self, regular: Float[Tensor, "M W R"], present: Bool[Tensor, "M W"] | None = None
+        self, regular: Float[Tensor, "M W R"], valid: Bool[Tensor, "M W"] | None = None
     ) -> dict[int, Float[Tensor, "M C"]]:
         """The predictions of every head for videos that are given by their regular clips."""
         numbers = self.inputs.wanted.is_floating_point()
         places: list[Tensor] = []
         found: dict[int, list[Tensor]] = {}
-        for videos, rows in by_number(regular, present, CHUNK):
+        for videos, rows in by_number(regular, valid, CHUNK):
             places.append(videos)
             normed = (rows - self.mean) / self.std
             for group in self.groups:

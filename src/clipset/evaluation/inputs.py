@@ -13,7 +13,7 @@ from clipset.evaluation.heads import HeadInputs
 from clipset.evaluation.problem import Labelled
 from clipset.model.encoder import SetEncoder
 from clipset.representation import CHUNK, Part, encode_clips, join_parts
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 
 
 def clip_inputs(train: Labelled) -> HeadInputs:
@@ -32,10 +32,10 @@ def placed_inputs(train: Labelled) -> HeadInputs:
 def with_present(inputs: HeadInputs, train: Labelled) -> HeadInputs:
     """The same inputs with what is known of clips that are not there."""
     random, regular = train.random.of_one, train.regular.of_one
-    return replace(inputs, present=random.present, regular_present=regular.present)
+    return replace(inputs, valid=random.valid, regular_valid=regular.valid)
 
 
-def placed(clips: VideoClips) -> Float[Tensor, "N V R"]:
+def placed(clips: ClipBatch) -> Float[Tensor, "N V R"]:
     """Features and boxes side by side."""
     return torch.cat([clips.features, clips.boxes], dim=-1)
 
@@ -62,14 +62,14 @@ def set_inputs(
 
 
 def divide_into_sets(
-    clips: VideoClips, config: FitConfig, generator: Generator
+    clips: ClipBatch, config: FitConfig, generator: Generator
 ) -> Int[Tensor, "N Q K"]:
     """Which clips form each of the sets of each video."""
     videos, available = clips.features.shape[:2]
-    present = clips.present
-    absent = torch.zeros(videos, available) if present is None else 2.0 * ~present
-    if present is not None:
-        available = int(present.sum(dim=1).min())
+    valid = clips.valid
+    absent = torch.zeros(videos, available) if valid is None else 2.0 * ~valid
+    if valid is not None:
+        available = int(valid.sum(dim=1).min())
     size = min(config.clips, available)
     drawn = []
     for _ in range(config.set_draws):
@@ -80,7 +80,7 @@ def divide_into_sets(
 
 @torch.inference_mode()
 def encode_sets(
-    encoder: SetEncoder, clips: VideoClips, sets: Int[Tensor, "N Q K"], part: Part
+    encoder: SetEncoder, clips: ClipBatch, sets: Int[Tensor, "N Q K"], part: Part
 ) -> Float[Tensor, "N Q L H"]:
     """The encoder's tokens for every set."""
     encoder = encoder.eval()

@@ -18,7 +18,7 @@ from clipset.evaluation.selection import Parts, divide
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def every_video(job: Job) -> Int[Tensor, " N"]:
     return torch.arange(len(job.problem.train))
 
 
-def default_shape(clips: VideoClips) -> ModelConfig:
+def default_shape(clips: ClipBatch) -> ModelConfig:
     """The default architecture for clips of this form."""
     numbers = clips.boxes.shape[-1]
     kind: Literal["paper", "official"] = "official" if numbers == 7 else "paper"

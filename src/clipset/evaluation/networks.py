@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from clipset.model.encoder import SetEncoder
 from clipset.model.sources import BySource
 from clipset.representation import join_parts
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 
 
 class ClipProbe(nn.Module):
@@ -35,7 +35,7 @@ class ClipProbe(nn.Module):
         )
         self.classify = nn.Linear(dim + (out if hidden else 0), classes)
 
-    def forward(self, clips: VideoClips) -> Float[Tensor, "B V C"]:
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B V C"]:
         given = clips.side_by_side.features
         features = self.norm(given.flatten(0, 1)).view_as(given)
         if self.mlp is not None:
@@ -68,7 +68,7 @@ class SetProbe(nn.Module):
             self.encoder.eval()
         return self
 
-    def forward(self, clips: VideoClips) -> Float[Tensor, "B V C"]:
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B V C"]:
         with torch.set_grad_enabled(not self.frozen and torch.is_grad_enabled()):
             if self.set_only:
                 joined = join_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)

@@ -16,7 +16,7 @@ from clipset.errors import ProbeError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.progress import say
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import Read, reader_for
 from clipset.training.config import PretrainConfig
 from clipset.training.rehearsal import Pretraining
@@ -29,8 +29,8 @@ class Labelled:
     `classes` numbers the labels; where numbers are to be predicted these are in `targets`.
     """
 
-    random: VideoClips
-    regular: VideoClips
+    random: ClipBatch
+    regular: ClipBatch
     classes: Int[Tensor, " N"]
     groups: tuple[str | None, ...]
     targets: Float[Tensor, " N"] | None = None
@@ -76,10 +76,10 @@ class HeldOut:
     def __init__(
         self,
         ids: tuple[str, ...],
-        clips: VideoClips,
+        clips: ClipBatch,
         classes: Int[Tensor, " M"],
         targets: Float[Tensor, " M"] | None = None,
-        random: Callable[[], VideoClips] | None = None,
+        random: Callable[[], ClipBatch] | None = None,
     ) -> None:
         self.ids, self.clips, self._random = ids, clips, random
         self._classes, self._targets = classes, targets

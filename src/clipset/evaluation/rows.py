@@ -59,7 +59,7 @@ def _plan_knn(job: Job, row: Row) -> Plan:
     bank = vectors_of(row, train.regular, encoder)
     mean, std = torch.zeros(bank.shape[1]), torch.ones(bank.shape[1])
     if encoder is None:  # like for like: the encoder standardises, too
-        mean, std = feature_statistics(train.random.only_present())
+        mean, std = feature_statistics(train.random.valid_features())
 
     def fit(videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG001
         middle = bank[videos].mean(dim=0) if config.centre else mean

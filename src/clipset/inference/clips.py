@@ -26,7 +26,7 @@ from clipset.features.provenance import load_network, names_to_load
 from clipset.features.store import Manifest, made_by_key
 from clipset.model.config import ModelConfig
 from clipset.progress import bar, say
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import ModelInput, form_for
 
 
@@ -35,7 +35,7 @@ class SeenVideo:
     """A new video's regular clips as a model sees them, or the reason why there are none."""
 
     video: Video
-    clips: VideoClips | None = None
+    clips: ClipBatch | None = None
     duration: float = 0.0
     frames: int = 0  # in the file
     reason: str | None = None
@@ -47,7 +47,7 @@ class WindowClips:
 
     index: int
     window: Window
-    clips: VideoClips
+    clips: ClipBatch
     count: int
 
 
@@ -181,7 +181,7 @@ class ClipReader:
         features: Sequence[Float[np.ndarray, "V _"]],
         boxes: Float[np.ndarray, "V 7"],
         duration: float,
-    ) -> VideoClips:
+    ) -> ClipBatch:
         """One video's rows as they would come out of a store."""
         stored = [self._stored(each)[None] for each in features]  # each (1, V, D)
         return self.form.clips(stored, boxes[None], np.array([duration]))

@@ -22,7 +22,7 @@ from clipset.inference.run import TrainedRun, load_run
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.representation import PARTS, Part, encode_clips
-from clipset.sets.batch import VideoClips, feature_statistics
+from clipset.sets.batch import ClipBatch, feature_statistics
 from clipset.sets.sampling import SetPair, draw_batches, draw_mask, draw_set_pair
 from clipset.training.optim import decay_groups, learning_rate
 
@@ -160,7 +160,7 @@ class ScaleFeatures(Names, TransformerMixin, BaseEstimator):  # type: ignore[mis
         pooled: Float[np.ndarray, "N R"] = vectors.mean(dim=1).numpy()
         return pooled
 
-    def _clips(self, X: Float[np.ndarray, "N F"]) -> VideoClips:
+    def _clips(self, X: Float[np.ndarray, "N F"]) -> ClipBatch:
         if self.clips < 1 or X.shape[1] % self.clips:
             raise ValueError(
                 f"X has {X.shape[1]} features, which are not {self.clips} clips of one width; "
@@ -168,10 +168,10 @@ class ScaleFeatures(Names, TransformerMixin, BaseEstimator):  # type: ignore[mis
             )
         rows = torch.from_numpy(X).view(len(X), self.clips, -1)  # (N, V, D)
         if not self.boxes:
-            return VideoClips(rows, _in_order(rows))
+            return ClipBatch(rows, _in_order(rows))
         if rows.shape[-1] <= BOX:
             raise ValueError(f"a clip has {rows.shape[-1]} numbers, {BOX} of them are its box")
-        return VideoClips(rows[..., :-BOX], rows[..., -BOX:])
+        return ClipBatch(rows[..., :-BOX], rows[..., -BOX:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ def _in_order(rows: Float[Tensor, "N V D"]) -> Float[Tensor, "N V 6"]:
     return boxes.expand(count, clips, BOX)
 
 
-def _pretrain(clips: VideoClips, config: ModelConfig, plan: _Plan, seed: int) -> ScaleModel:
+def _pretrain(clips: ClipBatch, config: ModelConfig, plan: _Plan, seed: int) -> ScaleModel:
     """The losses of the paper on clips in memory."""
     torch.manual_seed(seed)
     generator = Generator().manual_seed(seed)
@@ -216,7 +216,7 @@ def _pretrain(clips: VideoClips, config: ModelConfig, plan: _Plan, seed: int) ->
     return model.eval().requires_grad_(False)
 
 
-def _draw(clips: VideoClips, plan: _Plan, generator: Generator) -> SetPair:
+def _draw(clips: ClipBatch, plan: _Plan, generator: Generator) -> SetPair:
     if plan.per_set >= 2:
         return draw_set_pair(clips, plan.per_set, plan.mask_ratio, generator)
     count, available = clips.features.shape[:2]

@@ -28,7 +28,7 @@ from clipset.evaluation.suite import ROW_OF
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.training.rehearsal import Pretraining
 from clipset.training.weights import load_file
 
@@ -108,7 +108,7 @@ class Head:
     network: nn.Module
     card: HeadCard
 
-    def predict(self, clips: VideoClips) -> Float[Tensor, "M C"]:
+    def predict(self, clips: ClipBatch) -> Float[Tensor, "M C"]:
         """The calibrated probability of every class."""
         return temper(predict(self.network, clips), self.card.temperature)
 
@@ -120,7 +120,7 @@ def list_rows(config: ProbeConfig, train: Labelled, *, model: bool) -> tuple[Row
     """
     rows = [ROW_OF[name] for name in config.rows]
     able = [row for row in rows if row[0] == "backbone" or model]
-    if train.regular.present is not None:
+    if train.regular.valid is not None:
         able = [row for row in able if row[1] != "ordered"]
     if not able:
         raise ProbeError(

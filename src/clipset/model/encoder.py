@@ -96,18 +96,18 @@ class SetEncoder(nn.Module):
         features: Float[Tensor, "B V D"],
         boxes: Float[Tensor, "B V X"],
         masked: Bool[Tensor, "B V"] | None = None,
-        present: Bool[Tensor, "B V"] | None = None,
+        valid: Bool[Tensor, "B V"] | None = None,
         sources: Int[Tensor, "B V"] | None = None,
     ) -> SetEncoding:
         """Encode sets of clips; the features of masked clips are replaced and never looked at.
 
-        Clips that are not present are filler, which no token sees. Sources number the backbones
+        Clips that are not valid are filler, which no token sees. Sources number the backbones
         that the features come from.
         """
         seen = self.standardise(features, sources)
-        tokens = self.embed(seen, boxes, masked, present, sources)  # (B, 1 + V, H)
+        tokens = self.embed(seen, boxes, masked, valid, sources)  # (B, 1 + V, H)
         for block in self.blocks:
-            tokens = block(tokens, present)
+            tokens = block(tokens, valid)
         tokens = self.norm(tokens)
         return SetEncoding(clip_tokens=tokens[:, 1:], set_token=tokens[:, 0])
 
@@ -117,21 +117,21 @@ class SetEncoder(nn.Module):
         boxes: Float[Tensor, "B V X"],
         masked: Bool[Tensor, "B V"],
         wanted: Bool[Tensor, "B V"],
-        present: Bool[Tensor, "B V"] | None = None,
+        valid: Bool[Tensor, "B V"] | None = None,
         sources: Int[Tensor, "B V"] | None = None,
     ) -> tuple[Float[Tensor, "M H"], Float[Tensor, "B H"]]:
         """The tokens of wanted clips, in their order, and the set tokens, of standardised features.
 
         The same numbers as `forward` gives, but the last layer leaves out what nobody asks for.
         """
-        tokens = self.embed(seen, boxes, masked, present, sources)  # (B, 1 + V, H)
+        tokens = self.embed(seen, boxes, masked, valid, sources)  # (B, 1 + V, H)
         *first, last = self.blocks
         for block in first:
-            tokens = block(tokens, present)
+            tokens = block(tokens, valid)
         count, length = wanted.shape[0], wanted.shape[1] + 1
         whole = torch.arange(count, device=seen.device) * length  # (B,)
         rows = F.pad(wanted, (1, 0)).flatten().nonzero().squeeze(1)  # (M,)
-        found = self.norm(last(tokens, present, torch.cat([whole, rows])))  # (B + M, H)
+        found = self.norm(last(tokens, valid, torch.cat([whole, rows])))  # (B + M, H)
         return found[count:], found[:count]
 
     def embed(
@@ -139,7 +139,7 @@ class SetEncoder(nn.Module):
         seen: Float[Tensor, "B V D"],
         boxes: Float[Tensor, "B V X"],
         masked: Bool[Tensor, "B V"] | None,
-        present: Bool[Tensor, "B V"] | None,
+        valid: Bool[Tensor, "B V"] | None,
         sources: Int[Tensor, "B V"] | None,
     ) -> Float[Tensor, "B L H"]:
         """What the first layer is given: the set token, then a token for each clip."""
@@ -155,8 +155,8 @@ class SetEncoder(nn.Module):
         if isinstance(self.project, BySource):
             none = torch.zeros(clips.shape[:2], dtype=torch.int64, device=clips.device)
             clips = clips + self.source_tokens[none if sources is None else sources]
-        if present is not None:
-            clips = torch.where(present[..., None], clips, torch.zeros((), device=clips.device))
+        if valid is not None:
+            clips = torch.where(valid[..., None], clips, torch.zeros((), device=clips.device))
         whole = self.set_token.expand(len(clips), 1, -1)
         return torch.cat([whole, clips], dim=1)
 
@@ -182,24 +182,24 @@ class Block(nn.Module):
     def forward(
         self,
         tokens: Float[Tensor, "B L H"],
-        present: Bool[Tensor, "B V"] | None = None,
+        valid: Bool[Tensor, "B V"] | None = None,
         rows: Int[Tensor, " M"] | None = None,
     ) -> Float[Tensor, "B L H"] | Float[Tensor, "M H"]:
         """All tokens, or some rows of them counted through the batch."""
-        seen = self.attend(self.norm1(tokens), present)
+        seen = self.attend(self.norm1(tokens), valid)
         if rows is not None:
             tokens, seen = tokens.flatten(0, 1)[rows], seen.flatten(0, 1)[rows]
         tokens = tokens + drop(self.out(seen), self.dropout, self.training)
         return tokens + self.mlp(self.norm2(tokens))  # type: ignore[no-any-return]
 
     def attend(
-        self, tokens: Float[Tensor, "B L H"], present: Bool[Tensor, "B V"] | None
+        self, tokens: Float[Tensor, "B L H"], valid: Bool[Tensor, "B V"] | None
     ) -> Float[Tensor, "B L H"]:
         """Every token looks at every token of its set that is not filler."""
         batch, length, width = tokens.shape
         qkv = self.qkv(tokens).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, L, H / heads)
-        mask = None if present is None else F.pad(present, (1, 0), value=True)[:, None, None]
+        mask = None if valid is None else F.pad(valid, (1, 0), value=True)[:, None, None]
         if self.training and self.dropout:
             seen = attend_dropping(query, key, value, mask, self.dropout)
         else:

@@ -35,7 +35,7 @@ class _Batch:
     features: Float[Tensor, "2 B V D"]  # standardised
     boxes: Float[Tensor, "2 B V X"]
     masked: Bool[Tensor, "2 B V"]
-    present: Bool[Tensor, "2 B V"] | None
+    valid: Bool[Tensor, "2 B V"] | None
     sources: Int[Tensor, "2 B V"] | None
     gather: Gather
     videos: int  # of all ranks
@@ -43,7 +43,7 @@ class _Batch:
     @property
     def stands(self) -> Bool[Tensor, "2 B V"]:
         """Where there is a clip and no filler."""
-        return torch.ones_like(self.masked) if self.present is None else self.present
+        return torch.ones_like(self.masked) if self.valid is None else self.valid
 
 
 class ScaleModel(nn.Module):
@@ -73,18 +73,18 @@ class ScaleModel(nn.Module):
         self,
         features: Float[Tensor, "B V D"],
         boxes: Float[Tensor, "B V X"],
-        present: Bool[Tensor, "B V"] | None = None,
+        valid: Bool[Tensor, "B V"] | None = None,
         sources: Int[Tensor, "B V"] | None = None,
     ) -> SetEncoding:
         """Represent sets of clips."""
-        return self.encoder(features, boxes, None, present, sources)  # type: ignore[no-any-return]
+        return self.encoder(features, boxes, None, valid, sources)  # type: ignore[no-any-return]
 
     def losses(
         self,
         features: Float[Tensor, "2 B V D"],
         boxes: Float[Tensor, "2 B V X"],
         masked: Bool[Tensor, "2 B V"],
-        present: Bool[Tensor, "2 B V"] | None = None,
+        valid: Bool[Tensor, "2 B V"] | None = None,
         sources: Int[Tensor, "2 B V"] | None = None,
         gather: Gather | None = None,
     ) -> ScaleLosses:
@@ -96,7 +96,7 @@ class ScaleModel(nn.Module):
         gather = gather or OneRank()
         seen = self.encoder.standardise(features, sources)
         _, videos = count_before(masked[0], gather)
-        batch = _Batch(seen, boxes, masked, present, sources, gather, videos)
+        batch = _Batch(seen, boxes, masked, valid, sources, gather, videos)
         wanted = self._wanted(batch)
         tokens, set_token = self._encode(self.encoder, batch, masked, wanted)
         nothing = Scores(seen.new_zeros(()), seen.new_zeros(()))
@@ -127,7 +127,7 @@ class ScaleModel(nn.Module):
             batch.boxes.flatten(0, 1),
             masked.flatten(0, 1),
             wanted.flatten(0, 1),
-            None if batch.present is None else batch.present.flatten(0, 1),
+            None if batch.valid is None else batch.valid.flatten(0, 1),
             None if batch.sources is None else batch.sources.flatten(0, 1),
         )
 
@@ -176,7 +176,7 @@ class ScaleModel(nn.Module):
     def _targets(self, batch: _Batch, stands: Bool[Tensor, "2 B V"]) -> Float[Tensor, "N P"]:
         """The projected features of the clips among which others are found."""
         sources = None if batch.sources is None else batch.sources[stands]
-        whole = batch.present is None and self.config.candidates == "all"
+        whole = batch.valid is None and self.config.candidates == "all"
         features = batch.features.flatten(0, 2) if whole else batch.features[stands]
         return apply_source(self.project_clip, features, sources)
 

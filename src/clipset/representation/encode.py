@@ -16,7 +16,7 @@ from clipset.model.encoder import SetEncoder
 from clipset.model.sources import BySource
 from clipset.representation.table import PARTS, Part, Representations
 from clipset.representation.windows import Span, cut_windows, read_spans
-from clipset.sets.batch import VideoClips, by_count, join_sources
+from clipset.sets.batch import ClipBatch, by_count, join_sources
 from clipset.sets.reading import form_for, reader_for
 
 CHUNK = 256  # videos encoded at once
@@ -39,10 +39,10 @@ def represent(
     if window is not None:
         spans = cut_windows(store, kind, window)
         vectors = _encode_spans(store, encoder, spans, kind, parts, device)[:, None]
-        present = None
+        valid = None
     else:
         spans = [Span(place, 0.0, entry.duration) for place, entry in enumerate(store.entries)]
-        vectors, present = _encode_videos(store, encoder, kind, parts, device)
+        vectors, valid = _encode_videos(store, encoder, kind, parts, device)
     known = {video.id: video for video in store.catalog}
     videos = [known[store.ids[span.video]] for span in spans]
     return Representations(
@@ -50,7 +50,7 @@ def represent(
         labels=tuple(video.label for video in videos),
         splits=tuple(video.split for video in videos),
         vectors=vectors.numpy(),
-        present=None if present is None else present.numpy(),
+        valid=None if valid is None else valid.numpy(),
         starts=tuple(float(span.start) for span in spans),
         ends=tuple(float(span.end) for span in spans),
         windows=tuple(span.window for span in spans),
@@ -67,8 +67,8 @@ def _encode_videos(
 ) -> tuple[Float[Tensor, "N V R"], Bool[Tensor, "N V"] | None]:
     clips = reader_for(store, encoder)(kind, np.arange(len(store)))
     if encoder is None:
-        return clips.features, clips.present
-    return encode_clips(encoder, clips, parts, device), clips.of_one.present
+        return clips.features, clips.valid
+    return encode_clips(encoder, clips, parts, device), clips.of_one.valid
 
 
 def _encode_spans(
@@ -99,7 +99,7 @@ def _encode_spans(
 @torch.inference_mode()
 def encode_clips(
     encoder: SetEncoder,
-    clips: VideoClips,
+    clips: ClipBatch,
     parts: tuple[Part, ...] = PARTS,
     device: torch.device | None = None,
 ) -> Float[Tensor, "N V R"]:
@@ -111,21 +111,21 @@ def encode_clips(
     refuse_others(encoder, clips)
     device = device or torch.device("cpu")
     encoder = encoder.to(device).eval()
-    if clips.present is None:
+    if clips.valid is None:
         return _encode_equal(encoder, clips, parts, device)
     groups = [
         (videos, _encode_equal(encoder, group, parts, device)) for videos, group in by_count(clips)
     ]
-    present = clips.present[:, : clips.features.shape[1] // clips.backbones]
-    vectors = torch.zeros(*present.shape, groups[0][1].shape[-1])
+    valid = clips.valid[:, : clips.features.shape[1] // clips.backbones]
+    vectors = torch.zeros(*valid.shape, groups[0][1].shape[-1])
     for videos, found in groups:
-        there = present[videos]
+        there = valid[videos]
         vectors[videos] = vectors[videos].index_put(there.nonzero().unbind(1), found.flatten(0, 1))
     return vectors
 
 
 def _encode_equal(
-    encoder: SetEncoder, clips: VideoClips, parts: tuple[Part, ...], device: torch.device
+    encoder: SetEncoder, clips: ClipBatch, parts: tuple[Part, ...], device: torch.device
 ) -> Float[Tensor, "N V R"]:
     chunks = []
     for low in range(0, len(clips), CHUNK):
@@ -135,10 +135,10 @@ def _encode_equal(
 
 
 def join_parts(
-    encoder: SetEncoder, clips: VideoClips, parts: tuple[Part, ...] = PARTS
+    encoder: SetEncoder, clips: ClipBatch, parts: tuple[Part, ...] = PARTS
 ) -> Float[Tensor, "B V R"]:
     """The chosen parts of one batch, each clip next to what its set says."""
-    encoding = encoder(clips.features, clips.boxes, None, clips.present, clips.sources)
+    encoding = encoder(clips.features, clips.boxes, None, clips.valid, clips.sources)
     seen = replace(clips, features=encoder.standardise(clips.features, clips.sources))
     features, tokens = seen.side_by_side.features, encoding.clip_tokens
     if clips.backbones > 1:
@@ -148,7 +148,7 @@ def join_parts(
     return torch.cat([found[part] for part in parts], dim=-1)
 
 
-def refuse_others(encoder: SetEncoder, clips: VideoClips) -> None:
+def refuse_others(encoder: SetEncoder, clips: ClipBatch) -> None:
     """Raise StoreError if the features are not of the width that the encoder was made for."""
     taken = encoder.project.dims if isinstance(encoder.project, BySource) else ()
     width, wanted = clips.features.shape[-1], encoder.project.in_features

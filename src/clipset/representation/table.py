@@ -29,7 +29,7 @@ PARTS: tuple[Part, ...] = ("clip", "set")  # what the paper puts side by side
 class Representations:
     """A vector for every clip of every video; `pooled` has one for each video.
 
-    `present` is False where a video has fewer clips than another; None if all have as many.
+    `valid` is False where a video has fewer clips than another; None if all have as many.
     Where videos were cut into windows, each window is a row of its own with a single vector, next
     to the row of the whole video, whose window is None. `starts` and `ends` are in seconds. Old
     tables have neither these nor `parts`.
@@ -39,7 +39,7 @@ class Representations:
     labels: tuple[str | None, ...]
     splits: tuple[str | None, ...]
     vectors: Float[np.ndarray, "N V R"]
-    present: Bool[np.ndarray, "N V"] | None = None
+    valid: Bool[np.ndarray, "N V"] | None = None
     starts: tuple[float, ...] = ()
     ends: tuple[float, ...] = ()
     windows: tuple[int | None, ...] = ()
@@ -48,9 +48,9 @@ class Representations:
     @property
     def pooled(self) -> Float[np.ndarray, "N R"]:
         """The mean over each video's clips."""
-        if self.present is not None:
-            vectors, present = torch.from_numpy(self.vectors), torch.from_numpy(self.present)
-            return mean_over_clips(vectors, present).numpy()
+        if self.valid is not None:
+            vectors, valid = torch.from_numpy(self.vectors), torch.from_numpy(self.valid)
+            return mean_over_clips(vectors, valid).numpy()
         pooled: Float[np.ndarray, "N R"] = self.vectors.mean(axis=1)
         return pooled
 
@@ -72,8 +72,8 @@ def write_representations(table: Representations, folder: Path) -> None:
     else:
         beside["videos.parquet"] = parquet
     arrays = {"vectors": table.vectors, "pooled": table.pooled}
-    if table.present is not None:
-        arrays["present"] = table.present
+    if table.valid is not None:
+        arrays["valid"] = table.valid
     header = {"parts": ",".join(table.parts)}
     whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}  # no views
     vectors = seal(save(whole, metadata=header), beside)
@@ -144,7 +144,7 @@ def _table(
         labels=tuple(row["label"] or None for row in rows),
         splits=tuple(row["split"] or None for row in rows),
         vectors=arrays["vectors"],
-        present=arrays.get("present"),
+        valid=arrays.get("valid"),
         starts=tuple(float(row["start"]) for row in rows) if timed else (),
         ends=tuple(float(row["end"]) for row in rows) if timed else (),
         windows=tuple(int(row["window"]) if row["window"] else None for row in rows)

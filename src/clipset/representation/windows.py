@@ -10,7 +10,7 @@ import numpy as np
 from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import ClipForm, read_rows
 
 
@@ -44,7 +44,7 @@ def cut_windows(store: FeatureStore, kind: Kind, window: float) -> list[Span]:
     return spans
 
 
-def read_spans(store: FeatureStore, form: ClipForm, spans: list[Span], kind: Kind) -> VideoClips:
+def read_spans(store: FeatureStore, form: ClipForm, spans: list[Span], kind: Kind) -> ClipBatch:
     """The clips of some spans with equally many; to the model each span is a video of its own."""
     rows = np.array([span.rows for span in spans])  # (N, V)
     ids = [store.ids[span.video] for span in spans]

@@ -12,10 +12,10 @@ from torch.nn.functional import pad
 
 
 @dataclass(frozen=True, slots=True)
-class VideoClips:
+class ClipBatch:
     """All clips of one kind of N videos, in memory, ready for the model.
 
-    `present` is False where a video has fewer clips than another and zeros fill up; None if all
+    `valid` is False where a video has fewer clips than another and zeros fill up; None if all
     have the same number. In a mixed set every clip is there once for each of several backbones, one
     backbone's clips after the other's: `sources` says which backbone saw a clip, `dims` how wide
     the features of each backbone are; zeros fill up to the widest.
@@ -24,7 +24,7 @@ class VideoClips:
     features: Float[Tensor, "N V D"]
     boxes: Float[Tensor, "N V X"]
     sources: Int[Tensor, "N V"] | None = None
-    present: Bool[Tensor, "N V"] | None = None
+    valid: Bool[Tensor, "N V"] | None = None
     dims: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -33,9 +33,9 @@ class VideoClips:
     @property
     def counts(self) -> Int[Tensor, " N"]:
         """How many clips each video has; in a mixed set, those of all backbones."""
-        if self.present is None:
+        if self.valid is None:
             return torch.full((len(self),), self.features.shape[1], device=self.features.device)
-        return self.present.sum(dim=1)
+        return self.valid.sum(dim=1)
 
     @property
     def backbones(self) -> int:
@@ -43,48 +43,46 @@ class VideoClips:
         return max(len(self.dims), 1)
 
     @property
-    def of_one(self) -> VideoClips:
+    def of_one(self) -> ClipBatch:
         """The clips as the first backbone saw them."""
         most = self.features.shape[1] // self.backbones
         return replace(self._each(lambda part: part[:, :most]), dims=self.dims[:1])
 
     @property
-    def side_by_side(self) -> VideoClips:
+    def side_by_side(self) -> ClipBatch:
         """Each clip once, with the features of all backbones next to one another."""
         if self.backbones == 1:
             return self
         one = self.of_one
         features = join_sources(self.features, self.dims)
-        return VideoClips(features, one.boxes, present=one.present)
+        return ClipBatch(features, one.boxes, valid=one.valid)
 
-    def of(self, videos: Int[Tensor, " B"] | slice) -> VideoClips:
+    def of(self, videos: Int[Tensor, " B"] | slice) -> ClipBatch:
         """The clips of some of the videos."""
         return self._each(lambda part: part[videos])
 
-    def to(self, device: torch.device) -> VideoClips:
+    def to(self, device: torch.device) -> ClipBatch:
         """The same clips on another device."""
         return self._each(lambda part: part.to(device))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> VideoClips:
-        return VideoClips(
+    def _each(self, change: Callable[[Tensor], Tensor]) -> ClipBatch:
+        return ClipBatch(
             change(self.features),
             change(self.boxes),
             None if self.sources is None else change(self.sources),
-            None if self.present is None else change(self.present),
+            None if self.valid is None else change(self.valid),
             self.dims,
         )
 
-    def pick(
-        self, clips: Int[Tensor, "B W"], videos: Int[Tensor, " B"] | None = None
-    ) -> VideoClips:
-        """Some clips of each video (or of those named), by their places; they must be present.
+    def pick(self, clips: Int[Tensor, "B W"], videos: Int[Tensor, " B"] | None = None) -> ClipBatch:
+        """Some clips of each video (or of those named), by their places; they must be valid.
 
         In a mixed set a clip comes with all its backbones.
         """
         if videos is None:
             videos = torch.arange(len(self), device=clips.device)
         rows, places = videos[:, None], self.places(clips)
-        return replace(self._each(lambda part: part[rows, places]), present=None)
+        return replace(self._each(lambda part: part[rows, places]), valid=None)
 
     def places(self, clips: Int[Tensor, "*B W"]) -> Int[Tensor, "*B K"]:
         """Where some clips stand: once for each backbone."""
@@ -93,19 +91,19 @@ class VideoClips:
         most = self.features.shape[1] // self.backbones
         return torch.cat([clips + most * number for number in range(self.backbones)], dim=-1)
 
-    def fill_up(self, most: int) -> VideoClips:
+    def fill_up(self, most: int) -> ClipBatch:
         """The same clips as part of a larger table, in which a video has up to `most`."""
         more = most - self.features.shape[1] // self.backbones
-        present = self.present
-        if present is None:
-            present = torch.ones(self.features.shape[:2], dtype=torch.bool)
-        parts = replace(self, present=present)._parts()
+        valid = self.valid
+        if valid is None:
+            valid = torch.ones(self.features.shape[:2], dtype=torch.bool)
+        parts = replace(self, valid=valid)._parts()
         return self._joined([p if p is None else pad(p, (0, 0, 0, more)) for p in parts])
 
-    def followed_by(self, other: VideoClips) -> VideoClips:
+    def followed_by(self, other: ClipBatch) -> ClipBatch:
         """The same videos with more clips, behind those that they have."""
         one, two = self, other
-        if one.present is not None or two.present is not None:
+        if one.valid is not None or two.valid is not None:
             one, two = (each.fill_up(each.of_one.features.shape[1]) for each in (one, two))
         pairs = zip(one._parts(), two._parts(), strict=True)
         return self._joined(
@@ -115,25 +113,25 @@ class VideoClips:
     def _parts(self) -> list[Tensor | None]:
         """All tensors as (N, backbones, V, numbers of a clip)."""
         shape = (len(self), self.backbones, self.features.shape[1] // self.backbones)
-        found = (self.features, self.boxes, self.sources, self.present)
+        found = (self.features, self.boxes, self.sources, self.valid)
         return [None if part is None else part.reshape(*shape, *_width(part)) for part in found]
 
-    def _joined(self, parts: list[Tensor | None]) -> VideoClips:
+    def _joined(self, parts: list[Tensor | None]) -> ClipBatch:
         """The clips whose `_parts` these are."""
-        features, boxes, sources, present = (p if p is None else p.flatten(1, 2) for p in parts)
+        features, boxes, sources, valid = (p if p is None else p.flatten(1, 2) for p in parts)
         assert features is not None
         assert boxes is not None
-        return VideoClips(
+        return ClipBatch(
             features,
             boxes,
             None if sources is None else sources[..., 0],
-            None if present is None else present[..., 0],
+            None if valid is None else valid[..., 0],
             self.dims,
         )
 
-    def only_present(self) -> Float[Tensor, "M D"]:
+    def valid_features(self) -> Float[Tensor, "M D"]:
         """The features of all clips that are there, one video's after the other's."""
-        return self.features.flatten(0, 1) if self.present is None else self.features[self.present]
+        return self.features.flatten(0, 1) if self.valid is None else self.features[self.valid]
 
 
 def _width(part: Tensor) -> tuple[int]:
@@ -146,28 +144,28 @@ def join_sources(rows: Float[Tensor, "N V D"], dims: tuple[int, ...]) -> Float[T
     return torch.cat([part[..., :dim] for part, dim in zip(parts, dims, strict=True)], dim=-1)
 
 
-def by_count(clips: VideoClips) -> Iterator[tuple[Int[Tensor, " B"], VideoClips]]:
+def by_count(clips: ClipBatch) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
     """The videos in groups that have the same number of clips, without filler."""
-    if clips.present is None:
+    if clips.valid is None:
         yield torch.arange(len(clips)), clips
         return
     counts = clips.counts
     for count in counts.unique().tolist():
         videos = (counts == count).nonzero().squeeze(1)
         some = clips.of(videos)
-        one = clips.present[videos, : clips.features.shape[1] // clips.backbones]
+        one = clips.valid[videos, : clips.features.shape[1] // clips.backbones]
         places = one.nonzero()[:, 1].view(len(videos), count // clips.backbones)
         yield videos, some.pick(places)
 
 
 def mean_over_clips(
-    vectors: Float[Tensor, "N V R"], present: Bool[Tensor, "N V"] | None
+    vectors: Float[Tensor, "N V R"], valid: Bool[Tensor, "N V"] | None
 ) -> Float[Tensor, "N R"]:
     """The mean over each video's clips, filler left out."""
-    if present is None:
+    if valid is None:
         return vectors.mean(dim=1)
-    sums = torch.where(present[..., None], vectors, 0.0).sum(dim=1)
-    return sums / present.sum(dim=1, keepdim=True).clamp(min=1)
+    sums = torch.where(valid[..., None], vectors, 0.0).sum(dim=1)
+    return sums / valid.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def feature_statistics(
@@ -179,13 +177,13 @@ def feature_statistics(
 
 
 def clip_statistics(
-    clips: VideoClips,
+    clips: ClipBatch,
 ) -> tuple[Float[Tensor, "*S D"], Float[Tensor, "*S D"]]:
     """Mean and deviation of each channel; in a mixed set, a row for each backbone."""
     if clips.backbones == 1:
-        return feature_statistics(clips.only_present())
+        return feature_statistics(clips.valid_features())
     assert clips.sources is not None
-    there = torch.ones_like(clips.sources) > 0 if clips.present is None else clips.present
+    there = torch.ones_like(clips.sources) > 0 if clips.valid is None else clips.valid
     found = [
         feature_statistics(clips.features[there & (clips.sources == number)])
         for number in range(clips.backbones)

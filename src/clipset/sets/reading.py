@@ -16,11 +16,11 @@ from clipset.backbones.registry import BackboneSpec
 from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore, Manifest
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.box_coordinates import BoxKind, model_boxes
 
 Rows = Int[np.ndarray, "N V"]
-Read = Callable[[Kind, Int[np.ndarray, " N"]], VideoClips]  # the clips of some videos of a store
+Read = Callable[[Kind, Int[np.ndarray, " N"]], ClipBatch]  # the clips of some videos of a store
 
 
 @runtime_checkable
@@ -79,11 +79,11 @@ class ClipForm:
         features: Sequence[Float[np.ndarray, "N V _"]],
         boxes: Float[np.ndarray, "N V 7"],
         durations: Float[np.ndarray, " N"],
-        present: Bool[np.ndarray, "N V"] | None = None,
-    ) -> VideoClips:
+        valid: Bool[np.ndarray, "N V"] | None = None,
+    ) -> ClipBatch:
         """Stored features, one array for each backbone, and stored boxes as a model sees them."""
         rows = [torch.from_numpy(each) for each in features]
-        there = None if present is None else torch.from_numpy(present)
+        there = None if valid is None else torch.from_numpy(valid)
         if self.bins > 1:
             rows = [
                 split_bins(each, self.bins, n) for each, n in zip(rows, self.layers, strict=True)
@@ -96,7 +96,7 @@ class ClipForm:
             rows = [torch.where(there[..., None], each, 0.0) for each in rows]
         if self.mixed:
             return mix(rows, where, there)
-        return VideoClips(rows[0] if len(rows) == 1 else torch.cat(rows, -1), where, present=there)
+        return ClipBatch(rows[0] if len(rows) == 1 else torch.cat(rows, -1), where, valid=there)
 
 
 def form_for(manifest: Manifest, wanted: ModelInput | None) -> ClipForm:
@@ -142,7 +142,7 @@ def read_clips(
     *,
     boxes: BoxKind = "paper",
     box_numbers: int = 6,
-) -> VideoClips:
+) -> ClipBatch:
     """Read the clips of some videos of a store (by their place in it) as float32.
 
     `backbone` is one of the store's, or several with their features side by side ("a+b"); None is
@@ -168,8 +168,8 @@ def parse_features(features: str) -> tuple[str, ...]:
 def mix(
     rows: Sequence[Float[Tensor, "N V _"]],
     boxes: Float[Tensor, "N V X"],
-    present: Bool[Tensor, "N V"] | None,
-) -> VideoClips:
+    valid: Bool[Tensor, "N V"] | None,
+) -> ClipBatch:
     """The clips once for each backbone, one backbone's after the other's.
 
     Features narrower than the widest end with zeros; `sources` numbers the backbones.
@@ -177,11 +177,11 @@ def mix(
     dims = tuple(each.shape[-1] for each in rows)
     padded = [pad(each, (0, max(dims) - dim)) for each, dim in zip(rows, dims, strict=True)]
     numbers = torch.arange(len(rows)).repeat_interleave(boxes.shape[1])
-    return VideoClips(
+    return ClipBatch(
         torch.cat(padded, dim=1),
         boxes.repeat(1, len(rows), 1),
         sources=numbers.expand(len(boxes), -1).clone(),
-        present=None if present is None else present.repeat(1, len(rows)),
+        valid=None if valid is None else valid.repeat(1, len(rows)),
         dims=dims,
     )
 
@@ -208,14 +208,14 @@ def split_boxes(boxes: Float[np.ndarray, "N V 7"], bins: int) -> Float[np.ndarra
 
 def _read(
     store: FeatureStore, kind: Kind, videos: Int[np.ndarray, " N"], form: ClipForm
-) -> VideoClips:
+) -> ClipBatch:
     table = store.table(kind)
     rows = table.of(videos)  # (N, V)
-    present = rows >= 0 if (rows < 0).any() else None
+    valid = rows >= 0 if (rows < 0).any() else None
     stands = np.where(rows < 0, rows[:, :1], rows)  # filler must not widen the clips' extent
     ids = [store.ids[video] for video in videos]
     features = [read_rows(store, kind, stands, name, ids) for name in form.names]
-    return form.clips(features, table.boxes[stands], store.durations[videos], present)
+    return form.clips(features, table.boxes[stands], store.durations[videos], valid)
 
 
 def read_rows(

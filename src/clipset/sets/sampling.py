@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 
 MaskRule = Literal["count", "coin"]
 
@@ -18,14 +18,14 @@ MaskRule = Literal["count", "coin"]
 class SetPair:
     """Two sets of each video of a batch that have no clip in common, and what is hidden of them.
 
-    Where clips differ in number, `present` tells them from filler; where they come from several
+    Where clips differ in number, `valid` tells them from filler; where they come from several
     backbones, `sources` numbers those, and a clip is in one of the sets with all its backbones.
     """
 
     features: Float[Tensor, "2 B V D"]
     boxes: Float[Tensor, "2 B V X"]
     masked: Bool[Tensor, "2 B V"]
-    present: Bool[Tensor, "2 B V"] | None = None
+    valid: Bool[Tensor, "2 B V"] | None = None
     sources: Int[Tensor, "2 B V"] | None = None
 
 
@@ -54,7 +54,7 @@ def draw_set_size(fewest: int | None, most: int, generator: Generator) -> int:
 
 
 def draw_set_pair(
-    clips: VideoClips,
+    clips: ClipBatch,
     per_set: int,
     mask_ratio: float,
     generator: Generator,
@@ -66,36 +66,36 @@ def draw_set_pair(
     A video with fewer clips than two sets need shares them out evenly; the rest is filler. In a
     mixed set a clip comes with all its backbones, each of which is hidden or not by itself.
     """
-    one, count, present = clips.of_one, len(clips), clips.present
+    one, count, valid = clips.of_one, len(clips), clips.valid
     order = _draw_order(one, generator)[:, : 2 * per_set]
     chosen = order.view(count, 2, per_set).transpose(0, 1)  # (2, B, V)
-    if present is not None:  # filler comes last: where there is some, a clip to each set in turn
+    if valid is not None:  # filler comes last: where there is some, a clip to each set in turn
         in_turn = order.view(count, per_set, 2).permute(2, 0, 1)
         chosen = torch.where((one.counts < 2 * per_set)[None, :, None], in_turn, chosen)
     chosen, size = clips.places(chosen), per_set * clips.backbones
     videos = torch.arange(count)[None, :, None]
-    there = None if present is None else present[videos, chosen]
+    there = None if valid is None else valid[videos, chosen]
     return SetPair(
         features=clips.features[videos, chosen],
         boxes=clips.boxes[videos, chosen],
-        masked=draw_mask(count, size, mask_ratio, generator, rule=rule, present=there),
-        present=there,
+        masked=draw_mask(count, size, mask_ratio, generator, rule=rule, valid=there),
+        valid=there,
         sources=None if clips.sources is None else clips.sources[videos, chosen],
     )
 
 
-def draw_subset(clips: VideoClips, size: int, generator: Generator) -> VideoClips:
+def draw_subset(clips: ClipBatch, size: int, generator: Generator) -> ClipBatch:
     """One random set of `size` clips of each video, or of as many as the shortest one has."""
     one = clips.of_one
     order = _draw_order(one, generator)
     return clips.pick(order[:, : min(size, int(one.counts.min()))])
 
 
-def mix_means(clips: VideoClips, generator: Generator) -> VideoClips:
+def mix_means(clips: ClipBatch, generator: Generator) -> ClipBatch:
     """Move each video's mean feature a random part of the way to another video's.
 
     What stays the same throughout a video (the person, the clothes, the room) then says less about
-    what is done in it. Each backbone of a mixed set has a mean of its own; all clips are present.
+    what is done in it. Each backbone of a mixed set has a mean of its own; all clips are valid.
     """
     parts = clips.features.unflatten(1, (clips.backbones, -1))  # (B, S, V, D)
     moves = draw_moves(parts.mean(dim=2), torch.arange(len(clips)), generator)
@@ -111,11 +111,11 @@ def draw_moves(
     return torch.rand((len(videos), 1, 1), generator=generator) * (other - own)
 
 
-def _draw_order(clips: VideoClips, generator: Generator) -> Int[Tensor, "B V"]:
+def _draw_order(clips: ClipBatch, generator: Generator) -> Int[Tensor, "B V"]:
     """Each video's clips in random order, those that are not there behind all that are."""
     ranks = torch.rand(clips.features.shape[:2], generator=generator)
-    if clips.present is not None:
-        ranks = ranks.masked_fill(~clips.present, 2.0)
+    if clips.valid is not None:
+        ranks = ranks.masked_fill(~clips.valid, 2.0)
     return ranks.argsort(dim=1)
 
 
@@ -126,7 +126,7 @@ def draw_mask(
     generator: Generator,
     *,
     rule: MaskRule = "count",
-    present: Bool[Tensor, "2 B V"] | None = None,
+    valid: Bool[Tensor, "2 B V"] | None = None,
 ) -> Bool[Tensor, "2 B V"]:
     """Which clips are hidden; filler never is.
 
@@ -135,10 +135,10 @@ def draw_mask(
     """
     chance = torch.rand(2, videos, per_set, generator=generator)
     if rule == "coin":
-        return chance < ratio if present is None else (chance < ratio) & present
-    if present is None:
+        return chance < ratio if valid is None else (chance < ratio) & valid
+    if valid is None:
         hidden = min(max(round(ratio * per_set), 1), per_set - 1)
         return chance.argsort(dim=-1).argsort(dim=-1) < hidden
-    rank = chance.masked_fill(~present, 2.0).argsort(dim=-1).argsort(dim=-1)
-    there = present.sum(dim=-1, keepdim=True)  # (2, B, 1)
+    rank = chance.masked_fill(~valid, 2.0).argsort(dim=-1).argsort(dim=-1)
+    there = valid.sum(dim=-1, keepdim=True)  # (2, B, 1)
     return rank < (ratio * there).round().clamp(min=1).minimum(there - 1)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.sets.batch import VideoClips
+from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import form_for, reader_for
 from clipset.sets.sampling import (
     SetPair,
@@ -86,7 +86,7 @@ class ClipSource:
         """The width of a feature."""
         return self.mean.shape[-1]
 
-    def read(self, videos: Int[np.ndarray, " B"]) -> VideoClips:
+    def read(self, videos: Int[np.ndarray, " B"]) -> ClipBatch:
         """The clips of some videos, filled up to the most that any of all the videos has."""
         clips = self._read_clips("random", videos)
         return clips.fill_up(self.most) if self.unequal else clips
@@ -220,7 +220,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
         thread.join()
 
 
-def tensors_of(clips: VideoClips | SetPair, device: torch.device) -> dict[str, Tensor]:
+def tensors_of(clips: ClipBatch | SetPair, device: torch.device) -> dict[str, Tensor]:
     """What the model takes, by its names."""
     found = {field.name: getattr(clips, field.name) for field in fields(clips)}
     return {name: value.to(device) for name, value in found.items() if isinstance(value, Tensor)}
@@ -244,15 +244,15 @@ def _free_memory_of_machine() -> int:
         return 4 * 2**30
 
 
-def _features_of(clips: VideoClips, number: int) -> Float[Tensor, "M D"]:
+def _features_of(clips: ClipBatch, number: int) -> Float[Tensor, "M D"]:
     """The features of all clips that are there, of one of the backbones."""
     if clips.backbones == 1 or clips.sources is None:
-        return clips.only_present()
+        return clips.valid_features()
     own = clips.sources == number
-    return clips.features[own if clips.present is None else own & clips.present]
+    return clips.features[own if clips.valid is None else own & clips.valid]
 
 
-def _means(clips: VideoClips) -> Float[Tensor, "N S D"]:
+def _means(clips: ClipBatch) -> Float[Tensor, "N S D"]:
     """The mean feature of each video's clips that are there, of each backbone."""
     parts = clips.features.unflatten(1, (clips.backbones, -1))  # (N, S, V, D)
     there = clips.of_one.counts[:, None, None].clamp_min(1)
@@ -268,14 +268,14 @@ def _moved(
     return (parts + moves[:, :, :, None]).flatten(2, 3)
 
 
-def _numbered(clips: VideoClips) -> VideoClips:
+def _numbered(clips: ClipBatch) -> ClipBatch:
     """The same clips with their numbers in place of the features: what chance decides on."""
     count, available = clips.features.shape[:2]
     numbers = torch.arange(available, dtype=torch.float32).expand(count, available)
     return replace(clips, features=numbers[..., None].contiguous())
 
 
-def _join(parts: list[VideoClips]) -> VideoClips:
+def _join(parts: list[ClipBatch]) -> ClipBatch:
     """Clips of more and more videos as one."""
     columns: dict[str, list[Any]] = {
         field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])
@@ -283,7 +283,7 @@ def _join(parts: list[VideoClips]) -> VideoClips:
     joined: dict[str, Any] = {
         n: torch.cat(c) if isinstance(c[0], Tensor) else c[0] for n, c in columns.items()
     }
-    return VideoClips(**joined)
+    return ClipBatch(**joined)
 
 
 def _part(pair: SetPair, part: slice) -> SetPair:

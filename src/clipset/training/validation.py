@@ -17,7 +17,7 @@ from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
-from clipset.sets.batch import VideoClips, mean_over_clips
+from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.reading import reader_for
 from clipset.training.data import tensors_of
 
@@ -90,7 +90,7 @@ def vote(
     return votes.argmax(dim=1)
 
 
-def _pooled(model: ScaleModel, clips: VideoClips, device: torch.device) -> Float[Tensor, "N R"]:
+def _pooled(model: ScaleModel, clips: ClipBatch, device: torch.device) -> Float[Tensor, "N R"]:
     """The mean clip feature next to the set token, as in the representation."""
     found = []
     for places in torch.arange(len(clips)).split(CHUNK):
@@ -98,6 +98,6 @@ def _pooled(model: ScaleModel, clips: VideoClips, device: torch.device) -> Float
         encoding = model.encode(**tensors_of(some, device))
         features = model.encoder.standardise(some.features, some.sources)
         seen = replace(some, features=features).side_by_side
-        mean = mean_over_clips(seen.features, seen.present)
+        mean = mean_over_clips(seen.features, seen.valid)
         found.append(torch.cat([mean, encoding.set_token], dim=1).cpu())
     return torch.cat(found)
