@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from clipset.backbones.registry import digest_of
 from clipset.checksums import find_damage
-from clipset.clips.config import Sampling
 from clipset.config import (
     check_output,
     fingerprint,
@@ -28,19 +27,17 @@ from clipset.data.tasks import Part, join_parts, read_parts
 from clipset.demo.render import render_demo
 from clipset.devices import find_device
 from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
-from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.pooling import compare_parts, pool_intervals
 from clipset.evaluation.problem import pose_problem
 from clipset.evaluation.results import read_predictions
 from clipset.evaluation.suite import run_suite
-from clipset.features.config import ExtractConfig
 from clipset.features.extract import check_store, extract_planned, plan
 from clipset.features.store import FeatureStore, Manifest, open_store, refuse_nothing_read
 from clipset.features.verify import verify_store
 from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar, say
-from clipset.recipe import Recipe
+from clipset.recipe import Recipe, find_recipe, read_recipe
 from clipset.report.collect import gather_content
 from clipset.report.page import write_report
 from clipset.report.parts import (
@@ -58,18 +55,9 @@ from clipset.representation import read_representations, represent, write_repres
 from clipset.runs import Run, check_run_folder, read_run
 from clipset.text import name_text
 from clipset.training.checkpoint import MODEL_FILE, load_model, read_card
-from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import check_pretraining, is_trained, pretrain, ssl_videos
 
 RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")
-
-# The demo is about what happens when: clips of half a second fall inside one event, and none of
-# them is mirrored, because a mirrored movement is another movement.
-DEMO = Recipe(
-    extract=ExtractConfig(frames=4, stride=4, sampling=Sampling(flip=False)),
-    pretrain=PretrainConfig(epochs=150, min_steps=150, learning_rate=5e-4),
-    probe=ProbeConfig(fit=FitConfig(epochs=30, rates=(3e-4, 1e-3))),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,12 +293,12 @@ def report_parts(
 
 def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> WalkSummary:
     """Render the demo's videos into `out/videos` and walk over them into `out/run`."""
-    began = time.perf_counter()
+    began, recipe = time.perf_counter(), read_recipe(find_recipe("demo"))
     with exclusive(out):
         with bar("rendering videos", videos, "videos") as advance:
             catalog = render_demo(out / "videos", seed=seed, videos=videos, on_video=advance)
         rendering = time.perf_counter() - began
-        summary = walk(catalog, out / "run", DEMO, seed=seed, device=device)
+        summary = walk(catalog, out / "run", recipe, seed=seed, device=device)
     return replace(summary, seconds={"render": rendering} | summary.seconds)
 
 

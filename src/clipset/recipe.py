@@ -47,6 +47,16 @@ def read_recipe(path: Path | None, changes: Sequence[str] = ()) -> Recipe:
     return build(Recipe, tables, str(path) if path else "recipe")
 
 
+def find_recipe(name: str) -> Path:
+    """A recipe that comes with clipset: inside the installed package, or in its repository."""
+    here = Path(__file__).resolve()
+    folders = (here.parent / "recipes", here.parents[2] / "recipes")
+    path = next((folder / f"{name}.toml" for folder in folders if folder.is_dir()), None)
+    if path is None or not path.is_file():
+        raise ConfigError(f"the recipe {name}.toml does not come with this clipset; give --recipe")
+    return path
+
+
 def overlay(base: C, given: C, usual: C) -> C:
     """The settings of `base`, but for those of `given` that are not the usual ones."""
     settings: Any = given

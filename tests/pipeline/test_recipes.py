@@ -8,7 +8,6 @@ import pytest
 from clipset.clips.config import preset
 from clipset.config import build, to_mapping
 from clipset.errors import ClipsetError
-from clipset.pipeline import DEMO
 from clipset.recipe import Recipe, read_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
@@ -18,10 +17,6 @@ RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 def test_every_recipe_of_the_repository_is_valid(path: Path) -> None:
     recipe = read_recipe(path)
     assert build(Recipe, to_mapping(recipe), "again") == recipe
-
-
-def test_the_demo_runs_the_recipe_that_is_written_down() -> None:
-    assert read_recipe(RECIPES[[path.stem for path in RECIPES].index("demo")]) == DEMO
 
 
 def test_a_setting_can_be_changed_by_name() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from clipset.errors import ClipsetError
-from clipset.recipe import Recipe
+from clipset.recipe import Recipe, find_recipe
 from clipset.reproduce.paper import BACKBONES, TABLES
-from clipset.reproduce.plan import find_plan, find_recipe, read_base
+from clipset.reproduce.plan import find_plan, read_base
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NUMBERS = {  # taken from the source of the paper row by row, not from our module

@@ -15,7 +15,7 @@ from clipset.reproduce.paper import TABLES
 ROOT = Path(__file__).parents[2]
 LOOK = """
 import clipset, sys
-from clipset.reproduce.plan import find_recipe
+from clipset.recipe import find_recipe
 for name in sys.argv[1:]:
     print(find_recipe(name))
 from clipset.cli import main
@@ -42,6 +42,6 @@ def test_recipes_are_found_where_only_the_wheel_is_installed(tmp_path: Path) -> 
     )
     lines = done.stdout.splitlines()
     found = [Path(line) for line in lines[: len(recipes)]]
-    assert found == [site / "clipset" / "reproduce" / "recipes" / f"{n}.toml" for n in recipes]
+    assert found == [site / "clipset" / "recipes" / f"{n}.toml" for n in recipes]
     assert [line.split()[0] for line in lines[len(recipes) :]] == list(TABLES)
     assert list((site / "clipset" / "report" / "templates").glob("*.j2"))

@@ -10,7 +10,7 @@ from typing import Literal
 from clipset.config import near_names
 from clipset.errors import ConfigError
 from clipset.evaluation.suite import ROWS, Features, ProbeName
-from clipset.recipe import Recipe, read_recipe
+from clipset.recipe import Recipe, find_recipe, read_recipe
 from clipset.report.wording import row_name
 from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTable
 
@@ -98,16 +98,6 @@ def _changes(table: str, row: str) -> tuple[str, ...]:
 def read_base(plan: Plan, recipe: Path | None, changes: Sequence[str]) -> Recipe:
     """The recipe that a table's cells start from."""
     return read_recipe(recipe or find_recipe(plan.recipe), (*plan.changes, *changes))
-
-
-def find_recipe(name: str) -> Path:
-    """A recipe that comes with clipset: inside the installed package, or in its repository."""
-    here = Path(__file__).resolve()
-    places = (here.parent / "recipes", here.parents[3] / "recipes")
-    found = next((place / f"{name}.toml" for place in places if place.is_dir()), None)
-    if found is None or not found.is_file():
-        raise ConfigError(f"the recipe {name}.toml does not come with this clipset; give --recipe")
-    return found
 
 
 def backbone_title(name: str) -> str:
