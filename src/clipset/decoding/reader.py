@@ -13,10 +13,9 @@ from jaxtyping import Float64, UInt8
 from numpy import ndarray
 
 from clipset.decoding.demux import VideoFile, check_size
-from clipset.decoding.rgb import Painter, Pose, pose_of, scaled_size, square_size
+from clipset.decoding.rgb import Painter, pose_of, scaled_size, square_size
 from clipset.decoding.scan import Scan, scan_packets
 from clipset.decoding.seek import Decoder
-from clipset.decoding.torchcodec import DecoderName, Disagreement, open_torchcodec
 from clipset.errors import VideoError
 
 Paint = Callable[[int | None], UInt8[ndarray, "H W 3"]]
@@ -41,17 +40,14 @@ class VideoInfo:
     claimed_duration: float | None = None
 
 
-def open_video(
-    path: Path, *, end: float | None = None, threads: int = 1, decoder: DecoderName = "pyav"
-) -> VideoReader:
+def open_video(path: Path, *, end: float | None = None, threads: int = 1) -> VideoReader:
     """A reader of the frames of `path`; raises VideoError with a short reason if it has none.
 
-    With `end`, the video is over after so many seconds. A file on which torchcodec disagrees with
-    the scan is read by PyAV, whatever `decoder` says.
+    With `end`, the video is over after so many seconds.
     """
     file = VideoFile(path, threads)
     try:
-        return VideoReader(file, scan_packets(file), end, decoder)
+        return VideoReader(file, scan_packets(file), end)
     except BaseException:
         file.close()
         raise
@@ -60,20 +56,12 @@ def open_video(
 class VideoReader:
     """Frames of one video by number. Close it, or use it in a `with` block."""
 
-    def __init__(
-        self,
-        file: VideoFile,
-        scan: Scan,
-        end: float | None = None,
-        decoder: DecoderName = "pyav",
-    ) -> None:
+    def __init__(self, file: VideoFile, scan: Scan, end: float | None = None) -> None:
         self._decoder = Decoder(file, scan)
         first = self._decoder.first_frame()
         width, height = square_size(first, file.stream)
         check_size(width, height)
         self._pose = pose_of(first)
-        asked = decoder == "torchcodec"
-        self._torchcodec = open_torchcodec(file, scan, first, self._pose) if asked else None
         if self._pose.transposed:
             width, height = height, width
         self._found: set[int] = set()
@@ -88,11 +76,6 @@ class VideoReader:
             codec=file.stream.codec_context.name,
             claimed_duration=scan.claimed_duration,
         )
-
-    @property
-    def decoder(self) -> DecoderName:
-        """What decodes; torchcodec gives way to PyAV at the first frame that it gets wrong."""
-        return "pyav" if self._torchcodec is None else "torchcodec"
 
     @property
     def frames_in_file(self) -> int:
@@ -133,33 +116,17 @@ class VideoReader:
     def paintings(self, wanted: Sequence[int]) -> Iterator[tuple[int, Paint]]:
         """`frames`, each one decoded once and painted in as many sizes as one likes."""
         self._check(wanted)
-        painters: dict[tuple[tuple[int, int], Pose], Painter] = {}
-        for number, frame, found, pose in self._decode(wanted):
+        painters: dict[tuple[int, int], Painter] = {}
+        for number, frame, found in self._decoder.frames(wanted):
             (self._found if found else self._missing).add(number)
 
-            def paint(
-                short_side: int | None, frame: VideoFrame = frame, pose: Pose = pose
-            ) -> UInt8[ndarray, "H W 3"]:
+            def paint(short_side: int | None, frame: VideoFrame = frame) -> UInt8[ndarray, "H W 3"]:
                 size = scaled_size(self.info.width, self.info.height, short_side)
-                if (size, pose) not in painters:
-                    painters[size, pose] = Painter(*size, pose)
-                return painters[size, pose].paint(frame)
+                if size not in painters:
+                    painters[size] = Painter(*size, self._pose)
+                return painters[size].paint(frame)
 
             yield number, paint
-
-    def _decode(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame, bool, Pose]]:
-        """Each wanted frame: its number, a frame, whether it is the very one, how to turn it."""
-        done = 0
-        if self._torchcodec is not None:
-            try:
-                for number, frame in self._torchcodec.frames(wanted):
-                    yield number, frame, True, Pose()
-                    done += 1
-                return
-            except Disagreement:
-                self._torchcodec = None
-        for number, frame, found in self._decoder.frames(wanted[done:]):
-            yield number, frame, found, self._pose
 
     def close(self) -> None:
         """Let go of the file."""

@@ -23,14 +23,12 @@ import torch
 
 from clipset.backbones.runtime import Engine
 from clipset.data.catalog import Catalog, Video
-from clipset.decoding.torchcodec import DecoderName, find_decoder
 from clipset.errors import ClipsetError, ConfigError
 from clipset.features.child import Cutter
 from clipset.features.config import ExtractConfig
 from clipset.features.encode import Seen, join_pieces, look_at_pieces
 from clipset.features.extract import (
     absolute_names,
-    choose_decoder,
     choose_engines,
     cut_request,
     engine_names,
@@ -80,12 +78,11 @@ class Looker:
         backbones: Sequence[str],
         *,
         engines: list[str],
-        decoder: DecoderName,
         device: str,
         threads: int,
         timeout: float,
     ) -> None:
-        self.request = cut_request(manifest, decoder)
+        self.request = cut_request(manifest)
         self.manifest, self.device, self.timeout = manifest, device, timeout
         self.backbones, self.wanted, self.threads = backbones, engines, threads
         self.engines: list[Engine] | None = None
@@ -110,7 +107,6 @@ class Looker:
 
     def _open(self) -> list[Engine]:
         if self.engines is None:
-            find_decoder(self.request.decoder)  # every machine must have it
             torch.set_num_threads(self.threads)
             names = enumerate(self.backbones)
             networks = [load_network(self.manifest, index, name) for index, name in names]
@@ -188,10 +184,8 @@ def _fill(
     ray: Any, writer: StoreWriter, catalog: Catalog, config: ExtractConfig, device: str
 ) -> None:
     videos = videos_to_do(writer, catalog)
-    decoder = choose_decoder(writer, config)
     actors, engines = _start_actors(ray, writer, config, device, len(videos))
-    made_by = signature(writer.manifest, config, engines)
-    writer.sign(made_by | {"decoder": decoder})
+    writer.sign(signature(writer.manifest, config, engines))
     names = " and ".join(dict.fromkeys(engines.values()))
     title = f"extracting ({names} on {len(actors)} Ray actors)"
     with bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance:
@@ -214,7 +208,6 @@ def _start_actors(
             writer.manifest,
             absolute_names(config),
             engines=engines,
-            decoder=choose_decoder(writer, config),
             device=device,
             threads=torch.get_num_threads(),
             timeout=config.seconds_per_video,

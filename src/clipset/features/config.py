@@ -36,8 +36,6 @@ class ExtractConfig:
     """how features are stored"""
     engine: Literal["auto", "torch", "openvino"] = "auto"
     """what runs the backbone; auto takes OpenVINO on a CPU if it is installed"""
-    decoder: Literal["auto", "pyav", "torchcodec"] = "auto"
-    """what decodes the videos; auto takes PyAV, which was faster wherever both were right"""
     workers: int | None = None
     """processes that decode (as many as cores, at most 8; 0: decode in the main process)"""
     timeout: float | None = None

@@ -20,7 +20,6 @@ from clipset.clips.windows import Window, WindowGrid, plan_window
 from clipset.data.file_state import FileState, try_read_state
 from clipset.decoding.damage import refuse_unusable
 from clipset.decoding.reader import VideoInfo, VideoReader, open_video
-from clipset.decoding.torchcodec import DecoderName
 from clipset.errors import BackboneError
 
 WHOLE_BYTES = 64 << 20  # up to this, all clips of a video are cut at once
@@ -41,7 +40,6 @@ class CutRequest:
     seed: int
     more: tuple[tuple[int, int], ...] = ()
     random: bool = True  # without, only the regular clips are cut
-    decoder: DecoderName = "pyav"
     grid: WindowGrid | None = None  # with it, the regular clips of each window are a piece
 
     @property
@@ -119,7 +117,7 @@ def cut_video(
 
     If they would take too much memory, they come in pieces, each of clips that are next in time.
     """
-    with open_video(path, end=end, decoder=request.decoder) as video:
+    with open_video(path, end=end) as video:
         if request.grid is not None:
             yield from _cut_windows(video, request, request.grid)
             return
@@ -180,10 +178,7 @@ def _cut_piece(
     """The pixels of some clips; `place` says which of the video's clips they are."""
     info = video.info
     sized = [(plan, size) for plan, (_, size) in zip(plans, request.shapes, strict=True)]
-    decoder = video.decoder
     pixels = cut_plans(video, sized)
-    if video.decoder != decoder:  # torchcodec gave up on the way: all clips are to be PyAV's
-        pixels = cut_plans(video, sized)
     video.refuse_change()  # so that `facts.file` is what was read
     if place["piece"] + 1 == place["pieces"]:
         refuse_unusable(frames_needed=video.frames_needed, frames_missing=video.frames_missing)

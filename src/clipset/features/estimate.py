@@ -16,7 +16,6 @@ from torch import Tensor
 
 from clipset.backbones.runtime import Engine
 from clipset.data.catalog import Catalog, Video
-from clipset.decoding.torchcodec import find_decoder
 from clipset.errors import StoreError
 from clipset.features.arrays import HEADER_BYTES
 from clipset.features.child import Cutter, Outcome
@@ -55,7 +54,7 @@ def estimate(
     manifest, networks = plan(config, seed)
     wanted = [config.engine] * len(networks)
     engines = open_engines(manifest, networks, wanted, device=device)
-    request = cut_request(manifest, find_decoder(config.decoder))
+    request = cut_request(manifest)
     with closing(Cutter(request, timeout=config.seconds_per_video)) as cutter:
         cuts, cut_seconds = _cut_sample(cutter, _spread(catalog.videos))
     counts = [cut.facts.random_clips + cut.facts.regular_clips for cut in cuts]

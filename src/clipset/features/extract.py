@@ -20,7 +20,6 @@ from clipset.backbones.registry import BackboneSpec, find_backbone, load_backbon
 from clipset.backbones.runtime import Engine, open_engine
 from clipset.config import check_text
 from clipset.data.catalog import Catalog, Video
-from clipset.decoding.torchcodec import DecoderName, find_decoder
 from clipset.errors import StoreError
 from clipset.features.child import Outcome
 from clipset.features.config import ExtractConfig
@@ -59,11 +58,10 @@ def extract_planned(
     manifest, networks = planned
     with open_writer(folder, manifest, catalog, config) as writer:
         if writer.todo:
-            chosen, decoder = choose_engines(writer, config), choose_decoder(writer, config)
-            with cutting(writer, catalog, config, decoder) as outcomes:  # workers start meanwhile
+            chosen = choose_engines(writer, config)
+            with cutting(writer, catalog, config) as outcomes:  # workers start meanwhile
                 engines = open_engines(manifest, networks, chosen, device=device)
-                made_by = signature(manifest, config, engine_names(engines))
-                writer.sign(made_by | {"decoder": decoder})
+                writer.sign(signature(manifest, config, engine_names(engines)))
                 fill_store(writer, catalog, engines, outcomes)
     return FeatureStore(folder)
 
@@ -176,7 +174,7 @@ def signature(manifest: Manifest, config: ExtractConfig, engines: dict[str, str]
     }
 
 
-def cut_request(manifest: Manifest, decoder: DecoderName = "pyav") -> CutRequest:
+def cut_request(manifest: Manifest) -> CutRequest:
     """How the videos of a store are cut; backbones that are fed alike share the pixels."""
     spec = manifest.backbone
     shapes = dict.fromkeys((each.frames, each.size) for each in manifest.backbones)
@@ -187,7 +185,6 @@ def cut_request(manifest: Manifest, decoder: DecoderName = "pyav") -> CutRequest
         size=spec.size,
         seed=manifest.seed,
         more=tuple(shapes)[1:],
-        decoder=decoder,
     )
 
 
@@ -202,23 +199,13 @@ def choose_engines(writer: StoreWriter, config: ExtractConfig) -> list[str]:
     return chosen
 
 
-def choose_decoder(writer: StoreWriter, config: ExtractConfig) -> DecoderName:
-    """The decoder that began a store also ends it: their colours differ a little."""
-    begun_with = writer.manifest.decoder
-    if begun_with is None:
-        return find_decoder(config.decoder)
-    if config.decoder not in ("auto", begun_with):
-        raise StoreError(f"{writer.folder} was begun with {begun_with}, not {config.decoder}")
-    return find_decoder(begun_with)
-
-
 def cutting(
-    writer: StoreWriter, catalog: Catalog, config: ExtractConfig, decoder: DecoderName
+    writer: StoreWriter, catalog: Catalog, config: ExtractConfig
 ) -> AbstractContextManager[Iterator[Outcome]]:
     """Workers at the videos that a store still lacks."""
     return cut_videos(
         videos_to_do(writer, catalog),
-        cut_request(writer.manifest, decoder),
+        cut_request(writer.manifest),
         workers=count_workers(config),
         timeout=config.seconds_per_video,
     )

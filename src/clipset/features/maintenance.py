@@ -16,7 +16,6 @@ from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import cut_videos
 from clipset.features.encode import ClipRows, OtherRows, Seen, look
 from clipset.features.extract import (
-    choose_decoder,
     choose_engines,
     count_workers,
     cut_request,
@@ -95,7 +94,7 @@ def _redo(
         bar("repairing", len(videos), "videos") as advance,
         cut_videos(
             videos,
-            cut_request(manifest, choose_decoder(writer, config)),
+            cut_request(manifest),
             workers=count_workers(config),
             timeout=config.seconds_per_video,
         ) as outcomes,
@@ -207,7 +206,7 @@ def _refuse_conflicts(writer: StoreWriter, chosen: dict[str, tuple[FeatureStore,
 
 
 def _credits(manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Who made the rows; where stores differ, all of them. Engines and decoders are kept apart.
+    """Who made the rows; where stores differ, all of them. Engines are kept apart.
 
     Of the places where a backbone of your own was, the first is enough: it is the same one.
     """
@@ -215,12 +214,10 @@ def _credits(manifests: Sequence[Manifest]) -> dict[str, str]:
     credits = {}
     for name in names:
         values = dict.fromkeys(m.made_by[name] for m in manifests if name in m.made_by)
-        if name == "decoder":
-            values = dict.fromkeys(m.decoder for m in manifests if m.decoder is not None)
         if name.startswith("backbone"):
             values = dict.fromkeys(list(values)[:1])
         what, *rest = name.split(" ", 1)
-        if what in ("engine", "decoder") and len(values) > 1:  # none of them can go on with it
+        if what == "engine" and len(values) > 1:  # none of them can go on with it
             name = " ".join([f"{what}s", *rest])
         credits[name] = " and ".join(values)
     return credits

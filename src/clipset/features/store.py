@@ -33,7 +33,6 @@ from clipset.clips.box import ROW
 from clipset.clips.config import Sampling
 from clipset.config import ADDED, build, fingerprint, read_json
 from clipset.data.catalog import Catalog, read_catalog
-from clipset.decoding.torchcodec import DecoderName
 from clipset.errors import NothingReadError, StoreError
 from clipset.features.arrays import open_rows
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
@@ -91,16 +90,6 @@ class Manifest:
         """By which name a backbone was asked for; for a file of your own, where that was."""
         spec = self.backbones[place]
         return self.made_by.get(made_by_key("backbone", spec, place), spec.name)
-
-    @property
-    def decoder(self) -> DecoderName | None:
-        """What decoded the videos (before this was noted, PyAV); None if it is still open.
-
-        It is open before the first video, and where a merged store has videos of both.
-        """
-        if not self.made_by or "decoders" in self.made_by:
-            return None
-        return "torchcodec" if self.made_by.get("decoder") == "torchcodec" else "pyav"
 
     def columns(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """The files of a kind of clips: name, shape of a row, number type."""

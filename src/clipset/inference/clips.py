@@ -14,7 +14,6 @@ from clipset.backbones.registry import BackboneSpec
 from clipset.backbones.runtime import Engine, import_openvino, open_engine
 from clipset.clips.windows import Window, WindowGrid
 from clipset.data.catalog import Video
-from clipset.decoding.torchcodec import DecoderName, find_decoder, import_torchcodec
 from clipset.devices import find_device
 from clipset.errors import RunError
 from clipset.features.config import ExtractConfig
@@ -84,7 +83,7 @@ class ClipReader:
         shapes = list(dict.fromkeys((spec.frames, spec.size) for spec in self.specs))
         (frames, size), *more = shapes
         self.request = replace(
-            cut_request(manifest, _decoder_for(manifest)),
+            cut_request(manifest),
             frames=frames,
             size=size,
             more=tuple(more),
@@ -195,17 +194,10 @@ class ClipReader:
         return stored
 
 
-def _decoder_for(manifest: Manifest) -> DecoderName:
-    """The decoder of a store if it is here: the other one's colours are almost the same."""
-    kept = manifest.decoder
-    return "torchcodec" if kept == "torchcodec" and import_torchcodec() is not None else "pyav"
-
-
 def open_backbone(config: ExtractConfig, *, seed: int = 0, device: str = "auto") -> ClipReader:
     """A reader with a backbone by its name, without any run; of several, side by side."""
     manifest, networks = plan(config, seed)
-    wanted = {"engine": config.engine, "decoder": find_decoder(config.decoder)}
-    made_by: dict[str, str] = {what: name for what, name in wanted.items() if name != "auto"}
+    made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
     names = [spec.name for spec in manifest.backbones]
     return ClipReader(
         replace(manifest, made_by=made_by),
