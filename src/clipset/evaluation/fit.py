@@ -27,8 +27,8 @@ from clipset.evaluation.selection import (
 from clipset.evaluation.stacks import sum_of_losses, to_predictions
 from clipset.sets.batch import ClipBatch, by_count
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
+from clipset.training.joint import JointPretraining
 from clipset.training.optim import decay_groups, learning_rate
-from clipset.training.rehearsal import Rehearsed
 
 __all__ = ["Choice", "Network", "choose", "fit", "predict", "validation_split"]
 Network = Callable[[], nn.Module]  # makes a fresh network; chance comes from torch's seed
@@ -50,16 +50,16 @@ class NetworkRun:
 
     def __init__(
         self, make: Network, train: Labelled, config: FitConfig, *, rate: float, share: float = 1.0,
-        epochs: int, seed: int, rehearsed: Rehearsed | None = None,
+        epochs: int, seed: int, joint: JointPretraining | None = None,
     ) -> None:  # fmt: skip
         self.train, self.config, self.rate, self.seed = train, config, rate, seed
         torch.manual_seed(seed)
         self.network = make().train()
         groups = rate_groups(self.network, config, share)
-        self.rehearsal = None
-        if rehearsed is not None and isinstance(self.network, SetProbe):
-            self.rehearsal = rehearsed.go_on(self.network.encoder, seed)
-            heads, decay = self.rehearsal.heads, config.weight_decay
+        self.joint_loss = None
+        if joint is not None and isinstance(self.network, SetProbe):
+            self.joint_loss = joint.start(self.network.encoder, seed)
+            heads, decay = self.joint_loss.heads, config.weight_decay
             groups.append({"params": heads, "weight_decay": decay, "share": 1.0})
         self.optimiser = optim.AdamW(groups, lr=rate, fused=True)
         self.generator = Generator().manual_seed(seed)
@@ -78,8 +78,8 @@ class NetworkRun:
             if self.config.mix_means:
                 clips = mix_means(clips, self.generator)
             loss = sum_of_losses(self.network(clips)[None], self.train.wanted[videos])
-            if self.rehearsal is not None:
-                loss = loss + self.config.rehearse * self.rehearsal.loss()
+            if self.joint_loss is not None:
+                loss = loss + self.config.rehearse * self.joint_loss.loss()
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             self.optimiser.step()
@@ -117,12 +117,12 @@ def fit(
     seed: int,
     share: float = 1.0,
     schedule: int | None = None,
-    rehearsed: Rehearsed | None = None,
+    joint: JointPretraining | None = None,
 ) -> nn.Module:
     """Train a fresh network for `epochs` of the `schedule` epochs that its rate is planned for."""
     planned = config.epochs if schedule is None else schedule
     run = NetworkRun(
-        make, train, config, rate=rate, share=share, epochs=planned, seed=seed, rehearsed=rehearsed
+        make, train, config, rate=rate, share=share, epochs=planned, seed=seed, joint=joint
     )
     for _ in range(epochs):
         run.run_epoch()
@@ -153,7 +153,7 @@ def choose(
     shares: tuple[float, ...] = (1.0,),
     parts: Parts | None = None,
     check: Labelled | None = None,
-    rehearsed: Rehearsed | None = None,
+    joint: JointPretraining | None = None,
 ) -> Choice:
     """Rate, encoder's share of it and number of epochs that do best on videos set aside for that.
 
@@ -172,9 +172,7 @@ def choose(
     learn = train if parts.check is None else train.only(parts.learn)
     if check is None:
         check = learn if parts.check is None else train.only(parts.check)
-    curves = _race(
-        make, learn, check, config, points=points, epochs=epochs, seed=seed, rehearsed=rehearsed
-    )
+    curves = _race(make, learn, check, config, points=points, epochs=epochs, seed=seed, joint=joint)
     number, best = best_of(curves, first=1 if config.stop_early else epochs)
     rate, share = points[number]
     return Choice(
@@ -184,10 +182,10 @@ def choose(
 
 def _race(
     make: Network, learn: Labelled, check: Labelled, config: FitConfig, *,
-    points: list[tuple[float, float]], epochs: int, seed: int, rehearsed: Rehearsed | None,
+    points: list[tuple[float, float]], epochs: int, seed: int, joint: JointPretraining | None,
 ) -> dict[int, list[Score]]:  # fmt: skip
     """The validation curves of all candidates; the weaker half is dropped now and then."""
-    begin = partial(NetworkRun, make, learn, config, epochs=epochs, seed=seed, rehearsed=rehearsed)
+    begin = partial(NetworkRun, make, learn, config, epochs=epochs, seed=seed, joint=joint)
     runs = {number: begin(rate=rate, share=share) for number, (rate, share) in enumerate(points)}
     curves: dict[int, list[Score]] = {number: [] for number in runs}
     stops = rungs(epochs, config.halvings)

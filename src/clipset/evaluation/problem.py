@@ -19,7 +19,7 @@ from clipset.progress import say
 from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import Read, reader_for
 from clipset.training.config import PretrainConfig
-from clipset.training.rehearsal import Pretraining
+from clipset.training.joint import PretrainingSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Problem:
     test: HeldOut
     split: str = "test"  # what the test videos' split is called
     validation: Labelled | None = None
-    pretraining: Pretraining | None = None
+    pretraining: PretrainingSetup | None = None
 
     @property
     def outputs(self) -> int:
@@ -199,10 +199,10 @@ def pose_problem(
 
 def pretraining_on(
     store: FeatureStore, catalog: Catalog | None, training: PretrainConfig
-) -> Pretraining:
+) -> PretrainingSetup:
     """What may be gone on with: by the splits that are judged by, whatever the store's own say."""
     seen = store if catalog is None else FeatureStore(store.folder, catalog)
-    return Pretraining(seen, training)
+    return PretrainingSetup(seen, training)
 
 
 def keep_few(

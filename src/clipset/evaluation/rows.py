@@ -20,7 +20,7 @@ from clipset.evaluation.selection import count_epochs
 from clipset.evaluation.solved_rows import plan_solved
 from clipset.model.scale import make_encoder
 from clipset.sets.batch import clip_statistics, feature_statistics
-from clipset.training.rehearsal import Rehearsed
+from clipset.training.joint import JointPretraining
 
 
 def run_row(job: Job, row: Row) -> Outcome:
@@ -76,11 +76,11 @@ def _plan_network(job: Job, row: Row) -> Plan:
     """Choose rate and epochs of a transformer that is trained as a whole."""
     config, train, parts = job.config.fit, job.problem.train, job.divide()
     make = _from_scratch(job) if row[1] == "transformer" else _pretrained(job, row)
-    rehearsed = None if row[1] == "transformer" else _rehearsed(job)
+    joint = None if row[1] == "transformer" else _joint_pretraining(job)
     chosen = choose(
         make, train, config, rates=config.rates, seed=job.seeds[0], parts=parts,
         shares=config.encoder_shares if row[1] == "finetune" else (1.0,),
-        check=job.problem.validation, rehearsed=rehearsed,
+        check=job.problem.validation, joint=joint,
     )  # fmt: skip
     epochs = count_epochs(len(train), config, config.tuned_steps)
 
@@ -88,7 +88,7 @@ def _plan_network(job: Job, row: Row) -> Plan:
         known = train if len(videos) == len(train) else train.only(videos)
         return fit(
             make, known, config, rate=chosen.rate, epochs=chosen.epochs, seed=seed,
-            share=chosen.share, schedule=epochs, rehearsed=rehearsed,
+            share=chosen.share, schedule=epochs, joint=joint,
         )  # fmt: skip
 
     return Plan(
@@ -109,7 +109,7 @@ def _pretrained(job: Job, row: Row) -> Network:
     return lambda: set_probe(copy.deepcopy(encoder), job.problem.outputs, job.config.fit)
 
 
-def _rehearsed(job: Job) -> Rehearsed | None:
+def _joint_pretraining(job: Job) -> JointPretraining | None:
     """What pre-training goes on with beside fine-tuning, if it is to."""
     config, known = job.config.fit, job.problem.pretraining
     if not config.rehearse or job.trained is None:
@@ -119,7 +119,7 @@ def _rehearsed(job: Job) -> Rehearsed | None:
             "probe.fit.rehearse goes on with pre-training, and nothing is known of that here; "
             "give pose_problem its settings, or set probe.fit.rehearse=0"
         )
-    return known.reopen(job.trained, batch=config.rehearse_batch)
+    return known.open(job.trained, batch_size=config.rehearse_batch)
 
 
 def _from_scratch(job: Job) -> Network:

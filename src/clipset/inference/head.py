@@ -29,7 +29,7 @@ from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar
 from clipset.sets.batch import ClipBatch
-from clipset.training.rehearsal import Pretraining
+from clipset.training.joint import PretrainingSetup
 from clipset.training.weights import load_file
 
 FORMAT = 3
@@ -139,7 +139,7 @@ def fit_head(
     seed: int,
     fingerprint: str,
     validation: Labelled | None = None,
-    pretraining: Pretraining | None = None,
+    pretraining: PretrainingSetup | None = None,
 ) -> Head:
     """Choose a row of the table and its temperature on validation videos; train it on all.
 
@@ -174,7 +174,7 @@ def fit_head(
 
 def _job(
     train: Labelled, classes: tuple[str, ...], model: ScaleModel | None, config: ProbeConfig,
-    seed: int, validation: Labelled | None, pretraining: Pretraining | None,
+    seed: int, validation: Labelled | None, pretraining: PretrainingSetup | None,
 ) -> Job:  # fmt: skip
     """What rows are made from, without any test video."""
     none = torch.zeros(0, dtype=torch.int64)

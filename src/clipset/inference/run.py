@@ -38,7 +38,7 @@ from clipset.representation import PARTS, Part, Representations, encode_clips
 from clipset.runs import read_run
 from clipset.sets.reading import reader_for
 from clipset.training.checkpoint import load_model, read_card, read_training
-from clipset.training.rehearsal import Pretraining
+from clipset.training.joint import PretrainingSetup
 
 LONG = 3.0  # a video this many times longer than the usual training video gets a timeline
 
@@ -138,11 +138,11 @@ class TrainedRun:
         return load_model(self.folder / "model")[0]
 
     @property
-    def _pretraining(self) -> Pretraining | None:
+    def _pretraining(self) -> PretrainingSetup | None:
         """What the model learned from."""
         if self.model is None:
             return None
-        return Pretraining(self.store, read_training(self.folder / "model"))
+        return PretrainingSetup(self.store, read_training(self.folder / "model"))
 
     @cached_property
     def catalog(self) -> Catalog:

@@ -20,8 +20,8 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.training.config import PretrainConfig
+from clipset.training.joint import ALONE, JointPretraining, PretrainingSetup
 from clipset.training.pretrain import pretrain
-from clipset.training.rehearsal import ALONE, Pretraining, Rehearsed
 
 TRAINING = PretrainConfig(
     model=ModelConfig(width=32, layers=1, head_width=32, projected=16, dropout=0.0),
@@ -42,56 +42,56 @@ def model(small_store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def rehearsed(small_store: FeatureStore, model: ScaleModel) -> Rehearsed:
-    return Pretraining(small_store, TRAINING).reopen(model, batch=6)
+def joint(small_store: FeatureStore, model: ScaleModel) -> JointPretraining:
+    return PretrainingSetup(small_store, TRAINING).open(model, batch_size=6)
 
 
-def test_the_losses_are_those_of_pretraining_batch_after_batch(rehearsed: Rehearsed) -> None:
-    model = rehearsed.model
-    rehearsal = rehearsed.go_on(copy.deepcopy(model.encoder), seed=3)
-    found = [rehearsal.loss().item() for _ in range(5)]
+def test_the_losses_are_those_of_pretraining_batch_after_batch(joint: JointPretraining) -> None:
+    model = joint.model
+    joint_loss = joint.start(copy.deepcopy(model.encoder), seed=3)
+    found = [joint_loss.loss().item() for _ in range(5)]
     generator, wanted = Generator().manual_seed(3), []
     while len(wanted) < 5:  # 18 videos: three batches in an epoch
-        for size, pair in rehearsed.source.batches(rehearsed.config, generator, ALONE):
+        for size, pair in joint.source.batches(joint.config, generator, ALONE):
             assert size == 6
             wanted.append(model.losses(pair.features, pair.boxes, pair.masked).total.item())
     assert found == pytest.approx(wanted[:5], rel=1e-5)
 
 
 def test_the_encoder_is_shared_and_the_model_that_was_given_stays_as_it_is(
-    rehearsed: Rehearsed,
+    joint: JointPretraining,
 ) -> None:
-    before = copy.deepcopy(rehearsed.model.state_dict())
-    encoder = copy.deepcopy(rehearsed.model.encoder)
-    rehearsal = rehearsed.go_on(encoder, seed=0)
+    before = copy.deepcopy(joint.model.state_dict())
+    encoder = copy.deepcopy(joint.model.encoder)
+    joint_loss = joint.start(encoder, seed=0)
     mine = {id(weight) for weight in encoder.parameters()}
-    assert rehearsal.heads
-    assert not mine & {id(weight) for weight in rehearsal.heads}
-    optimiser = torch.optim.SGD([*encoder.parameters(), *rehearsal.heads], lr=0.1)
-    rehearsal.loss().backward()
+    assert joint_loss.heads
+    assert not mine & {id(weight) for weight in joint_loss.heads}
+    optimiser = torch.optim.SGD([*encoder.parameters(), *joint_loss.heads], lr=0.1)
+    joint_loss.loss().backward()
     optimiser.step()
     assert not torch.equal(encoder.project.weight, before["encoder.project.weight"])
-    for name, value in rehearsed.model.state_dict().items():
+    for name, value in joint.model.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
 def test_an_encoder_that_rehearses_forgets_less(
-    small_store: FeatureStore, rehearsed: Rehearsed
+    small_store: FeatureStore, joint: JointPretraining
 ) -> None:
     train = pose_problem(small_store).train
 
     def tune(weight: float) -> float:
         def make() -> SetProbe:
-            return SetProbe(copy.deepcopy(rehearsed.model.encoder), 3, frozen=False)
+            return SetProbe(copy.deepcopy(joint.model.encoder), 3, frozen=False)
 
         run = NetworkRun(
             make, train, replace(FIT, rehearse=weight), rate=1e-2, epochs=30, seed=0,
-            rehearsed=rehearsed if weight else None,
+            joint=joint if weight else None,
         )  # fmt: skip
         for _ in range(30):
             run.run_epoch()
         assert isinstance(run.network, SetProbe)
-        asked = run.rehearsal or rehearsed.go_on(run.network.encoder, seed=0)
+        asked = run.joint_loss or joint.start(run.network.encoder, seed=0)
         asked.model.eval()
         with torch.inference_mode():
             return sum(asked.loss().item() for _ in range(9))
@@ -106,7 +106,7 @@ def test_few_labels_are_rehearsed_with_all_training_videos_and_no_test_video(
     few = keep_few(problem, share=None, count=1, seed=0)
     assert len(few.train) == 3
     assert few.pretraining is not None
-    places = few.pretraining.reopen(model, batch=128).source.videos
+    places = few.pretraining.open(model, batch_size=128).source.videos
     assert len(places) == len(problem.train) == 18
     assert not {small_store.ids[place] for place in places} & set(problem.test.ids)
     config = ProbeConfig(seeds=1, shots=1, fit=FIT)
@@ -127,7 +127,7 @@ def test_splits_that_are_given_decide_what_is_rehearsed_not_those_of_the_store(
     problem = pose_problem(small_store, small_store.catalog.only(swapped), training=TRAINING)
     assert {own[id] for id in problem.test.ids} == {"train"}
     assert problem.pretraining is not None
-    source = problem.pretraining.reopen(model, batch=128).source
+    source = problem.pretraining.open(model, batch_size=128).source
     ids = {problem.pretraining.store.ids[place] for place in source.videos}
     assert len(ids) == 18
     assert not ids & set(problem.test.ids)
