@@ -244,7 +244,7 @@ def main() -> None:
         catalog = choose(options, folder)
         own = folder / "videomae_b.py"
         own.write_text(VIDEOMAE_B)
-        few = Sampling(clips=2, times=1, places=1)
+        few = Sampling(num_clips=2, num_times=1, num_crops=1)
         small = ExtractConfig()
         large = ExtractConfig(backbone=f"{own}:make", frames=16, size=224, sampling=few)
         (folder / "small").mkdir()

@@ -19,7 +19,7 @@ TINY = tuple(
     f"--set={setting}"
     for setting in (
         "extract.frames=2", "extract.size=32", "extract.engine=torch",
-        "extract.sampling.clips=4", "extract.sampling.times=2", "extract.sampling.places=1",
+        "extract.sampling={num_clips = 4, num_times = 2, num_crops = 1}",
         "pretrain.epochs=2", "pretrain.min_steps=2", "pretrain.clips_per_set=2",
         "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}",
         "probe.seeds=1", "probe.mlp_hidden=16",

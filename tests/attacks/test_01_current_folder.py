@@ -17,8 +17,8 @@ from tests.attacks.hostile import THIRD, hostile_folder, imported
 from tests.conftest import write_video
 
 SMALL = (
-    "--frames", "2", "--size", "32", "--engine", "torch", "--sampling.clips", "4",
-    "--sampling.times", "2", "--sampling.places", "1", "--quiet",
+    "--frames", "2", "--size", "32", "--engine", "torch", "--sampling.num-clips", "4",
+    "--sampling.num-times", "2", "--sampling.num-crops", "1", "--quiet",
 )  # fmt: skip
 STANDARD = ("json", "random", "logging", "runpy", "typing", "subprocess", "sqlite3", "csv")
 OURS = ("clipset", "sitecustomize", "usercustomize")

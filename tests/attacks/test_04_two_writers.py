@@ -51,7 +51,7 @@ def test_two_extractions_of_different_catalogs_into_one_store_never_mix(
     clipset: Clipset, tmp_path: Path
 ) -> None:
     """Both begin at once; whoever is second is refused or goes on after the first."""
-    words = ("--frames", 2, "--size", 32, "--engine", "torch", "--sampling.clips", 4)
+    words = ("--frames", 2, "--size", 32, "--engine", "torch", "--sampling.num-clips", 4)
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "clipset.cli", "extract", folder, "--out", tmp_path / "store"]

@@ -17,7 +17,7 @@ from clipset.training.resume import RunState
 
 REFUSED = {
     "another seed": ("--seed=5",),
-    "other clips": ("--set=extract.sampling.clips=5",),
+    "other clips": ("--set=extract.sampling.num_clips=5",),
     "another size": ("--set=extract.size=48",),
     "an unknown backbone": ("--set=extract.backbone=efficientnet_lite9",),
     "an unknown setting": ("--set=pretrain.epoch=3",),

@@ -53,7 +53,7 @@ def test_every_verb_takes_names_of_any_bytes(
     odd_videos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = bytes_path(tmp_path, b"out\xff")
-    small = ("--frames", 2, "--size", 16, "--workers", 0, "--sampling.clips", 4)
+    small = ("--frames", 2, "--size", 16, "--workers", 0, "--sampling.num-clips", 4)
     backbone = write_backbone(tmp_path)
     assert run("catalog", odd_videos, "--out", out / "c.csv") == 0
     extract = ("extract", out / "c.csv", "--out", out / "store", "--backbone", backbone, *small)
@@ -167,7 +167,7 @@ def test_a_stream_that_takes_nothing_does_not_undo_the_work(
 def test_workers_outlive_a_terminal_that_is_gone(
     streams: str, videos: Path, tmp_path: Path, clipset: Clipset
 ) -> None:
-    small = "--frames 2 --size 16 --workers 2 --engine torch --sampling.clips 4"
+    small = "--frames 2 --size 16 --workers 2 --engine torch --sampling.num-clips 4"
     backbone = write_backbone(tmp_path)
     command = f'"{COMMAND}" extract "{videos}" --out s --backbone "{backbone}" {small} {streams}'
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=False, timeout=120)

@@ -214,8 +214,8 @@ def test_huge_numbers_in_the_files_of_a_run_are_one_line(
             refused(*predict)
     for change in (
         {"seed": 10**30}, {"seed": -1},
-        {"sampling": content["sampling"] | {"clips": 10**12}},
-        {"sampling": content["sampling"] | {"times": -1}},
+        {"sampling": content["sampling"] | {"num_clips": 10**12}},
+        {"sampling": content["sampling"] | {"num_times": -1}},
     ):  # fmt: skip
         path.write_text(json.dumps(content | change))
         refused(*predict)

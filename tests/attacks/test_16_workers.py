@@ -52,7 +52,7 @@ def test_the_embedded_ray_cluster_listens_to_this_machine_and_imports_nothing_fr
     videos = write_videos(tmp_path / "videos", per_class=1)
     words = ["--out", tmp_path / "store", "--frames", "2", "--size", "32", "--engine", "torch"]
     process = subprocess.Popen(
-        [COMMAND, "extract", videos, *words, "--sampling.clips", "2", "--ray", "--quiet"],
+        [COMMAND, "extract", videos, *words, "--sampling.num-clips", "2", "--ray", "--quiet"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=cwd,

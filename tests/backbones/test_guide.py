@@ -73,7 +73,7 @@ def test_the_file_of_the_guide_is_checked_and_extracts(
     assert found["repeatable"]
     assert found["spec"]["dim"] == 96
     words = ["extract", str(small_videos / "red"), "--out", "store", "--backbone", "mine.py:make"]
-    words += ["--frames", "2", "--size", "32", "--workers", "0", "--sampling.clips", "2"]
+    words += ["--frames", "2", "--size", "32", "--workers", "0", "--sampling.num-clips", "2"]
     run(*words, "--quiet", "--engine", "torch")
     store = open_store(Path("store"))
     assert len(store) == 8

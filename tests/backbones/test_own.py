@@ -158,7 +158,7 @@ def test_extraction_takes_a_backbone_of_your_own(
 ) -> None:
     config = ExtractConfig(
         backbone=f"{file}:make_with_spec", workers=0, engine="torch",
-        sampling=Sampling(clips=2, times=2, places=1),
+        sampling=Sampling(num_clips=2, num_times=2, num_crops=1),
     )  # fmt: skip
     catalog = read_videos(small_videos)
     store = extract(catalog.only(list(catalog)[:3]), tmp_path / "store", config)
@@ -178,7 +178,7 @@ def test_extraction_takes_a_file_of_another_tool(
     (tmp_path / "net.onnx").write_bytes(onnx_colour_mean((1, 2, 3, 16, 16)))
     config = ExtractConfig(
         backbone=str(tmp_path / name), frames=2, size=16, workers=0,
-        sampling=Sampling(clips=2, times=2, places=1),
+        sampling=Sampling(num_clips=2, num_times=2, num_crops=1),
     )  # fmt: skip
     catalog = read_videos(small_videos)
     store = extract(catalog.only(list(catalog)[:2]), tmp_path / "store", config)

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.clips.test_presets import STRONG
 from torch import Tensor
 
 from clipset.clips.box import ClipBox
 from clipset.clips.colour import ColourChange, change_colours, draw_colour_change
-from clipset.clips.config import STRONG_COLOURS, Colours
+from clipset.clips.config import Augmentation
 from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import ClipPlan
 from clipset.decoding.reader import open_video
@@ -108,7 +109,7 @@ def test_a_change_of_nothing_leaves_every_pixel() -> None:
 
 def test_changes_are_drawn_as_often_and_as_far_as_asked() -> None:
     generator = np.random.default_rng(0)
-    drawn = [draw_colour_change(STRONG_COLOURS, generator) for _ in range(2000)]
+    drawn = [draw_colour_change(STRONG, generator) for _ in range(2000)]
     assert np.mean([change.brightness != 1 for change in drawn]) == pytest.approx(0.8, abs=0.03)
     assert np.mean([change.grey for change in drawn]) == pytest.approx(0.2, abs=0.03)
     assert np.mean([change.blur > 0 for change in drawn]) == pytest.approx(0.5, abs=0.04)
@@ -120,10 +121,10 @@ def test_changes_are_drawn_as_often_and_as_far_as_asked() -> None:
 
 
 def test_colours_left_alone_draw_a_change_of_nothing() -> None:
-    change = draw_colour_change(Colours(), np.random.default_rng(0))
+    change = draw_colour_change(Augmentation(), np.random.default_rng(0))
     assert change == ColourChange(order=change.order)
-    assert not Colours().change
-    assert STRONG_COLOURS.change
+    assert not Augmentation().enabled
+    assert STRONG.enabled
 
 
 @pytest.mark.parametrize("wrong", [{"order": ("hue",)}, {"blur": -1.0}])
@@ -138,7 +139,7 @@ def test_only_the_clips_that_the_plan_colours_are_changed(small_videos: Path) ->
     frames = np.array([[0, 3], [0, 3]])
     change = ColourChange(grey=True, blur=1.0)
     plain_plan = ClipPlan(boxes=boxes, frames=frames)
-    coloured_plan = ClipPlan(boxes=boxes, frames=frames, colours=(None, change))
+    coloured_plan = ClipPlan(boxes=boxes, frames=frames, colour_changes=(None, change))
     with open_video(path) as video:
         plain = cut_clips(video, plain_plan, 24)
         coloured = cut_clips(video, coloured_plan, 24)

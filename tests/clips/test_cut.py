@@ -17,7 +17,11 @@ def test_cutting_in_one_pass_equals_cutting_clip_by_clip(small_videos: Path) -> 
     path = next(iter(sorted(small_videos.rglob("*.mp4"))))
     with open_video(path) as video:
         plan = sample_random_clips(
-            video.info, Sampling(clips=5), span=0.5, frames=4, generator=np.random.default_rng(0)
+            video.info,
+            Sampling(num_clips=5),
+            span=0.5,
+            frames=4,
+            generator=np.random.default_rng(0),
         ) + regular_clips(video.info, Sampling(), span=0.5, frames=4)
         at_once = cut_clips(video, plan, 32)
     for clip, (box, frames) in enumerate(zip(plan.boxes, plan.frames, strict=True)):

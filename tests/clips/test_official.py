@@ -35,8 +35,8 @@ def video_of(case: dict[str, Any]) -> VideoInfo:
 def plan_of(case: dict[str, Any]) -> ClipPlan:
     sampling = replace(
         preset("official"),
-        times=case["num_temporal_views"],
-        places=case["num_spatial_crops"],
+        num_times=case["num_temporal_views"],
+        num_crops=case["num_spatial_crops"],
     )
     span = case["sampling_rate"] * case["num_frames"] / case["target_fps"]
     return regular_clips(video_of(case), sampling, span=span, frames=case["num_frames"])

@@ -8,18 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.clips.test_sampling import video
 
-from clipset.clips.config import PRESETS, STRONG_COLOURS, Colours, Sampling, preset
+from clipset.clips.config import PRESETS, Augmentation, Sampling, preset
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.config import build, to_mapping
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError, ConfigError
 
+STRONG = Augmentation(  # the published code's second set of augmentations, not its default
+    brightness=0.6, contrast=0.6, saturation=0.6, hue=0.15,
+    grey_probability=0.2, blur_probability=0.5,
+)  # fmt: skip
 WAYS = {
-    **PRESETS,
+    **{name: preset(name) for name in PRESETS},
     "official, strong": replace(
-        preset("official"), crop="frame", area=(0.2, 0.766), colours=STRONG_COLOURS
+        preset("official"), crop="frame", crop_scale=(0.2, 0.766), augmentation=STRONG
     ),
-    "official, SSv2": replace(preset("official"), times=2, flip=False),
+    "official, SSv2": replace(preset("official"), num_times=2, flip=False),
     "segments": Sampling(timing="segments"),
     "long videos": Sampling(clips_per_minute=100.0, times_per_minute=30.0),
 }
@@ -46,7 +50,7 @@ def random_plan(info: VideoInfo, sampling: Sampling, span: float = 1.0, seed: in
 
 
 def same(first: ClipPlan, second: ClipPlan) -> bool:
-    alike = first.boxes == second.boxes and first.colours == second.colours
+    alike = first.boxes == second.boxes and first.colour_changes == second.colour_changes
     return alike and bool((first.frames == second.frames).all())
 
 
@@ -80,7 +84,7 @@ def test_regular_clips_are_the_same_on_every_call(way: Sampling) -> None:
     first, second = (regular_clips(video(), way, span=1.0, frames=8) for _ in range(2))
     assert same(first, second)
     assert not any(box.flipped for box in first.boxes)
-    assert not first.colours
+    assert not first.colour_changes
 
 
 @every_way
@@ -99,11 +103,6 @@ def test_recommended_clips_are_those_of_older_stores() -> None:
     assert plan.boxes[0].as_row() == pytest.approx(FIRST, rel=1e-12)
     assert plan.boxes[15].as_row() == pytest.approx(LAST, rel=1e-12)
     assert plan.frames[15].tolist() == LAST_FRAMES
-
-
-def test_a_sampling_written_before_there_were_presets_is_recommended() -> None:
-    written = {"clips": 16, "times": 5, "places": 3, "area": [0.3, 1.0], "flip": True}
-    assert build(Sampling, written, "manifest.json") == preset("recommended")
 
 
 def test_an_unknown_preset_is_answered_with_near_names() -> None:
@@ -125,7 +124,7 @@ def test_the_paper_reaches_the_end_of_a_video_and_the_published_code_does_not() 
 def test_short_side_crops_are_windows_at_whole_pixels_of_a_rescaled_frame(
     width: int, height: int
 ) -> None:
-    plan = random_plan(video(width, height), replace(preset("official"), clips=400))
+    plan = random_plan(video(width, height), replace(preset("official"), num_clips=400))
     shorts = []
     for box in plan.boxes:
         high, wide = 224 / (box.bottom - box.top), 224 / (box.right - box.left)
@@ -139,7 +138,7 @@ def test_short_side_crops_are_windows_at_whole_pixels_of_a_rescaled_frame(
 
 
 def test_crops_of_the_frame_have_their_share_of_its_area_where_it_fits() -> None:
-    sampling = Sampling(crop="frame", area=(0.2, 0.766), clips=300)
+    sampling = Sampling(crop="frame", crop_scale=(0.2, 0.766), num_clips=300)
     plan = random_plan(video(320, 240), sampling)
     areas = [(box.bottom - box.top) * (box.right - box.left) for box in plan.boxes]
     assert min(areas) == pytest.approx(0.2, abs=0.02)
@@ -150,14 +149,16 @@ def test_crops_of_the_frame_have_their_share_of_its_area_where_it_fits() -> None
 
 
 def test_the_largest_middle_crop_is_taken_of_a_frame_that_none_fits() -> None:
-    (box,) = random_plan(video(1000, 10), Sampling(crop="frame", area=(0.5, 0.9), clips=1)).boxes
+    (box,) = random_plan(
+        video(1000, 10), Sampling(crop="frame", crop_scale=(0.5, 0.9), num_clips=1)
+    ).boxes
     assert (box.top, box.bottom) == (0.0, 1.0)
     assert (box.left + box.right) / 2 == pytest.approx(0.5)
     assert (box.right - box.left) * 1000 == pytest.approx(10 * 4 / 3)
 
 
 def test_segments_give_one_frame_of_each_part_of_the_video() -> None:
-    info, sampling = video(frames=80), Sampling(timing="segments", times=1, places=1)
+    info, sampling = video(frames=80), Sampling(timing="segments", num_times=1, num_crops=1)
     random = random_plan(info, sampling)
     assert (random.frames // 10 == np.arange(8)).all()
     assert len(np.unique(random.frames)) > 30
@@ -167,7 +168,7 @@ def test_segments_give_one_frame_of_each_part_of_the_video() -> None:
 
 
 def test_several_times_of_segments_show_different_frames() -> None:
-    sampling = Sampling(timing="segments", times=2, places=1)
+    sampling = Sampling(timing="segments", num_times=2, num_crops=1)
     plan = regular_clips(video(frames=80), sampling, span=1.0, frames=4)
     assert plan.frames.tolist() == [[5, 25, 45, 65], [15, 35, 55, 75]]
 
@@ -183,22 +184,22 @@ def test_long_videos_get_clips_in_proportion_and_short_ones_no_fewer() -> None:
 
 def test_colours_and_timing_do_not_change_where_the_crops_are() -> None:
     plain = random_plan(video(), Sampling())
-    coloured = random_plan(video(), Sampling(colours=STRONG_COLOURS))
+    coloured = random_plan(video(), Sampling(augmentation=STRONG))
     assert coloured.boxes == plain.boxes
-    assert len(coloured.colours) == 16
-    assert not plain.colours
+    assert len(coloured.colour_changes) == 16
+    assert not plain.colour_changes
     spread = random_plan(video(), Sampling(timing="segments"))
     assert [box.as_row()[2:] for box in spread.boxes] == [box.as_row()[2:] for box in plain.boxes]
 
 
 def test_plans_with_and_without_colours_can_be_joined() -> None:
-    random = random_plan(video(), Sampling(colours=STRONG_COLOURS))
+    random = random_plan(video(), Sampling(augmentation=STRONG))
     regular = regular_clips(video(), Sampling(), span=1.0, frames=8)
-    assert (random + regular).colours == (*random.colours, *[None] * 15)
-    assert (regular + random).colours == (*[None] * 15, *random.colours)
-    assert (regular + regular).colours == ()
+    assert (random + regular).colour_changes == (*random.colour_changes, *[None] * 15)
+    assert (regular + random).colour_changes == (*[None] * 15, *random.colour_changes)
+    assert (regular + regular).colour_changes == ()
     with pytest.raises(ClipError, match="15 clips needs as many colour changes or none, got 16"):
-        ClipPlan(boxes=regular.boxes, frames=regular.frames, colours=random.colours)
+        ClipPlan(boxes=regular.boxes, frames=regular.frames, colour_changes=random.colour_changes)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,6 @@ def test_plans_with_and_without_colours_can_be_joined() -> None:
     [
         {"short_side": (200, 320)},
         {"short_side": (320, 256)},
-        {"window": 0},
         {"grid": 0},
         {"clips_per_minute": -1.0},
         {"times_per_minute": float("nan")},
@@ -217,12 +217,14 @@ def test_a_rule_that_cannot_be_followed_is_refused(wrong: dict[str, object]) -> 
         Sampling(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"hue": 0.6}, {"grey_chance": 2.0}, {"blur": (0.0, 1.0)}])
+@pytest.mark.parametrize(
+    "wrong", [{"hue": 0.6}, {"grey_probability": 2.0}, {"blur_probability": -0.1}]
+)
 def test_colours_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ClipError, match=next(iter(wrong))):
-        Colours(**wrong)  # type: ignore[arg-type]
+        Augmentation(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_misspelt_colour_in_a_recipe_is_named() -> None:
     with pytest.raises(ConfigError, match="did you mean brightness"):
-        build(Sampling, {"colours": {"brightnes": 0.5}}, "recipe")
+        build(Sampling, {"augmentation": {"brightnes": 0.5}}, "recipe")

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.clips.config import Sampling
-from clipset.clips.sampling import frames_at, regular_clips, sample_random_clips, video_generator
+from clipset.clips.frame_times import frames_at
+from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
 
@@ -113,7 +114,7 @@ def test_flips_can_be_turned_off_without_changing_the_crops() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"clips": 0}, {"area": (0.0, 1.0)}, {"area": (0.5, 0.2)}, {"aspect": (2.0, 1.0)}]
+    "wrong", [{"num_clips": 0}, {"crop_scale": (0.0, 1.0)}, {"crop_scale": (0.5, 0.2)}]
 )
 def test_a_sampling_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ClipError):

@@ -99,7 +99,7 @@ def start_extraction(
         "cli.main(sys.argv[1:])\n"
     )
     size = ["--frames", "2", "--stride", "4", "--size", "32", "--engine", "torch"]
-    clips = ["--sampling.clips", "8", "--sampling.times", "2", "--sampling.places", "2"]
+    clips = ["--sampling.num-clips", "8", "--sampling.num-times", "2", "--sampling.num-crops", "2"]
     words = ["extract", str(catalog), "--out", str(folder), "--workers", str(workers)]
     return subprocess.Popen(
         [sys.executable, "-c", program, *words, *size, *clips, "--quiet"],

@@ -17,7 +17,7 @@ EXTRACTION = ExtractConfig(
     frames=2,
     stride=4,
     size=32,
-    sampling=Sampling(clips=4, times=2, places=1),
+    sampling=Sampling(num_clips=4, num_times=2, num_crops=1),
     engine="torch",
     workers=0,
 )

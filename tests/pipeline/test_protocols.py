@@ -230,7 +230,7 @@ def test_ssv2_has_two_times_three_regular_clips_and_mirrors_none(
     assert {(record["split"], record["n"]) for record in records} == {("val", 6)}
     manifest = json.loads((tmp_path / "out" / "store" / "manifest.json").read_text())
     sampling = manifest["sampling"]
-    assert (sampling["times"], sampling["places"], sampling["flip"]) == (2, 3, False)
+    assert (sampling["num_times"], sampling["num_crops"], sampling["flip"]) == (2, 3, False)
     assert (sampling["crop"], manifest["backbone"]["stride"]) == ("short-side", 2)
 
 

@@ -16,7 +16,7 @@ QUICK = [
     f"--set={setting}"
     for setting in (
         "extract.frames=2", "extract.stride=4", "extract.size=32", "extract.engine=torch",
-        "extract.workers=0", "extract.sampling={clips = 8, times = 2, places = 2}",
+        "extract.workers=0", "extract.sampling={num_clips = 8, num_times = 2, num_crops = 2}",
         "pretrain.epochs=4", "pretrain.min_steps=1", "pretrain.clips_per_set=4",
         "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}",
         "probe.seeds=2", "probe.mlp_hidden=16",
@@ -105,7 +105,7 @@ def test_each_step_is_a_verb_and_answers_in_json(
     assert answer("catalog", small_videos, "--out", catalog)["videos"] == 24
     extraction = answer(
         "extract", catalog, "--out", store, "--frames", 2, "--stride", 4, "--size", 32,
-        "--engine", "torch", "--workers", 0, "--sampling.clips", 8, "--sampling.times", 2,
+        "--engine", "torch", "--workers", 0, "--sampling.num-clips", 8, "--sampling.num-times", 2,
     )  # fmt: skip
     assert extraction["videos"] == 24
     assert answer("verify", store)["problems"] == {}
@@ -242,7 +242,7 @@ def test_help_does_not_import_torch() -> None:
 def test_without_a_terminal_progress_comes_in_lines(small_videos: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "clipset.cli", "extract", str(small_videos), "--out",
-         str(tmp_path / "store"), "--frames", "1", "--size", "32", "--sampling.clips", "2",
+         str(tmp_path / "store"), "--frames", "1", "--size", "32", "--sampling.num-clips", "2",
          "--engine", "torch", "--workers", "0"],
         capture_output=True, text=True, env=os.environ, check=True,
     )  # fmt: skip

@@ -225,7 +225,9 @@ def test_a_mixed_set_of_videos_with_unequal_counts_is_read_and_trained_on(
 
 
 def test_time_bins_are_learned_from_as_clips(small_videos: Path, tmp_path: Path) -> None:
-    config = replace(SMALL, frames=4, time_bins=2, sampling=Sampling(clips=4, times=2, places=1))
+    config = replace(
+        SMALL, frames=4, time_bins=2, sampling=Sampling(num_clips=4, num_times=2, num_crops=1)
+    )
     model = replace(TINY, bins_as_clips=True)
     few = read_videos(small_videos)
     recipe = recipe_for(config, "")

@@ -18,7 +18,7 @@ stride = 4
 size = 32
 engine = "torch"
 workers = 0
-sampling = {clips = 8, times = 2, places = 2, flip = false}
+sampling = {num_clips = 8, num_times = 2, num_crops = 2, flip = false}
 
 [pretrain]
 epochs = 2
@@ -56,8 +56,10 @@ def test_a_store_and_a_model_are_made_from_the_parts_of_a_recipe(
 ) -> None:
     by_recipe, by_hand = tmp_path / "by recipe", tmp_path / "by hand"
     words = ["extract", videos, "--recipe", recipe, "--quiet"]
-    assert run(*words, "--out", by_recipe, "--set", "extract.size=24", "--sampling.clips", 9) == 0
-    sampling = ["--sampling.clips", 9, "--sampling.times", 2, "--sampling.places", 2]
+    assert (
+        run(*words, "--out", by_recipe, "--set", "extract.size=24", "--sampling.num-clips", 9) == 0
+    )
+    sampling = ["--sampling.num-clips", 9, "--sampling.num-times", 2, "--sampling.num-crops", 2]
     fed = ["--frames", 2, "--stride", 4, "--size", 24, "--engine", "torch", "--workers", 0]
     words = ["extract", videos, "--out", by_hand, *fed, *sampling, "--sampling.no-flip"]
     assert run(*words, "--quiet") == 0
@@ -73,11 +75,11 @@ def test_a_store_and_a_model_are_made_from_the_parts_of_a_recipe(
 
 
 def test_options_win_over_a_recipe_where_they_are_not_the_default() -> None:
-    base = ExtractConfig(frames=4, preset="paper", sampling=Sampling(clips=6, flip=False))
-    given = ExtractConfig(size=64, sampling=Sampling(clips=8))
+    base = ExtractConfig(frames=4, preset="paper", sampling=Sampling(num_clips=6, flip=False))
+    given = ExtractConfig(size=64, sampling=Sampling(num_clips=8))
     found = overlay(base, given, ExtractConfig())
     assert (found.frames, found.size, found.preset) == (4, 64, "paper")
-    assert (found.sampling.clips, found.sampling.flip) == (8, False)
+    assert (found.sampling.num_clips, found.sampling.flip) == (8, False)
     assert found.sampling.crop == base.sampling.crop == "short-side"
     assert overlay(base, ExtractConfig(), ExtractConfig()) == base
 
@@ -86,7 +88,8 @@ def test_a_whole_run_with_clips_in_proportion_to_the_length(
     videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sampling = (
-        "{clips = 8, clips_per_minute = 400.0, times = 2, times_per_minute = 120.0, places = 1}"
+        "{num_clips = 8, clips_per_minute = 400.0, "
+        "num_times = 2, times_per_minute = 120.0, num_crops = 1}"
     )
     words = [*QUICK, "--set", f"extract.sampling={sampling}", "--set", "probe.seeds=1"]
     assert run("run", videos, "--out", tmp_path / "run", *words, "--quiet") == 0

@@ -32,7 +32,7 @@ from clipset.cli import main
 RECORD = Path(__file__).with_name("record.json")
 CLIPS = (
     "extract.frames=2", "extract.size=32", "extract.engine=torch", "extract.workers=0",
-    "extract.sampling.clips=8", "extract.sampling.times=2", "extract.sampling.places=2",
+    "extract.sampling.num_clips=8", "extract.sampling.num_times=2", "extract.sampling.num_crops=2",
 )  # fmt: skip
 MODEL = "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}"
 TRAINING = ("pretrain.epochs=3", "pretrain.min_steps=3", "pretrain.clips_per_set=3", MODEL)

@@ -134,7 +134,7 @@ def import_features(
         "store": out,
         "videos": len(store),
         "failed": {entry.id: entry.reason for entry in store.failed},
-        "clips": store.manifest.sampling.clips,
+        "clips": store.manifest.sampling.num_clips,
         "dim": store.manifest.backbone.dim,
     }
     line = f"{len(store)} videos × {result['clips']} clips × {result['dim']} numbers"

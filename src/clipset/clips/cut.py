@@ -49,7 +49,7 @@ def cut_plans(
                 frames.clear()
     for (plan, _), used, clips, frames in zip(plans, uses, cut, waiting, strict=True):
         _cut_frames(frames, used, plan, clips)
-        for clip, change in enumerate(plan.colours):
+        for clip, change in enumerate(plan.colour_changes):
             if change is not None:
                 clips[clip] = change_colours(clips[clip], change)
     return cut

@@ -1,4 +1,4 @@
-"""When clips are, and which frames they show."""
+"""Start and end times of clips, and the indices of their frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clipset.decoding.reader import VideoInfo
 
 
 def regular_starts(latest: float, times: int, reach_end: bool) -> Float[np.ndarray, " V"]:
-    """`times` starts spread from 0 to the latest one, or only up to it (i/n of the range)."""
+    """`times` starts, spread from 0 to the latest one, or at i/n of that range."""
     if not reach_end:
         return np.arange(times) / times * latest
     return np.linspace(0.0, latest, times) if times > 1 else np.array([latest / 2])
@@ -20,30 +20,30 @@ def regular_starts(latest: float, times: int, reach_end: bool) -> Float[np.ndarr
 def clip_range(
     start: float, info: VideoInfo, sampling: Sampling, span: float
 ) -> tuple[float, float]:
-    """When a clip begins and ends, in seconds; in a shorter video it ends with the video.
+    """Start and end of a clip in seconds; in a shorter video it ends with the video.
 
-    Where source frames are counted, a clip ends when its last frame begins.
+    With the timing "frames", a clip ends when its last frame begins.
     """
     if sampling.timing == "segments":
         return 0.0, max(info.duration, 1e-3)
-    counted = sampling.timing == "frames"
-    length = max(span - 1 / frame_rate(info), 1e-3) if counted else span
+    by_frames = sampling.timing == "frames"
+    length = max(span - 1 / frame_rate(info), 1e-3) if by_frames else span
     return start, min(start + length, max(info.duration, start + 1e-3))
 
 
 def clip_frames(
     starts: Float[np.ndarray, " V"],
-    within: Float[np.ndarray, "V T"],
+    offsets: Float[np.ndarray, "V T"],
     info: VideoInfo,
     sampling: Sampling,
     span: float,
 ) -> Int[np.ndarray, "V T"]:
-    """The frames of each clip: from its start on, or at `within` (0 to 1) of each segment."""
-    count = within.shape[1]
+    """Frame indices of each clip: from its start on, or at `offsets` (0 to 1) of each segment."""
+    count = offsets.shape[1]
     if sampling.timing == "segments":
-        return frames_at((np.arange(count) + within) * (info.duration / count), info.frame_times)
+        return frames_at((np.arange(count) + offsets) * (info.duration / count), info.frame_times)
     if sampling.timing == "frames":
-        return _counted_frames(starts, info, span, count)
+        return _evenly_spaced_frames(starts, info, span, count)
     steps = np.arange(count) * (span / count)
     return frames_at(starts[:, None] + steps, info.frame_times)
 
@@ -51,18 +51,18 @@ def clip_frames(
 def frames_at(
     times: Float[np.ndarray, "*shape"], frame_times: Float[np.ndarray, " N"]
 ) -> Int[np.ndarray, "*shape"]:
-    """The frame on the screen at each time: the last one that has begun; the last frame stays."""
-    # A millionth of a second forgives the rounding of timestamps that fall on a frame's very start.
-    found = np.searchsorted(frame_times, times + 1e-6, side="right") - 1
-    return np.clip(found, 0, len(frame_times) - 1)
+    """Index of the frame on screen at each time: the last that has begun; the last frame stays."""
+    # A microsecond of tolerance for rounded timestamps at the very start of a frame.
+    indices = np.searchsorted(frame_times, times + 1e-6, side="right") - 1
+    return np.clip(indices, 0, len(frame_times) - 1)
 
 
 def frame_rate(info: VideoInfo) -> float:
-    """Frames in a second, over the whole video."""
+    """Frames per second, over the whole video."""
     return len(info.frame_times) / max(info.duration, 1e-3)
 
 
-def _counted_frames(
+def _evenly_spaced_frames(
     starts: Float[np.ndarray, " V"], info: VideoInfo, span: float, count: int
 ) -> Int[np.ndarray, "V T"]:
     """Evenly spaced from the first to the last source frame of the span, in single precision."""

@@ -166,7 +166,7 @@ def _plans(info: VideoInfo, request: CutRequest, video_id: str) -> tuple[list[Cl
     chosen = [_choose_clips(info, request, video_id, frames) for frames, _ in request.shapes]
     random, regular = chosen[0]
     plans = [
-        replace(each, colours=random.colours) + more if request.random else more
+        replace(each, colour_changes=random.colour_changes) + more if request.random else more
         for each, more in chosen
     ]
     return plans, len(regular)

@@ -55,7 +55,7 @@ def import_features(
     dim, clips = _survey(files, config, source)
     manifest = Manifest(
         backbone=_spec(source, dim, config),
-        sampling=Sampling(clips=clips, times=clips, places=1, flip=False),
+        sampling=Sampling(num_clips=clips, num_times=clips, num_crops=1, flip=False),
         seed=0,
         dtype=config.dtype,
     )

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from PIL import Image
 
-from clipset.clips.sampling import frames_at
+from clipset.clips.frame_times import frames_at
 from clipset.config import parse_json
 from clipset.data.catalog import Catalog, read_catalog
 from clipset.decoding.reader import open_video
