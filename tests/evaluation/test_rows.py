@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 from torch import Generator
 
 from clipset.data.catalog import Catalog, Video, read_catalog
@@ -22,14 +22,8 @@ from clipset.evaluation.knn import knn_probabilities
 from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.problem import HeldOut, Labelled, Problem, keep_few, pose_problem
 from clipset.evaluation.selection import divide
-from clipset.evaluation.solve import (
-    Logistic,
-    choose_ridge,
-    solve_logistic,
-    solve_ridge,
-    standardise,
-)
 from clipset.evaluation.solve import Ridge as OurRidge
+from clipset.evaluation.solve import choose_ridge, solve_ridge, standardise
 from clipset.evaluation.suite import ALL_ROWS, run_probes, run_suite
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
@@ -172,11 +166,11 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
         Labelled(clips.of(first), clips.of(first), labels[first], (None,) * 80),
         HeldOut(tuple(map(str, range(40))), clips.of(rest), labels[rest]),
     )
-    rows: Any = (("backbone", "ordered"), ("backbone", "logistic"), ("backbone", "linear"))
+    rows: Any = (("backbone", "ordered"), ("backbone", "linear"))
     suite = run_suite(problem, None, QUICK, rows=rows)
-    ordered, logistic, linear = (result.value for result in suite.results)
+    ordered, linear = (result.value for result in suite.results)
     assert ordered > 0.95
-    assert max(logistic, linear) < 0.5
+    assert linear < 0.5
     against = next(c for c in suite.comparisons if c.probe == "linear")
     assert against.against_probe == "ordered"
     assert against.interval[1] < 0
@@ -194,23 +188,6 @@ def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(channels:
     alpha = 0.1 * float(ours.square.diagonal().mean())
     theirs = Ridge(alpha=alpha).fit(train.double(), wanted.double()).predict(queries.double())
     np.testing.assert_allclose(found.numpy(), theirs, atol=1e-4)
-
-
-def test_logistic_regression_is_solved_to_convergence() -> None:
-    problem = class_problem(1.0)
-    train, queries = standardise(
-        problem.train.regular.features.mean(dim=1), problem.test.clips.features.mean(dim=1)
-    )
-    ours = Logistic(train, problem.train.classes, 7)
-    for penalty in (10.0, 1.0):
-        ours.fit(penalty)
-    assert ours.converged
-    theirs = LogisticRegression(C=100.0, tol=1e-8, max_iter=5000)
-    theirs.fit(train.double().numpy(), problem.train.classes.numpy())
-    expected = theirs.predict_proba(queries.double().numpy())
-    np.testing.assert_allclose(ours.predict(queries).numpy(), expected, atol=2e-3)
-    _, converged = solve_logistic(train, problem.train.classes, outputs=7, penalty=1.0)
-    assert converged
 
 
 def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> None:
@@ -276,11 +253,10 @@ def test_the_pre_trained_part_learns_at_its_share_of_the_rate() -> None:
     problem = class_problem(2.0)
     encoder = small_model().encoder
 
-    def moved(share: float, layer_decay: float = 1.0) -> tuple[float, float, float]:
-        config = replace(FIT, layer_decay=layer_decay)
+    def moved(share: float) -> tuple[float, float]:
         run = NetworkRun(
             lambda: SetProbe(small_model().encoder, 7, frozen=False),
-            problem.train, config, rate=1e-3, share=share, epochs=2, seed=0,
+            problem.train, FIT, rate=1e-3, share=share, epochs=2, seed=0,
         )  # fmt: skip
         network = run.network
         assert isinstance(network, SetProbe)
@@ -288,18 +264,12 @@ def test_the_pre_trained_part_learns_at_its_share_of_the_rate() -> None:
         run.run_epoch()
         return (
             (network.encoder.project.weight - encoder.project.weight).abs().max().item(),
-            (network.encoder.blocks[0].qkv.weight - encoder.blocks[0].qkv.weight)
-            .abs()
-            .max()
-            .item(),
             (network.classify.weight - before).abs().max().item(),
         )
 
-    full, gentle, layered = moved(1.0), moved(0.01), moved(1.0, 0.01)
+    full, gentle = moved(1.0), moved(0.01)
     assert gentle[0] < 0.05 * full[0]
-    assert gentle[2] > 0.5 * full[2]
-    assert layered[0] < 0.05 * full[0]
-    assert layered[1] > 0.5 * full[1]
+    assert gentle[1] > 0.5 * full[1]
 
 
 def test_the_share_of_the_rate_is_chosen_on_videos_set_aside() -> None:

@@ -125,7 +125,7 @@ def test_every_row_and_the_low_shot_curve_work_on_a_mixed_set(
     curves = run_low_shot(store, None, model, probing, fractions=(1.0,))
     assert len(curves) == 4
     side_by_side = pose_problem(store, model=replace(TINY, features="colours+light"))
-    for row in (("backbone", "knn"), ("backbone", "logistic")):
+    for row in (("backbone", "knn"), ("backbone", "ordered")):
         one, two = (
             run_probes(each, None, probing, rows=(row,)) for each in (problem, side_by_side)
         )

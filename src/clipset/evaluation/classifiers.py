@@ -135,7 +135,7 @@ def rebuild(
         own = {name.removeprefix(KEPT): each for name, each in state.items() if KEPT in name}
         if row[1] == "knn":
             network = KNNClassifier(row, own, encoder, outputs, config.k)
-        elif row[1] in ("ordered", "logistic"):
+        elif row[1] == "ordered":
             network = SolvedClassifier(row, own, encoder)
         else:
             network = HeadClassifier(row, own, encoder, config)

@@ -19,8 +19,6 @@ RowName = Literal[
     "transformer",
     "finetune",
     "ordered",
-    "logistic",
-    "scale_logistic",
     "attentive",
     "scale_attentive",
 ]
@@ -77,8 +75,6 @@ class FitConfig:
     videos, labelled or not (0: it does not; 0.03 is a good first try)"""
     rehearse_batch: int = field(default=128, metadata=ADDED)
     """videos in a batch of that, at most"""
-    layer_decay: float = 1.0
-    """share of a layer's learning rate that the layer before it gets in fine-tuning"""
     head_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     """learning rates to choose from where only a head on frozen features is trained"""
     decays: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
@@ -92,7 +88,7 @@ class FitConfig:
     halvings: int = 2
     """how often the weaker half of the grid is dropped on the way (never for linear heads)"""
     penalties: tuple[float, ...] = (1e-2, 1e-1, 1.0, 10.0, 100.0)
-    """penalties to choose from where a linear classifier is solved exactly (ordered, logistic)"""
+    """penalties to choose from where a linear classifier is solved exactly (ordered)"""
     validation: float = 0.25
     """share of the training videos that choices are made on"""
     refit: bool = True
@@ -116,8 +112,8 @@ class FitConfig:
             raise ProbeError(f"validation must lie between 0 and 1, got {self.validation}")
         if not _finite(self.rehearse) or self.rehearse_batch < 2:
             raise ProbeError("rehearse must be at least 0 and rehearse_batch at least 2")
-        if self.halvings < 0 or not 0 < self.layer_decay <= 1:
-            raise ProbeError("halvings must be at least 0 and layer_decay in (0, 1]")
+        if self.halvings < 0:
+            raise ProbeError(f"halvings must be at least 0, got {self.halvings}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,19 +92,15 @@ def rate_groups(network: nn.Module, config: FitConfig, share: float) -> list[dic
     if not isinstance(network, SetProbe) or network.frozen:
         return [group | {"share": 1.0} for group in decay_groups(network, config.weight_decay)]
     encoder = network.encoder
-    depth = len(encoder.blocks)
-    parts: list[tuple[nn.Module, float]] = [(network.classify, 1.0), (encoder.norm, share)]
-    for level, block in enumerate(encoder.blocks):
-        parts.append((block, share * config.layer_decay ** (depth - 1 - level)))
-    start = share * config.layer_decay**depth
+    parts = (encoder.norm, *encoder.blocks, encoder.project, encoder.embed_box)
     groups = [
         group | {"share": part_share}
-        for part, part_share in (*parts, (encoder.project, start), (encoder.embed_box, start))
+        for part, part_share in ((network.classify, 1.0), *((part, share) for part in parts))
         for group in decay_groups(part, config.weight_decay)
     ]
     grouped = {id(p) for group in groups for p in group["params"]}  # type: ignore[attr-defined]
     rest = [p for p in network.parameters() if p.requires_grad and id(p) not in grouped]
-    return [*groups, {"params": rest, "weight_decay": 0.0, "share": start}]
+    return [*groups, {"params": rest, "weight_decay": 0.0, "share": share}]
 
 
 def fit(

@@ -19,9 +19,7 @@ from clipset.errors import ProbeError
 from clipset.evaluation.metrics import compare_values
 
 Features = Literal["backbone", "scale"]
-ProbeName = Literal[
-    "knn", "linear", "mlp", "transformer", "finetune", "ordered", "logistic", "attentive"
-]
+ProbeName = Literal["knn", "linear", "mlp", "transformer", "finetune", "ordered", "attentive"]
 Row = tuple[Features, ProbeName]
 READ_ERRORS = (
     OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError,
@@ -95,7 +93,6 @@ class Predictions:
 BASELINES: dict[Row, Row] = {
     ("scale", "knn"): ("backbone", "knn"),
     ("scale", "linear"): ("backbone", "linear"),
-    ("scale", "logistic"): ("backbone", "logistic"),
     ("scale", "attentive"): ("backbone", "attentive"),
     ("scale", "finetune"): ("backbone", "transformer"),
 }

@@ -49,7 +49,7 @@ def plan_row(job: Job, row: Row) -> Plan:
         return _plan_knn(job, row)
     if row[1] in ("linear", "mlp", "attentive"):
         return plan_heads(job, row)
-    if row[1] in ("ordered", "logistic"):
+    if row[1] == "ordered":
         return plan_solved(job, row)
     return _plan_network(job, row)
 

@@ -1,15 +1,10 @@
-"""Linear classifiers that are solved, not trained: ridge (also for long vectors) and logistic."""
+"""A linear classifier that is solved, not trained: ridge, also for long vectors."""
 
 from __future__ import annotations
 
-import warnings
-
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from clipset.evaluation.selection import Score, score
@@ -17,7 +12,6 @@ from clipset.evaluation.stacks import Weights
 
 Wanted = Int[Tensor, " N"] | Float[Tensor, " N"]
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # what ridge scores are multiplied by before the softmax
-STEPS = 2000  # of the logistic regression's solver, at most
 
 
 def standardise(
@@ -109,69 +103,3 @@ def solve_ridge(
     if not solver.numbers:
         weight, bias = sharpness * weight, sharpness * bias
     return {"mean": mean, "scale": scale, "weight": weight, "bias": bias}
-
-
-class Logistic:
-    """Softmax regression with an L2 penalty, solved to convergence; each fit starts at the last."""
-
-    def __init__(self, train: Float[Tensor, "N R"], classes: Int[Tensor, " N"], outputs: int):
-        self.train, self.classes, self.outputs = train.numpy(), classes.numpy(), outputs
-        self.solver = LogisticRegression(warm_start=True, max_iter=STEPS, tol=1e-5)
-        self.converged = True
-
-    def fit(self, penalty: float) -> None:
-        """Solve for one penalty; it weighs half the squared weights against a hundred videos."""
-        self.solver.C = 100.0 / penalty
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always", ConvergenceWarning)
-            self.solver.fit(self.train, self.classes)
-        self.converged = not any(issubclass(each.category, ConvergenceWarning) for each in said)
-
-    def predict(self, queries: Float[Tensor, "M R"]) -> Float[Tensor, "M C"]:
-        """The probabilities of all classes; 0 for one that was not among the learned ones."""
-        found = np.zeros((len(queries), self.outputs), dtype=np.float32)
-        found[:, self.solver.classes_] = self.solver.predict_proba(queries.numpy())
-        return torch.from_numpy(found)
-
-    def layer(self) -> tuple[Float[Tensor, "R C"], Float[Tensor, " C"]]:
-        """Weights and biases; a class that was not among the learned ones never wins."""
-        coefficients, intercepts = self.solver.coef_, self.solver.intercept_
-        if len(coefficients) == 1:  # of two classes, the second against the first
-            coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
-            intercepts = np.concatenate([np.zeros_like(intercepts), intercepts])
-        weight = torch.zeros(self.train.shape[1], self.outputs)
-        bias = torch.full((self.outputs,), -1e4)
-        known = torch.as_tensor(self.solver.classes_)
-        weight[:, known] = torch.as_tensor(coefficients.T, dtype=torch.float32)
-        bias[known] = torch.as_tensor(intercepts, dtype=torch.float32)
-        return weight, bias
-
-
-def choose_logistic(
-    learn: Float[Tensor, "A R"],
-    classes: Int[Tensor, " A"],
-    check: Float[Tensor, "B R"],
-    truth: Int[Tensor, " B"],
-    *,
-    outputs: int,
-    penalties: tuple[float, ...],
-) -> float:
-    """The penalty that does best on the videos set aside; from the smoothest to the roughest."""
-    learn, check = standardise(learn, check)
-    solver = Logistic(learn, classes, outputs)
-    ranked: list[tuple[Score, float]] = []
-    for penalty in sorted(penalties, reverse=True):
-        solver.fit(penalty)
-        ranked.append((score(solver.predict(check), truth), penalty))
-    return max(ranked)[1]
-
-
-def solve_logistic(
-    train: Float[Tensor, "N R"], classes: Int[Tensor, " N"], *, outputs: int, penalty: float
-) -> tuple[Weights, bool]:
-    """The same by logistic regression; also whether the solver converged."""
-    mean, scale = middle_and_scale(train)
-    solver = Logistic((train - mean) / scale, classes, outputs)
-    solver.fit(penalty)
-    weight, bias = solver.layer()
-    return {"mean": mean, "scale": scale, "weight": weight, "bias": bias}, solver.converged

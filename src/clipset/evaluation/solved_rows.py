@@ -1,8 +1,6 @@
-"""Rows that solve a linear classifier of whole videos: clips in order, logistic regression."""
+"""The row that solves a linear classifier of whole videos: clips in order."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -11,7 +9,7 @@ from clipset.evaluation.classifiers import SolvedClassifier, vectors_of
 from clipset.evaluation.job import Job, Plan
 from clipset.evaluation.results import Row
 from clipset.evaluation.selection import Parts
-from clipset.evaluation.solve import choose_logistic, choose_ridge, solve_logistic, solve_ridge
+from clipset.evaluation.solve import choose_ridge, solve_ridge
 
 
 def plan_solved(job: Job, row: Row) -> Plan:
@@ -19,33 +17,30 @@ def plan_solved(job: Job, row: Row) -> Plan:
     config, train, parts = job.config.fit, job.problem.train, job.divide()
     encoder = job.encoder_for(row)
     vectors = vectors_of(row, train.regular, encoder)
-    ridge = row[1] == "ordered" or job.numbers
     penalty, sharpness = config.penalties[len(config.penalties) // 2], 10.0
     outputs = job.problem.outputs
     if parts.can_choose:
         check, truth = _vectors_to_choose_by(job, row, parts, vectors)
-        pair = (vectors[parts.learn], train.wanted[parts.learn], check, truth)
-        if ridge:
-            penalty, sharpness = choose_ridge(*pair, outputs=outputs, penalties=config.penalties)
-        else:
-            penalty = choose_logistic(*pair, outputs=outputs, penalties=config.penalties)
-    settings: dict[str, Any] = {"penalty": penalty, "solver": "ridge" if ridge else "logistic"}
+        penalty, sharpness = choose_ridge(
+            vectors[parts.learn], train.wanted[parts.learn], check, truth,
+            outputs=outputs, penalties=config.penalties,
+        )  # fmt: skip
 
     def fit(videos: Int[Tensor, " B"], seed: int) -> SolvedClassifier:  # noqa: ARG001
-        known, wanted = vectors[videos], train.wanted[videos]
-        if ridge:
-            found = solve_ridge(
-                known, wanted, outputs=outputs, penalty=penalty, sharpness=sharpness
-            )
-        else:
-            found, settings["converged"] = solve_logistic(
-                known, wanted, outputs=outputs, penalty=penalty
-            )
-        return SolvedClassifier(row, found, encoder)
+        layer = solve_ridge(
+            vectors[videos], train.wanted[videos],
+            outputs=outputs, penalty=penalty, sharpness=sharpness,
+        )  # fmt: skip
+        return SolvedClassifier(row, layer, encoder)
 
-    tried = len(config.penalties) if parts.can_choose else 1
-    on = parts.selected_on
-    return Plan(fit=fit, parts=parts, selected_on=on, repeats=False, settings=settings, tried=tried)
+    return Plan(
+        fit=fit,
+        parts=parts,
+        selected_on=parts.selected_on,
+        repeats=False,
+        settings={"penalty": penalty, "solver": "ridge"},
+        tried=len(config.penalties) if parts.can_choose else 1,
+    )
 
 
 def _vectors_to_choose_by(

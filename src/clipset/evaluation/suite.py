@@ -42,8 +42,6 @@ ROW_OF: dict[RowName, Row] = {
     "transformer": ("backbone", "transformer"),
     "finetune": ("scale", "finetune"),
     "ordered": ("backbone", "ordered"),
-    "logistic": ("backbone", "logistic"),
-    "scale_logistic": ("scale", "logistic"),
     "attentive": ("backbone", "attentive"),
     "scale_attentive": ("scale", "attentive"),
 }

@@ -36,10 +36,8 @@ FORMAT = 3
 UNBOUNDED = f"{KEPT}scale"  # infinite where a channel never changes, so that it has no say
 PREFERRED: tuple[Row, ...] = (
     ("scale", "linear"),
-    ("scale", "logistic"),
     ("scale", "attentive"),
     ("backbone", "linear"),
-    ("backbone", "logistic"),
     ("backbone", "attentive"),
     ("backbone", "mlp"),
     ("scale", "finetune"),

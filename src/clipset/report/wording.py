@@ -25,8 +25,6 @@ ROW_NAMES = {  # in the order of the paper's tables
     ("backbone", "transformer"): "Transformer",
     ("scale", "finetune"): "SCALE fine-tuned",
     ("backbone", "ordered"): "Clips in order",
-    ("backbone", "logistic"): "Logistic",
-    ("scale", "logistic"): "SCALE logistic",
     ("backbone", "attentive"): "Attentive",
     ("scale", "attentive"): "SCALE attentive",
 }
