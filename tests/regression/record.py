@@ -42,7 +42,7 @@ PROBES = (
 )  # fmt: skip
 ALL_ROWS = (
     'probe.rows=["knn", "scale_knn", "linear", "scale_linear", "mlp", "transformer", "finetune", '
-    '"ordered", "logistic", "scale_logistic", "attentive", "scale_attentive"]'
+    '"ordered", "attentive", "scale_attentive"]'
 )
 
 
