@@ -34,10 +34,6 @@ OPTIONS = {
     "recommended": TINY,
     "paper": replace(TINY, rivals="all"),
     "official": replace(TINY, symmetric=False, average=True),
-    "hidden candidates": replace(TINY, candidates="masked"),
-    "without overlapping clips": replace(TINY, exclude_overlapping="time"),
-    "visible clips, too": replace(TINY, visible_loss=True),
-    "rebuilt": replace(TINY, masked_loss="reconstruction"),
     "masked clips alone": replace(TINY, losses="masked"),
     "sets alone": replace(TINY, losses="set"),
     "clusters": replace(TINY, set_loss="clustering", prototypes=12),
@@ -103,19 +99,6 @@ def test_only_what_is_asked_for_is_predicted() -> None:
     assert seen == [int(masked.sum())]
 
 
-def test_leaving_overlapping_clips_out_makes_the_task_easier() -> None:
-    features, boxes, masked = batch(5, 6)
-    strict, lenient = (
-        make(replace(TINY, symmetric=False, exclude_overlapping=rule)).eval()
-        for rule in ("no", "time")
-    )
-    with torch.no_grad():
-        assert (
-            lenient.losses(features, boxes, masked).masked_clip
-            < strict.losses(features, boxes, masked).masked_clip
-        )
-
-
 def test_each_backbone_of_a_set_has_layers_and_statistics_of_its_own() -> None:
     model = make(replace(TINY, dims=(10, 4))).eval()
     features, boxes, masked = batch(6)
@@ -138,8 +121,6 @@ def test_boxes_of_another_kind_than_the_model_s_are_refused() -> None:
     features, boxes, masked = batch(3)
     with pytest.raises(ModelError, match="boxes of 7 numbers"):
         make(replace(TINY, boxes="official")).losses(features, boxes, masked)
-    with pytest.raises(ModelError, match="6 or 8 numbers"):
-        replace(TINY, box_numbers=7)
 
 
 def toy_videos(seed: int) -> Sets:
@@ -158,7 +139,6 @@ def toy_videos(seed: int) -> Sets:
 LEARNERS = {
     "recommended": TINY,
     "official": replace(TINY, symmetric=False, average=True),
-    "rebuilt": replace(TINY, masked_loss="reconstruction", losses="masked"),
     "clusters": replace(
         TINY, set_loss="clustering", losses="set", prototypes=24, teacher_momentum=0.9
     ),
@@ -166,7 +146,6 @@ LEARNERS = {
     "regression without a slow teacher": replace(
         TINY, set_loss="regression", losses="set", teacher_momentum=0.0
     ),
-    "Fourier boxes": replace(TINY, box_embedding="fourier"),
 }
 
 

@@ -80,7 +80,3 @@ def test_a_model_gets_the_boxes_that_it_was_made_for() -> None:
     rows, lengths = np.array([[box.as_row()]], dtype=np.float32), np.array([8.0])
     np.testing.assert_array_equal(model_boxes(rows, lengths), paper_boxes(rows, lengths))
     np.testing.assert_array_equal(model_boxes(rows, lengths, "official"), official_boxes(rows))
-    seconds = model_boxes(rows, lengths, "paper", 8)
-    assert seconds.shape == (1, 1, 8)
-    hour = np.log1p(3600.0)
-    assert seconds[0, 0, 6:].tolist() == pytest.approx([np.log1p(2.0) / hour] * 2)

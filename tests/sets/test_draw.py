@@ -10,7 +10,6 @@ from clipset.sets.sampling import (
     draw_batches_by_group,
     draw_mask,
     draw_set_pair,
-    draw_set_size,
     draw_subset,
     mix_means,
 )
@@ -115,12 +114,6 @@ def test_a_coin_hides_each_clip_with_the_same_chance() -> None:
     assert abs(masked.float().mean().item() - 0.25) < 0.01
     assert counts.min() == 0
     assert counts.unique().numel() > 4
-
-
-def test_the_size_of_sets_is_drawn_between_its_bounds() -> None:
-    generator = torch.Generator().manual_seed(0)
-    assert {draw_set_size(3, 6, generator) for _ in range(100)} == {3, 4, 5, 6}
-    assert draw_set_size(None, 6, generator) == 6
 
 
 @settings(max_examples=30, deadline=None)

@@ -27,7 +27,6 @@ SMALL = PretrainConfig(
     min_steps=1,
     batch=7,
     clips_per_set=4,
-    ema=0.5,
 )
 PRETRAIN = """
 import os, signal, sys
@@ -44,7 +43,7 @@ def killed_once(run):
     return epoch(run)
 
 trainer.TrainingRun._epoch = killed_once
-options = "--epochs 4 --min-steps 1 --batch 7 --clips-per-set 4 --ema 0.5 --model.dropout 0 "
+options = "--epochs 4 --min-steps 1 --batch 7 --clips-per-set 4 --model.dropout 0 "
 options += "--model.width 32 --model.layers 1 --model.head-width 32 --model.projected 16"
 if "nowhere" in sys.argv:
     try:

@@ -1,7 +1,6 @@
 """What the training loop offers besides training."""
 
 import shutil
-import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,19 +107,6 @@ def test_reading_ahead_keeps_the_order_and_passes_errors_on() -> None:
         next(items)
 
 
-def test_the_average_of_the_weights_is_what_is_saved(
-    small_store: FeatureStore, tmp_path: Path, usual: Path
-) -> None:
-    averaged = pretrain(small_store, tmp_path, replace(SMALL, ema=0.9))
-    assert weights(tmp_path) != weights(usual)
-    again, _ = load_model(tmp_path)
-    for name, value in averaged.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name])
-    drop = ("seconds", "samples_per_second")
-    plain = [{k: v for k, v in line.items() if k not in drop} for line in lines(usual)]
-    assert [{k: v for k, v in line.items() if k not in drop} for line in lines(tmp_path)] == plain
-
-
 def test_validation_picks_the_best_and_changes_nothing_of_the_training(
     small_store: FeatureStore, tmp_path: Path, usual: Path
 ) -> None:
@@ -177,21 +163,6 @@ def test_a_collapsed_model_is_said_once_in_one_line(
     )
     pretrain(store, tmp_path / "model", SMALL)
     assert capsys.readouterr().err.count("the model has collapsed") == 1
-
-
-def test_tensorboard_gets_the_same_numbers(small_store: FeatureStore, tmp_path: Path) -> None:
-    pretrain(small_store, tmp_path, replace(SMALL, tensorboard=True))
-    [path] = (tmp_path / "tensorboard").iterdir()
-    content, records = path.read_bytes(), []
-    while content:
-        [length] = struct.unpack("<Q", content[:8])
-        records.append(content[12 : 12 + length])
-        content = content[16 + length :]
-    assert b"brain.Event:2" in records[0]
-    assert len(records) == 1 + SMALL.epochs
-    for record, line in zip(records[1:], lines(tmp_path), strict=True):
-        place = record.index(b"\x0a\x04loss\x15") + 7
-        assert struct.unpack("<f", record[place : place + 4])[0] == pytest.approx(line["loss"])
 
 
 def test_a_compiler_that_fails_is_said_and_done_without(
@@ -261,7 +232,7 @@ def test_a_batch_larger_than_the_data_is_cut_and_said(
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"ema": 1.0}, "ema"), ({"keep": 0}, "keep"), ({"validate_every": -1}, "validate_every")],
+    [({"keep": 0}, "keep"), ({"validate_every": -1}, "validate_every")],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, float], said: str) -> None:
     with pytest.raises(TrainingError, match=said):

@@ -158,23 +158,6 @@ def test_batches_can_be_of_one_group_each(small_store: FeatureStore, tmp_path: P
     assert weights(tmp_path / "model") != weights(tmp_path / "mixed")
 
 
-def test_epochs_of_one_group_and_of_all_videos_can_take_turns(
-    small_store: FeatureStore, tmp_path: Path
-) -> None:
-    names: list[str | None] = ["anna" if place % 3 else "ben" for place in range(len(small_store))]
-    store = with_groups(small_store, names, tmp_path / "store")
-    config = replace(SMALL, ssl_split="all", batch_from="both")
-    source = open_source(store, np.arange(len(store)), config)
-    assert source.groups is not None
-    kinds = set()
-    for seed in range(10):
-        batches = source._draw_videos(config, torch.Generator().manual_seed(seed))
-        assert len(batches) == source.batches_in_epoch(config)
-        assert torch.cat(batches).sort().values.tolist() == list(range(len(store)))
-        kinds.add(all(len(source.groups[videos].unique()) == 1 for videos in batches))
-    assert kinds == {True, False}
-
-
 def test_sets_with_mixed_means_are_the_same_however_many_ranks_and_wherever_clips_are(
     small_store: FeatureStore, tmp_path: Path
 ) -> None:

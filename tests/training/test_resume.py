@@ -25,7 +25,6 @@ SMALL = PretrainConfig(
     min_steps=1,
     batch=9,
     clips_per_set=4,
-    ema=0.9,
     validate_every=2,
 )
 MOMENTS = ("step", "write", "rename", "sweep", "metrics", "best", "model", "card")
@@ -215,7 +214,7 @@ def test_a_checkpoint_of_another_seed_width_or_version_is_left_alone(
 def test_what_has_no_effect_on_the_weights_may_change_when_a_run_goes_on(
     small_store: FeatureStore, stopped: Path, tmp_path: Path
 ) -> None:
-    changed = replace(SMALL, validate_every=0, keep=1, in_memory=False, tensorboard=True)
+    changed = replace(SMALL, validate_every=0, keep=1, in_memory=False)
     pretrain(small_store, stopped, changed)
     pretrain(small_store, tmp_path / "whole", SMALL)
     assert weights(stopped) == weights(tmp_path / "whole")

@@ -43,10 +43,6 @@ class ModelConfig:
     """temperature of the contrast"""
     boxes: BoxKind = "paper"
     """what says where a clip is: paper (relative to the video) or official (to its clips)"""
-    box_numbers: int = 6
-    """numbers of a box: 6, or 8 with start and length in seconds; official boxes have 7"""
-    box_embedding: Literal["mlp", "fourier"] = "mlp"
-    """how boxes become vectors: the numbers alone, or with their sines and cosines"""
     features: str = field(default="", metadata=ADDED)
     """the store's backbone to learn from: its first one, or b; or a+b (features side by side); or
     a,b (one set in which each backbone's clips are clips of their own)"""
@@ -56,22 +52,14 @@ class ModelConfig:
     """widths of the features of backbones whose clips form one set; pre-training fills them in"""
     losses: Literal["both", "masked", "set"] = "both"
     """what is learned from: masked clips, pairs of sets, or both"""
-    masked_loss: Literal["contrast", "reconstruction"] = "contrast"
-    """hidden clips are recognised among others, or their features are rebuilt (cosine)"""
     set_loss: Literal["contrast", "clustering", "regression"] = "contrast"
     """two sets of a video find each other, share clusters (DINO), or predict each other (BYOL)"""
     symmetric: bool = True
     """features also find their predictions, not only predictions their features"""
-    candidates: Literal["all", "masked"] = "all"
-    """features among which a prediction finds its own: those of all clips, or of hidden ones"""
     rivals: Literal["masked", "all"] = "masked"
     """predictions among which a feature finds its own: those of hidden clips, or of all"""
     average: bool = False
     """means over clips, directions and losses, as published, instead of the paper's sums"""
-    visible_loss: bool = False
-    """ask for the clips that were not hidden, too"""
-    exclude_overlapping: Literal["no", "space-time", "time"] = "no"
-    """leave other clips of a video that overlap the asked one out of its candidates"""
     prototypes: int = 512
     """clustering: number of clusters"""
     cluster_temperature: float = 0.1
@@ -82,10 +70,13 @@ class ModelConfig:
     """clustering, regression: what the teacher keeps of itself in a step (0: it is the student)"""
 
     def __post_init__(self) -> None:
-        if self.boxes == "official" and self.box_numbers == 6:
-            object.__setattr__(self, "box_numbers", 7)
         _check_counts(self)
         _check_numbers(self)
+
+    @property
+    def box_numbers(self) -> int:
+        """How many coordinates a box has."""
+        return 7 if self.boxes == "official" else 6
 
 
 def _check_counts(config: ModelConfig) -> None:
@@ -97,12 +88,6 @@ def _check_counts(config: ModelConfig) -> None:
         raise ModelError(f"width {config.width} must be a multiple of {config.head_channels}")
     if not all(1 <= dim <= WIDEST for dim in config.dims) or len(config.dims) > DEEPEST:
         raise ModelError(f"dims must be widths of features, got {config.dims[:8]}")
-    allowed = (7,) if config.boxes == "official" else (6, 8)
-    if config.box_numbers not in allowed:
-        raise ModelError(
-            f"{config.boxes} boxes have {' or '.join(map(str, allowed))} numbers, "
-            f"got box_numbers {config.box_numbers}"
-        )
 
 
 def _check_numbers(config: ModelConfig) -> None:
@@ -131,7 +116,6 @@ OFFICIAL: Final[Mapping[str, Any]] = {
     "target_width": 2048,
     "target_layers": 3,
     "boxes": "official",
-    "box_numbers": 7,
     "symmetric": False,
     "average": True,
 }

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from clipset.errors import ModelError
-from clipset.model.box_embedding import BoxEmbedding, FourierEmbedding
+from clipset.model.box_embedding import BoxEmbedding
 from clipset.model.dropout import Dropout, drop
 from clipset.model.sources import BySource, apply_source
 
@@ -42,7 +42,6 @@ class SetEncoder(nn.Module):
         expansion: int,
         dropout: float,
         boxes: Literal["paper", "official"] = "paper",
-        box_embedding: Literal["mlp", "fourier"] = "mlp",
         dims: tuple[int, ...] = (),
         features: str = "",
         bins_as_clips: bool = False,
@@ -60,8 +59,7 @@ class SetEncoder(nn.Module):
         if len(dims) > 1:
             self.project = BySource(dims, width, (nn.Linear(each, width) for each in dims))
             self.source_tokens = nn.Parameter(torch.zeros(len(dims), width))
-        embedding = BoxEmbedding if box_embedding == "mlp" else FourierEmbedding
-        self.embed_box = embedding(box_numbers, width)
+        self.embed_box = BoxEmbedding(box_numbers, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.set_token = nn.Parameter(torch.zeros(width))
         self.blocks = nn.ModuleList(Block(width, heads, expansion, dropout) for _ in range(layers))

@@ -25,20 +25,15 @@ def one_way_info_nce(
     answer: Int[Tensor, " M"],
     temperature: float,
     *,
-    excluded: Int[Tensor, "2 E"] | None = None,
     tile: int = TILE,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Equation 2, summed over the asked vectors, and how many were nearest to their answer alone.
 
-    Both sides have unit length already. `excluded` are pairs (asked, candidate) that do not count.
+    Both sides have unit length already.
     """
-    left_out = torch.stack([torch.arange(len(answer), device=answer.device), answer])
-    if excluded is not None:
-        left_out = torch.cat([left_out, excluded], dim=1)
-        left_out = left_out[:, left_out[0].argsort(stable=True)]
     wanted = torch.is_grad_enabled() and (asked.requires_grad or candidates.requires_grad)
     return _InfoNCE.apply(  # type: ignore[no-any-return, no-untyped-call]
-        asked / temperature, candidates, answer, left_out, tile, wanted
+        asked / temperature, candidates, answer, tile, wanted
     )
 
 
@@ -51,11 +46,10 @@ class _InfoNCE(torch.autograd.Function):
         rows: Tensor,
         candidates: Tensor,
         answer: Tensor,
-        left_out: Tensor,
         tile: int,
         wanted: bool,
     ) -> tuple[Tensor, Tensor]:
-        sweep = _Sweep(rows, candidates, answer, left_out, tile)
+        sweep = _Sweep(rows, candidates, answer, tile)
         loss, found, gradients = sweep.run(wanted)
         ctx.save_for_backward(*gradients)
         ctx.mark_non_differentiable(found)
@@ -65,7 +59,7 @@ class _InfoNCE(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         of_rows, of_candidates = ctx.saved_tensors
-        return grad * of_rows, grad * of_candidates, None, None, None, None
+        return grad * of_rows, grad * of_candidates, None, None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +69,6 @@ class _Sweep:
     rows: Float[Tensor, "M P"]
     candidates: Float[Tensor, "N P"]
     answer: Int[Tensor, " M"]
-    left_out: Int[Tensor, "2 E"]
     tile: int
 
     def run(self, wanted: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -110,13 +103,11 @@ class _Sweep:
         return (top + total.log() - right).sum(), (right > nearest).sum()
 
     def _similarities(self, low: int, high: int, left: int, width: int) -> Float[Tensor, "m n"]:
-        """A tile; right answers and pairs that do not count are infinitely far apart."""
+        """A tile in which the right answers are infinitely far away."""
         tile = self.rows[low:high] @ self.candidates[left : left + width].T
-        bounds = torch.tensor([low, high], device=self.rows.device)
-        first, last = torch.searchsorted(self.left_out[0].contiguous(), bounds).tolist()
-        row, column = self.left_out[:, first:last]
-        inside = (column >= left) & (column < left + width)
-        tile[row[inside] - low, column[inside] - left] = -torch.inf
+        column = self.answer[low:high] - left
+        row = ((column >= 0) & (column < width)).nonzero().squeeze(1)
+        tile[row, column[row]] = -torch.inf
         return tile
 
     def _add_gradients(

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clipset.model.info_nce import one_way_info_nce
@@ -80,23 +80,18 @@ def contrast_clips(
     videos: int,
     symmetric: bool,
     average: bool,
-    excluded: Int[Tensor, "2 E"] | None = None,
     gather: Gather | None = None,
 ) -> Scores:
     """Equation 6: the predictions `asked` find their `answer` among the targets of all ranks.
 
     Symmetric: those targets find these predictions among all predictions, too. Summed over the
-    clips and divided by the videos, or the mean over clips and directions. `excluded` are pairs
-    of a place in `asked` and a target that do not count.
+    clips and divided by the videos, or the mean over clips and directions.
     """
     gather = gather or OneRank()
     guesses, truths = F.normalize(predicted, dim=-1), F.normalize(target, dim=-1)
     first, _ = count_before(truths, gather)
     _, clips = count_before(asked, gather)
-    pairs = None if excluded is None else excluded + torch.tensor([[0], [first]]).to(asked)
-    total, found = one_way_info_nce(
-        guesses[asked], gather(truths), answer + first, temperature, excluded=pairs
-    )
+    total, found = one_way_info_nce(guesses[asked], gather(truths), answer + first, temperature)
     if symmetric:
         first_guess, _ = count_before(guesses, gather)
         back, _ = one_way_info_nce(
@@ -105,26 +100,6 @@ def contrast_clips(
         total = (total + back) / 2 if average else total + back
     whole = clips if average else videos
     scale = gather.ranks / max(whole, 1)
-    return Scores(total * scale, found * (gather.ranks / max(clips, 1)))
-
-
-def rebuild_clips(
-    predicted: Float[Tensor, "M D"],
-    features: Float[Tensor, "M D"],
-    *,
-    videos: int,
-    average: bool,
-    gather: Gather | None = None,
-) -> Scores:
-    """One less the cosine between predictions and features; found: nearest among those asked."""
-    gather = gather or OneRank()
-    guesses, truths = F.normalize(predicted, dim=-1), F.normalize(features, dim=-1)
-    first, clips = count_before(truths, gather)
-    total = (1 - (guesses * truths).sum(dim=-1)).sum()
-    with torch.no_grad():
-        answer = torch.arange(len(truths), device=truths.device) + first
-        _, found = one_way_info_nce(guesses, gather(truths), answer, 1.0)
-    scale = gather.ranks / max(clips if average else videos, 1)
     return Scores(total * scale, found * (gather.ranks / max(clips, 1)))
 
 
@@ -146,29 +121,3 @@ def set_contrastive_loss(
     scale = gather.ranks / videos
     total = (forward + backward) * (scale / 2 if average else scale)
     return total, (found + found_back) * (scale / 2)
-
-
-def overlapping_pairs(
-    low: Float[Tensor, "2 B V A"],
-    high: Float[Tensor, "2 B V A"],
-    asked: Bool[Tensor, "2 B V"],
-    candidate: Bool[Tensor, "2 B V"],
-) -> Int[Tensor, "2 E"]:
-    """Pairs of an asked clip and another candidate of its video that overlap on all A axes.
-
-    Clips count in the order of the tensors: the first of a pair among those asked, the second
-    among the candidates.
-    """
-    videos, per_set = asked.shape[1:]
-    lows, highs = (x.transpose(0, 1).flatten(1, 2) for x in (low, high))  # (B, 2V, A)
-    meet = ((lows[:, :, None] < highs[:, None]) & (lows[:, None] < highs[:, :, None])).all(dim=-1)
-    same = torch.eye(2 * per_set, dtype=torch.bool, device=meet.device)
-    asks, stands = (x.transpose(0, 1).flatten(1, 2) for x in (asked, candidate))  # (B, 2V)
-    meet = meet & ~same & asks[:, :, None] & stands[:, None]
-    video, one, two = meet.nonzero().T
-
-    def places(chosen: Bool[Tensor, "2 B V"], clip: Int[Tensor, " E"]) -> Int[Tensor, " E"]:
-        number = chosen.flatten().cumsum(0) - 1
-        return number[(clip // per_set * videos + video) * per_set + clip % per_set]
-
-    return torch.stack([places(asked, one), places(candidate, two)])

@@ -20,8 +20,6 @@ from clipset.model.losses import (
     Scores,
     contrast_clips,
     count_before,
-    overlapping_pairs,
-    rebuild_clips,
     set_contrastive_loss,
 )
 from clipset.model.sources import BySource, apply_source
@@ -53,11 +51,8 @@ class ScaleModel(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = make_encoder(dim, config)
-        rebuilt = config.masked_loss == "reconstruction"
         if config.losses != "set":
-            out = dim if rebuilt else config.projected
-            self.predict_clip = projection_head(config.width, config, out)
-        if config.losses != "set" and not rebuilt:
+            self.predict_clip = projection_head(config.width, config, config.projected)
             self.project_clip = target_head(dim, config)
         if config.losses != "masked":
             self.project_set = projection_head(config.width, config, config.projected)
@@ -133,73 +128,38 @@ class ScaleModel(nn.Module):
 
     def _asked(self, batch: _Batch) -> Bool[Tensor, "2 B V"]:
         """The clips that are to be predicted."""
-        return batch.stands if self.config.visible_loss else batch.masked & batch.stands
+        return batch.masked & batch.stands
 
     def _wanted(self, batch: _Batch) -> Bool[Tensor, "2 B V"]:
         """The clips whose predictions somebody looks at."""
         if self.config.losses == "set":
             return torch.zeros_like(batch.masked)
-        contrast = self.config.masked_loss == "contrast"
-        all_stand = contrast and self.config.symmetric and self.config.rivals == "all"
+        all_stand = self.config.symmetric and self.config.rivals == "all"
         return batch.stands if all_stand else self._asked(batch)
 
     def _masked_clips(
         self, batch: _Batch, tokens: Float[Tensor, "K H"], wanted: Bool[Tensor, "2 B V"]
     ) -> Scores:
         asked, config = self._asked(batch), self.config
-        predicted = self.predict_clip(tokens)  # (K, P), or (K, D)
-        if config.masked_loss == "reconstruction":
-            return rebuild_clips(
-                *self._rebuilt(batch, predicted, asked),
-                videos=batch.videos,
-                average=config.average,
-                gather=batch.gather,
-            )
-        stands = asked if config.candidates == "masked" else batch.stands
-        excluded = None
-        if config.exclude_overlapping != "no":
-            low, high = self._extents(batch.boxes)
-            excluded = overlapping_pairs(low, high, asked, stands)
+        predicted = self.predict_clip(tokens)  # (K, P)
         return contrast_clips(
             predicted,
-            self._targets(batch, stands),
+            self._targets(batch),
             _places(asked, wanted),
-            _places(asked, stands),
+            _places(asked, batch.stands),
             config.temperature,
             videos=batch.videos,
             symmetric=config.symmetric,
             average=config.average,
-            excluded=excluded,
             gather=batch.gather,
         )
 
-    def _targets(self, batch: _Batch, stands: Bool[Tensor, "2 B V"]) -> Float[Tensor, "N P"]:
-        """The projected features of the clips among which others are found."""
-        sources = None if batch.sources is None else batch.sources[stands]
-        whole = batch.valid is None and self.config.candidates == "all"
-        features = batch.features.flatten(0, 2) if whole else batch.features[stands]
+    def _targets(self, batch: _Batch) -> Float[Tensor, "N P"]:
+        """The projected features of all valid clips."""
+        valid = batch.valid
+        sources = None if batch.sources is None else batch.sources[batch.stands]
+        features = batch.features.flatten(0, 2) if valid is None else batch.features[valid]
         return apply_source(self.project_clip, features, sources)
-
-    def _rebuilt(
-        self, batch: _Batch, predicted: Float[Tensor, "M D"], asked: Bool[Tensor, "2 B V"]
-    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M D"]]:
-        """Predictions and features of the asked clips, in the channels that their backbone has."""
-        features = batch.features[asked]
-        if isinstance(self.encoder.project, BySource) and batch.sources is not None:
-            dims = torch.tensor(self.encoder.project.dims, device=features.device)
-            channel = torch.arange(features.shape[-1], device=features.device)
-            predicted = predicted * (channel < dims[batch.sources[asked]][:, None])
-        return predicted, features
-
-    def _extents(
-        self, boxes: Float[Tensor, "2 B V X"]
-    ) -> tuple[Float[Tensor, "2 B V A"], Float[Tensor, "2 B V A"]]:
-        """Where clips begin and end on the axes on which they must not overlap."""
-        official = self.config.boxes == "official"
-        first, last = ([1, 2, 5], [3, 4, 6]) if official else ([0, 1, 2], [3, 4, 5])
-        if self.config.exclude_overlapping == "time":
-            first, last = first[-1:], last[-1:]
-        return boxes[..., first], boxes[..., last]
 
     def _sets(self, batch: _Batch, set_token: Float[Tensor, "2 B H"]) -> Scores:
         config, gather = self.config, batch.gather
@@ -265,7 +225,6 @@ def make_encoder(dim: int, config: ModelConfig) -> SetEncoder:
         expansion=config.expansion,
         dropout=config.dropout,
         boxes=config.boxes,
-        box_embedding=config.box_embedding,
         dims=config.dims,
         features=config.features,
         bins_as_clips=config.bins_as_clips,

@@ -8,31 +8,15 @@ import numpy as np
 from jaxtyping import Float
 
 BoxKind = Literal["paper", "official"]
-LONG = 3600.0  # seconds that count as 1 on the scale of boxes in seconds
 
 
 def model_boxes(
     boxes: Float[np.ndarray, "B V 7"],
     durations: Float[np.ndarray, " B"],
     kind: BoxKind = "paper",
-    numbers: int = 6,
 ) -> Float[np.ndarray, "B V X"]:
-    """Stored boxes as a model wants them (`ModelConfig.boxes`, `ModelConfig.box_numbers`)."""
-    if kind == "official":
-        return official_boxes(boxes)
-    relative = paper_boxes(boxes, durations)
-    if numbers == 6:
-        return relative
-    both: Float[np.ndarray, "B V 8"] = np.concatenate([relative, seconds_of(boxes)], axis=-1)
-    return both
-
-
-def seconds_of(boxes: Float[np.ndarray, "B V 7"]) -> Float[np.ndarray, "B V 2"]:
-    """Start and length in seconds on a logarithmic scale on which an hour is 1."""
-    start, end = np.moveaxis(boxes[..., :2].astype(np.float32), -1, 0)
-    seconds = np.stack([start, end - start], axis=-1)
-    scaled: Float[np.ndarray, "B V 2"] = np.log1p(np.maximum(seconds, 0)) / np.log1p(LONG)
-    return scaled.astype(np.float32)
+    """Stored boxes as a model wants them (`ModelConfig.boxes`)."""
+    return official_boxes(boxes) if kind == "official" else paper_boxes(boxes, durations)
 
 
 def paper_boxes(

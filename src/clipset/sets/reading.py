@@ -39,10 +39,6 @@ class ModelInput(Protocol):
     def boxes(self) -> BoxKind:
         """What boxes are relative to."""
 
-    @property
-    def box_numbers(self) -> int:
-        """How many numbers a box has."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipForm:
@@ -56,7 +52,6 @@ class ClipForm:
     bins: int = 1
     layers: tuple[int, ...] = ()
     boxes: BoxKind = "paper"
-    box_numbers: int = 6
 
     def specs(self, manifest: Manifest) -> tuple[BackboneSpec, ...]:
         """The backbones of a store that are looked at."""
@@ -90,7 +85,7 @@ class ClipForm:
             ]
             boxes = split_boxes(boxes, self.bins)
             there = None if there is None else there.repeat_interleave(self.bins, dim=1)
-        where = torch.from_numpy(model_boxes(boxes, durations, self.boxes, self.box_numbers))
+        where = torch.from_numpy(model_boxes(boxes, durations, self.boxes))
         if there is not None:
             where[~there] = 0.0
             rows = [torch.where(there[..., None], each, 0.0) for each in rows]
@@ -105,9 +100,7 @@ def form_for(manifest: Manifest, wanted: ModelInput | None) -> ClipForm:
         return ClipForm()
     mixed = "," in wanted.features
     names = parse_features(wanted.features) if wanted.features else (None,)
-    form = ClipForm(
-        names=tuple(names), mixed=mixed, boxes=wanted.boxes, box_numbers=wanted.box_numbers
-    )
+    form = ClipForm(names=tuple(names), mixed=mixed, boxes=wanted.boxes)
     specs = form.specs(manifest)
     if not wanted.bins_as_clips:
         return form
@@ -124,7 +117,6 @@ def form_for(manifest: Manifest, wanted: ModelInput | None) -> ClipForm:
         bins=bins[0],
         layers=tuple(max(len(spec.layers), 1) for spec in specs),
         boxes=form.boxes,
-        box_numbers=form.box_numbers,
     )
 
 
@@ -141,7 +133,6 @@ def read_clips(
     backbone: str | None = None,
     *,
     boxes: BoxKind = "paper",
-    box_numbers: int = 6,
 ) -> ClipBatch:
     """Read the clips of some videos of a store (by their place in it) as float32.
 
@@ -149,7 +140,7 @@ def read_clips(
     the first. `reader_for` reads what a model wants.
     """
     names = (None,) if backbone is None else parse_features(backbone)
-    form = ClipForm(names=names, boxes=boxes, box_numbers=box_numbers)
+    form = ClipForm(names=names, boxes=boxes)
     return _read(store, kind, videos, form)
 
 

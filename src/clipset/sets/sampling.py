@@ -46,13 +46,6 @@ def draw_batches_by_group(
     return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def draw_set_size(fewest: int | None, most: int, generator: Generator) -> int:
-    """How many clips the sets of a batch have: always `most`, or drawn from `fewest` on."""
-    if fewest is None or fewest >= most:
-        return most
-    return int(torch.randint(fewest, most + 1, (), generator=generator))
-
-
 def draw_set_pair(
     clips: ClipBatch,
     per_set: int,

@@ -28,16 +28,14 @@ class PretrainConfig:
     """at least so many steps, by more epochs: small collections have few batches in an epoch"""
     batch: int = 512
     """videos in a batch"""
-    batch_from: Literal["all", "group", "both"] = field(default="all", metadata=ADDED)
+    batch_from: Literal["all", "group"] = field(default="all", metadata=ADDED)
     """videos of a batch: any; or of one group of the catalog each time (one person, one place), so
-    that what they are told apart by is not the group; or both, by epochs that chance decides"""
+    that what they are told apart by is not the group"""
     mix_means: bool = field(default=False, metadata=ADDED)
     """whether each set's mean feature is moved a random part of the way to another video's, so that
     sets are not told apart by what never changes in a video, such as the person"""
     clips_per_set: int = 8
-    """clips in each of the two sets (K); the most, if fewest_per_set is given"""
-    fewest_per_set: int | None = None
-    """draw the size of a batch's sets anew, from this number to clips_per_set"""
+    """clips in each of the two sets (K)"""
     mask_ratio: float = 0.25
     """share of the clips of a set that is hidden"""
     mask_rule: Literal["count", "coin"] = "count"
@@ -52,8 +50,6 @@ class PretrainConfig:
     """largest norm of a gradient (0: any)"""
     standardise: bool = True
     """centre and scale the features by the training videos' statistics"""
-    ema: float = 0.0
-    """keep a running average of the weights with this decay and save it (0: the last weights)"""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """numbers of the forward pass; auto is mixed on CUDA cards that gain from it, else float32"""
     compile: bool = False
@@ -64,8 +60,6 @@ class PretrainConfig:
     """how many of the last checkpoints stay while training"""
     in_memory: bool | None = None
     """features in memory, or streamed from the store; decided by their size if not given"""
-    tensorboard: bool = False
-    """write the metrics for TensorBoard, too"""
 
     def __post_init__(self) -> None:
         apply_preset(self, self.preset)
@@ -74,15 +68,8 @@ class PretrainConfig:
                 raise TrainingError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.clips_per_set < 2:
             raise TrainingError(f"a set needs at least 2 clips, got {self.clips_per_set}")
-        if not 2 <= (self.fewest_per_set or 2) <= self.clips_per_set:
-            raise TrainingError(
-                f"fewest_per_set must lie between 2 and clips_per_set {self.clips_per_set}, "
-                f"got {self.fewest_per_set}"
-            )
         if not 0 < self.mask_ratio < 1:
             raise TrainingError(f"mask_ratio must lie between 0 and 1, got {self.mask_ratio}")
-        if not 0 <= self.ema < 1:
-            raise TrainingError(f"ema must be at least 0 and less than 1, got {self.ema}")
         for name in ("learning_rate", "weight_decay", "clip_gradient"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise TrainingError(f"{name} must be at least 0, got {getattr(self, name)}")
@@ -94,7 +81,7 @@ class PretrainConfig:
             raise TrainingError(f"validate_every must be at least 0, got {self.validate_every}")
 
 
-WITHOUT_EFFECT = ("validate_every", "keep", "in_memory", "tensorboard")  # on the weights
+WITHOUT_EFFECT = ("validate_every", "keep", "in_memory")  # on the weights
 
 
 def held(config: PretrainConfig) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from clipset.sets.sampling import (
     draw_batches_by_group,
     draw_moves,
     draw_set_pair,
-    draw_set_size,
 )
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import Ranks
@@ -111,9 +110,8 @@ class ClipSource:
     ) -> Iterator[tuple[int, SetPair]]:
         for videos in self._draw_videos(config, generator):
             places = self.places.of(videos)
-            size = draw_set_size(config.fewest_per_set, config.clips_per_set, generator)
             numbers = draw_set_pair(
-                places, size, config.mask_ratio, generator, rule=config.mask_rule
+                places, config.clips_per_set, config.mask_ratio, generator, rule=config.mask_rule
             )
             moves = self._draw_moves(videos, generator)
             part = ranks.part(len(videos))
@@ -129,9 +127,6 @@ class ClipSource:
     ) -> list[Int[Tensor, " B"]]:
         if self.groups is None:
             return draw_batches(len(self), config.batch, generator)
-        if config.batch_from == "both" and torch.randint(2, (), generator=generator):
-            count = self.batches_in_epoch(config)  # the same in all epochs
-            return list(torch.randperm(len(self), generator=generator).tensor_split(count))
         return draw_batches_by_group(self.groups, config.batch, generator)
 
     def _draw_moves(

@@ -1,13 +1,10 @@
-"""What a run tells about itself: metrics for each epoch, whether it collapsed, TensorBoard."""
+"""Metrics of each epoch, and a warning when the model has collapsed."""
 
 from __future__ import annotations
 
 import math
-import struct
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -65,15 +62,10 @@ def effective_rank(tokens: Float[Tensor, "B H"]) -> float:
 class Monitor:
     """Writes a line for each epoch, and says once when the model has collapsed."""
 
-    def __init__(self, folder: Path, *, epochs: int, done: int, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, *, epochs: int, done: int) -> None:
         self.path, self.epochs, self.warned = folder / "metrics.jsonl", epochs, False
         self.said: set[str] = set()
-        kept = self._lines(done)
-        write_atomic(self.path, b"".join(kept))
-        self.events = EventFile(folder / "tensorboard") if tensorboard else None
-        for line in kept:
-            if self.events:
-                self.events.write(msgspec.json.decode(line))
+        write_atomic(self.path, b"".join(self._lines(done)))
 
     def _lines(self, done: int) -> list[bytes]:
         """The lines of the epochs before, as far as they can be read."""
@@ -88,9 +80,6 @@ class Monitor:
         """Note an epoch; a disk that does not take it does not stop the training."""
         with self.tolerated("this line"):
             append_whole(self.path, msgspec.json.encode(line) + b"\n")
-        with self.tolerated("these points"):
-            if self.events:
-                self.events.write(line)
         self._judge(line)
 
     @contextmanager
@@ -120,64 +109,3 @@ def _is_line(line: bytes) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
-
-
-class EventFile:
-    """Scalars in the format that TensorBoard reads (TFRecord of Event messages)."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "events.out.tfevents.0.clipset"
-        write_atomic(self.path, _record(_event(time.time(), 0, _text(3, b"brain.Event:2"))))
-
-    def write(self, line: Mapping[str, int | float]) -> None:
-        """One point of each curve."""
-        values = b"".join(
-            _text(1, _text(1, name.encode()) + _key(2, 5) + struct.pack("<f", value))
-            for name, value in line.items()
-            if name != "epoch" and value is not None  # not finite, when read again
-        )
-        append_whole(self.path, _record(_event(time.time(), int(line["epoch"]), _text(5, values))))
-
-
-def _event(moment: float, step: int, content: bytes) -> bytes:
-    return _key(1, 1) + struct.pack("<d", moment) + _key(2, 0) + _varint(step) + content
-
-
-def _text(number: int, content: bytes) -> bytes:
-    return _key(number, 2) + _varint(len(content)) + content
-
-
-def _key(number: int, kind: int) -> bytes:
-    return bytes([number << 3 | kind])
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _record(content: bytes) -> bytes:
-    length = struct.pack("<Q", len(content))
-    return length + _checksum(length) + content + _checksum(content)
-
-
-def _checksum(content: bytes) -> bytes:
-    """The masked CRC-32C of the TFRecord format."""
-    crc = 0xFFFFFFFF
-    for byte in content:
-        crc = _table()[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-@cache
-def _table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return tuple(table)

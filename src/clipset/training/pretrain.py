@@ -71,7 +71,7 @@ def pretrain(
         run.resume()
         run.train()
         ranks.agree(lambda: run.save() if ranks.first else None)
-        return run.trained.to("cpu").eval()
+        return run.model.to("cpu").eval()
 
 
 def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int) -> bool:

@@ -1,12 +1,12 @@
 """Checkpoints of a run that is not finished: one file each, whole or not at all, the last n kept.
 
-Each holds the weights, their running average if there is one, the optimiser's state, and, in its
-header, which run it belongs to and how far that was.
+Each holds the weights, the optimiser's state, and, in its header, which run it belongs to and how
+far that was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,12 @@ def write_checkpoint(
     folder: Path,
     state: RunState,
     optimiser: optim.Optimizer,
-    models: Mapping[str, nn.Module],
+    model: nn.Module,
     *,
     keep: int,
 ) -> None:
     """Write everything that a killed run needs to go on as if nothing had happened."""
-    tensors: dict[str, Tensor] = {}
-    for part, model in models.items():
-        tensors |= {f"{part}.{name}": value for name, value in model.state_dict().items()}
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for number, slot in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{number}.{name}": value for name, value in slot.items()}
     plain = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
@@ -97,7 +95,7 @@ def _read_state(path: Path) -> RunState:
 
 
 def load_checkpoint(
-    folder: Path, epoch: int, optimiser: optim.Optimizer, models: Mapping[str, nn.Module]
+    folder: Path, epoch: int, optimiser: optim.Optimizer, model: nn.Module
 ) -> RunState:
     """Put a run's weights and optimiser state back as they were after an epoch."""
     path = _path(folder, epoch)
@@ -105,8 +103,7 @@ def load_checkpoint(
     if damage is not None:  # of another rank's copy
         raise TrainingError(f"the checkpoint {path} is damaged: {damage}; delete it and run again")
     state, tensors = _read_state(path), load_file(path)
-    for part, model in models.items():
-        model.load_state_dict(dict(_under(tensors, part)))
+    model.load_state_dict(dict(_under(tensors, "model")))
     slots: dict[int, dict[str, Tensor]] = {}
     for name, value in _under(tensors, "optimiser"):
         number, key = name.split(".")

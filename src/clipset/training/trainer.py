@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -62,7 +61,6 @@ class TrainingRun:
         self.steps = self.epochs * self.steps_per_epoch
         self.epoch, self.best = 0, (-1.0, 0)
         self.model = self._first_model()
-        self.average = copy.deepcopy(self.model).requires_grad_(False) if config.ema else None
         self.optimiser = optim.AdamW(
             decay_groups(self.model, config.weight_decay), lr=0.0, fused=True
         )
@@ -82,11 +80,6 @@ class TrainingRun:
         self.ranks.share_weights(model)
         return model
 
-    @property
-    def trained(self) -> ScaleModel:
-        """The model to keep: the average of the weights if there is one."""
-        return self.average or self.model
-
     def resume(self) -> None:
         """Go on from the newest whole checkpoint; one of another run is left alone."""
         folder = self.folder / "checkpoints"
@@ -95,7 +88,7 @@ class TrainingRun:
         )
         epoch = self.ranks.share(found.epoch if found else 0)
         if epoch:
-            state = load_checkpoint(folder, epoch, self.optimiser, self._models())
+            state = load_checkpoint(folder, epoch, self.optimiser, self.model)
             self.epoch, self.best = state.epoch, state.best or self.best
             self.scaler.load_state_dict(state.scaler)
         self.ranks.wait()
@@ -111,9 +104,7 @@ class TrainingRun:
                 self._epoch()
                 self.epoch += 1
             return
-        monitor = Monitor(
-            self.folder, epochs=self.epochs, done=self.epoch, tensorboard=self.config.tensorboard
-        )
+        monitor = Monitor(self.folder, epochs=self.epochs, done=self.epoch)
         saved = time.monotonic()
         with bar("pre-training", self.epochs, "epochs", done=self.epoch) as advance:
             while self.epoch < self.epochs:
@@ -130,7 +121,7 @@ class TrainingRun:
     def save(self) -> None:
         """Write the trained model; if that cannot be done, keep how far the training is."""
         try:
-            save_model(self.trained, self.card, self.folder)
+            save_model(self.model, self.card, self.folder)
         except OutputError as error:
             with suppress(OutputError):
                 self._save()
@@ -146,12 +137,9 @@ class TrainingRun:
             self.folder / "checkpoints",
             self._state(),
             self.optimiser,
-            self._models(),
+            self.model,
             keep=self.config.keep,
         )
-
-    def _models(self) -> Mapping[str, nn.Module]:
-        return {"model": self.model} | ({"average": self.average} if self.average else {})
 
     def _state(self) -> RunState:
         return RunState(
@@ -169,12 +157,12 @@ class TrainingRun:
         every = self.config.validate_every
         if self.validation is None or (self.epoch % every and self.epoch != self.epochs):
             return {}
-        score = self.validation.score(self.trained, self.device)
+        score = self.validation.score(self.model, self.device)
         if score > self.best[0]:
             self.best = (score, self.epoch)
             said = {"knn": score, "epoch": self.epoch, "judged_on": self.validation.judged_on}
             with monitor.tolerated("keeping its best model"):
-                save_model(self.trained, replace(self.card, validation=said), self.folder / "best")
+                save_model(self.model, replace(self.card, validation=said), self.folder / "best")
         return {"validation_knn": score}
 
     def _epoch(self) -> Line:
@@ -210,7 +198,6 @@ class TrainingRun:
             raise TrainingError(f"the loss is not a finite number at step {step}; lower the rate")
         self.scaler.step(self.optimiser)
         self.scaler.update()
-        self._average(step)
         return {**numbers, "gradient_norm": float(norm), "learning_rate": rate}
 
     def _backward(
@@ -235,16 +222,6 @@ class TrainingRun:
         means = self.ranks.mean(torch.stack([v.detach().float() for v in values.values()]))
         numbers = dict(zip(values, means.tolist(), strict=True))
         return {"loss": numbers.pop("total"), **numbers}
-
-    @torch.no_grad()
-    def _average(self, step: int) -> None:
-        """Move the average towards the weights; at first it follows them closely."""
-        if self.average is None:
-            return
-        share = 1.0 - min(self.config.ema, (1 + step) / (10 + step))
-        new, old = self.model.state_dict(), self.average.state_dict()
-        for name, value in old.items():
-            value.lerp_(new[name], share) if value.is_floating_point() else value.copy_(new[name])
 
 
 class LossFunction:
