@@ -261,14 +261,20 @@ def test_the_golden_hugging_face_files_give_the_golden_features(tmp_path: Path) 
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
 
 
-def test_the_golden_dinov2_of_hugging_face_resizes_by_its_own_rule(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "pixels", "expected"),
+    [(70, "input", "expected_per_frame"), (56, "input_56px", "expected_hf_per_frame_56px")],
+)
+def test_the_golden_dinov2_gives_the_golden_features_and_resizes_by_the_rule_of_hugging_face(
+    tmp_path: Path, size: int, pixels: str, expected: str
+) -> None:
     for file in (GOLDEN / "dinov2_vits14" / "hf").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 70} | IMAGENET))
-    _, backbone = load_backbone(f"hf:{tmp_path}", frames=4, size=56)
+    _, backbone = load_backbone(f"hf:{tmp_path}", frames=4, size=size)
     with np.load(GOLDEN / "dinov2_vits14" / "golden.npz") as golden:
-        found = run(backbone, torch.from_numpy(golden["input_56px"]).transpose(1, 2))
-        wanted = torch.from_numpy(golden["expected_hf_per_frame_56px"]).mean(dim=1)
+        found = run(backbone, torch.from_numpy(golden[pixels]).transpose(1, 2))
+        wanted = torch.from_numpy(golden[expected]).mean(dim=1)
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
 
 

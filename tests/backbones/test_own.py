@@ -190,8 +190,8 @@ def test_an_installed_package_offers_a_backbone_by_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "their_package.py").write_text(
-        MODULE + SPEC + "from clipset.backbones.registry import Entry\n"
-        "ENTRY = Entry(spec=make_with_spec()[0], find_weights=lambda: None, make=None)\n"
+        MODULE + SPEC + "from clipset.backbones.registry import BackboneEntry\n"
+        "ENTRY = BackboneEntry(spec=make_with_spec()[0], find_weights=lambda: None, make=None)\n"
     )
     info = tmp_path / "their_package-1.0.dist-info"
     info.mkdir()

@@ -22,7 +22,7 @@ from clipset.config import build, fingerprint, to_mapping
 from clipset.errors import BackboneError
 
 LITE0 = find_backbone("efficientnet_lite0").spec
-TRANSFORMERS = ("svt", "videomae", "dinov2", "vjepa2")
+TRANSFORMERS = ("svt", "videomae", "vjepa2")
 NETWORKS = (*TRANSFORMERS, "slow_r50")
 
 
@@ -46,7 +46,6 @@ POOLED: dict[str, Callable[[Any, int], Tensor]] = {
     "svt": lambda state, _: state[0][:, 0],
     "videomae": lambda state, _: state.mean(dim=1),
     "vjepa2": lambda state, _: state.mean(dim=1),
-    "dinov2": lambda state, frames: state[:, 0].unflatten(0, (-1, frames)).mean(dim=1),
 }
 
 
@@ -79,7 +78,7 @@ def test_bins_and_layers_stand_where_the_spec_says(family: str, tmp_path: Path) 
             assert torch.equal(features[:, whole.part(layer=layer, bin=bin)], one_bin)
 
 
-@pytest.mark.parametrize("family", ["videomae", "dinov2", "vjepa2", "slow_r50"])
+@pytest.mark.parametrize("family", ["videomae", "vjepa2", "slow_r50"])
 def test_time_bins_average_to_the_usual_feature(family: str, tmp_path: Path) -> None:
     spec, network = TINY[family](tmp_path)
     pixels = noise(spec)

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from clipset.backbones.dinov2 import DINOv2Config, load_dinov2
 from clipset.backbones.registry import BackboneSpec, Weights
 from clipset.backbones.runtime import open_engine
 from clipset.backbones.slow_r50 import SlowConfig, load_slow_r50
@@ -47,9 +46,6 @@ def tiny_network(family: str) -> nn.Module:
     if family == "videomae":
         path = GOLDEN / "videomae_pretrain" / "checkpoint.pth"
         return load_videomae(path, VideoMAEConfig(**TINY, size=64))
-    if family == "dinov2":
-        path = GOLDEN / "dinov2_vits14" / "checkpoint.pth"
-        return load_dinov2(path, DINOv2Config(**TINY, size=70))
     return load_vjepa2(GOLDEN / "vjepa2" / "checkpoint.pth", VJEPA2Config(**TINY))
 
 
@@ -60,7 +56,6 @@ def tiny_network(family: str) -> nn.Module:
         ("svt", 16, 80),
         ("slow_r50", 2, 32),
         ("videomae", 16, 80),
-        ("dinov2", 2, 56),
         ("vjepa2", 4, 32),
     ],
 )

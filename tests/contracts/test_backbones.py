@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from clipset.backbones.dinov2 import DINOv2Config, load_dinov2
 from clipset.backbones.registry import (
     FAMILIES,
     BackboneSpec,
@@ -48,8 +47,7 @@ def tiny(name: str, network: Callable[[], nn.Module], *, dim: int, frames: int, 
 
 
 def registered(name: str) -> Make:
-    size = 56 if name.startswith("dinov2") else 64  # whole patches
-    return lambda _: load_backbone(name, frames=8, size=size)
+    return lambda _: load_backbone(name, frames=8, size=64)
 
 
 def hugging_face(folder: Path) -> Loaded:
@@ -87,14 +85,6 @@ TINY: dict[str, Make] = {
             replace(TINY_MAE, norm="mean", classes=7),
         ),
         dim=48, frames=16, size=64,
-    ),
-    "dinov2": tiny(
-        "dinov2_vits14",
-        lambda: load_dinov2(
-            GOLDEN / "dinov2_vits14" / "checkpoint.pth",
-            DINOv2Config(width=48, depth=2, heads=3, hidden=192, size=70),
-        ),
-        dim=48, frames=4, size=56,
     ),
     "vjepa2": tiny(
         "vjepa2_vitl",

@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 
 from clipset.backbones.custom import list_entry_points
 from clipset.backbones.registry import (
+    BackboneEntry,
     BackboneSpec,
-    Entry,
     list_backbones,
     load_backbone,
     where_to_get,
@@ -130,7 +130,7 @@ def measure_speed(engine: Engine, clip: UInt8[Tensor, "1 T 3 S S"]) -> float:
         count *= 2
 
 
-def _row(entry: Entry) -> BackboneRow:
+def _row(entry: BackboneEntry) -> BackboneRow:
     spec = entry.spec
     here = entry.find_weights() is not None
     return BackboneRow(

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from clipset.backbones.checkpoints import check_file, check_finite
 from clipset.backbones.openvino_file import OpenVinoFile
 from clipset.backbones.registry import (
+    BackboneEntry,
     BackboneSpec,
-    Entry,
     Weights,
     check_recorded,
     digest_of,
@@ -62,7 +62,7 @@ def is_own(name: str) -> bool:
     if is_file_name(name):
         return True
     point = find_entry_point(name)
-    return point is not None and not isinstance(load_entry_point(point), Entry)
+    return point is not None and not isinstance(load_entry_point(point), BackboneEntry)
 
 
 def is_file_name(name: str) -> bool:
@@ -110,15 +110,15 @@ def find_entry_point(name: str) -> EntryPoint | None:
     return next((point for point in list_entry_points() if point.name == name), None)
 
 
-def entry(name: str) -> Entry | None:
+def entry(name: str) -> BackboneEntry | None:
     """The registry's line for a backbone of your own, or None if there is no such."""
     if not is_own(name):
         point = find_entry_point(name)
         found = load_entry_point(point) if point else None
-        return found if isinstance(found, Entry) else None
+        return found if isinstance(found, BackboneEntry) else None
     spec, network = load_own(name)
     path, _ = split_name(name)
-    return Entry(
+    return BackboneEntry(
         spec=spec,
         find_weights=lambda: path if path.is_file() else None,
         make=lambda _spec, _path: network,

@@ -18,7 +18,7 @@ from torch.nn.utils import fuse_conv_bn_eval
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
 from clipset.backbones.layers import Parted, bin_means
-from clipset.backbones.registry import BackboneSpec, Entry, InPackage, Weights
+from clipset.backbones.registry import BackboneEntry, BackboneSpec, InPackage, Weights
 
 STAGES = (  # blocks, kernel, stride, expansion, channels
     (1, 3, 1, 1, 16),
@@ -182,7 +182,7 @@ def load_efficientnet(variant: Variant, path: Path) -> EfficientNetLite:
     return load_network(build, state, layout, path).eval()
 
 
-def _entry(variant: Variant, size: int) -> Entry:
+def _entry(variant: Variant, size: int) -> BackboneEntry:
     def make(_: BackboneSpec, path: Path) -> nn.Module:
         network = load_efficientnet(variant, path)
         fold_batch_norm(network)
@@ -198,7 +198,7 @@ def _entry(variant: Variant, size: int) -> Entry:
         ),
         paper="Tan and Le, EfficientNet: Rethinking Model Scaling for CNNs, ICML 2019 (Lite, 2020)",
     )  # fmt: skip
-    return Entry(
+    return BackboneEntry(
         spec=spec, find_weights=InPackage(variant.package, f"models/{variant.file}"), make=make
     )
 

@@ -25,7 +25,7 @@ from clipset.backbones.huggingface_files import (
     read_preprocessing,
 )
 from clipset.backbones.layers import Parted, bin_means, outputs_of
-from clipset.backbones.registry import BackboneSpec, Entry, Weights
+from clipset.backbones.registry import BackboneEntry, BackboneSpec, Weights
 from clipset.config import read_json
 from clipset.errors import BackboneError
 
@@ -107,7 +107,7 @@ class HuggingFaceBackbone(Parted):
         return features
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> BackboneEntry:
     """The registry's line for `hf:<folder or name>`, read from the model's own files."""
     model = name.removeprefix(PREFIX)
     folder = find_folder(model)
@@ -138,7 +138,7 @@ def entry(name: str) -> Entry:
         ),
         paper=f"{config.model_type} of Hugging Face transformers",
     )
-    return Entry(spec=spec, find_weights=lambda: find_weights(model), make=make)
+    return BackboneEntry(spec=spec, find_weights=lambda: find_weights(model), make=make)
 
 
 def make(spec: BackboneSpec, path: Path) -> HuggingFaceBackbone:

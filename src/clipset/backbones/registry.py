@@ -26,7 +26,6 @@ FAMILIES = (  # modules of this package; each has a tuple ENTRIES
     "svt",
     "slow_r50",
     "videomae",
-    "dinov2",
     "vjepa2",
 )
 DEFAULT = "efficientnet_lite0"
@@ -106,7 +105,7 @@ class BackboneSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class BackboneEntry:
     """A line of the registry: the spec, where its weights are, how the network is made."""
 
     spec: BackboneSpec
@@ -144,23 +143,23 @@ def weights_folder() -> Path:
     return Path(os.environ.get("CLIPSET_WEIGHTS") or "~/.cache/clipset/weights").expanduser()
 
 
-def list_backbones() -> tuple[Entry, ...]:
+def list_backbones() -> tuple[BackboneEntry, ...]:
     """Every backbone that clipset knows, in the order of FAMILIES."""
     modules = [import_module(f"clipset.backbones.{family}") for family in FAMILIES]
     return tuple(entry for module in modules for entry in module.ENTRIES)
 
 
-def find_backbone(name: str) -> Entry:
+def find_backbone(name: str) -> BackboneEntry:
     """The registry's line for a name; `hf:<folder or name>` is any model of Hugging Face.
 
     A backbone of your own (a file, or an entry point of a package) is made to find out what it is.
     """
     if name.startswith("hf:"):
-        entry: Entry = import_module("clipset.backbones.huggingface").entry(name)
+        entry: BackboneEntry = import_module("clipset.backbones.huggingface").entry(name)
         return entry
     entries = {entry.spec.name: entry for entry in list_backbones()}
     if name not in entries:
-        found: Entry | None = import_module("clipset.backbones.custom").entry(name)
+        found: BackboneEntry | None = import_module("clipset.backbones.custom").entry(name)
         if found is None:
             raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
         return found
@@ -269,7 +268,7 @@ def _listed(layers: Sequence[int]) -> str:
     return f"the layers {', '.join(map(str, layers))}" if layers else "its usual output only"
 
 
-def where_to_get(entry: Entry) -> str:
+def where_to_get(entry: BackboneEntry) -> str:
     """What to do when the weights are not here."""
     place = ""
     if isinstance(entry.find_weights, InWeightsFolder):

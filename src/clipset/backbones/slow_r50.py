@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
 from clipset.backbones.layers import Parted, bin_means
-from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
+from clipset.backbones.registry import BackboneEntry, BackboneSpec, InWeightsFolder, Weights
 
 TRAINING_STATE = (r"ptr", r"queue_x", r"iter", r"knn_mem\.memory")
 # The momentum copy, which the paper uses, and the online copy of the same file.
@@ -141,7 +141,7 @@ def make(_spec: BackboneSpec, path: Path) -> SlowR50:
 
 
 ENTRIES = (
-    Entry(
+    BackboneEntry(
         spec=BackboneSpec(
             name="rbyol_slow_r50",
             dim=2048,

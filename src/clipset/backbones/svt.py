@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
 from clipset.backbones.layers import Parted, bin_means, outputs_of
-from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
+from clipset.backbones.registry import BackboneEntry, BackboneSpec, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
     FramePatches,
@@ -163,7 +163,7 @@ def make(spec: BackboneSpec, path: Path) -> SVT:
 
 # Fed as in the paper: 16 frames at stride 4, mean 0.45, deviation 0.225 (SVT: 8 at stride 32).
 ENTRIES = (
-    Entry(
+    BackboneEntry(
         spec=BackboneSpec(
             name="svt_vitb16",
             dim=768,

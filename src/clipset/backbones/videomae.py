@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, State, load_network, read_state
 from clipset.backbones.layers import Parted, bin_means, outputs_of
-from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
+from clipset.backbones.registry import BackboneEntry, BackboneSpec, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
     Block,
@@ -198,7 +198,7 @@ def _check_classes(state: State, config: VideoMAEConfig, path: Path) -> None:
 ZOO = "MODEL_ZOO.md of github.com/MCG-NJU/VideoMAE"
 
 
-def _entry(name: str, config: VideoMAEConfig, stride: int, row: str, hub: str) -> Entry:
+def _entry(name: str, config: VideoMAEConfig, stride: int, row: str, hub: str) -> BackboneEntry:
     """Fed as in the paper: mean 0.45, deviation 0.225 (the authors: ImageNet's)."""
     norm_first = "last norm, then mean of all tokens"
     spec = BackboneSpec(
@@ -223,7 +223,7 @@ def _entry(name: str, config: VideoMAEConfig, stride: int, row: str, hub: str) -
         check_grid(spec.name, spec.frames, spec.size, tubelet=config.tubelet, patch=config.patch)
         return load_videomae(path, config)
 
-    return Entry(spec=spec, find_weights=InWeightsFolder(spec.weights.file), make=make)
+    return BackboneEntry(spec=spec, find_weights=InWeightsFolder(spec.weights.file), make=make)
 
 
 ENTRIES = (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import Layout, load_network, read_state
 from clipset.backbones.layers import Parted, bin_means, outputs_of
-from clipset.backbones.registry import BackboneSpec, Entry, InWeightsFolder, Weights
+from clipset.backbones.registry import BackboneEntry, BackboneSpec, InWeightsFolder, Weights
 from clipset.backbones.transformer import (
     Attention,
     Perceptron,
@@ -150,7 +150,7 @@ def make(spec: BackboneSpec, path: Path) -> VJEPA2:
 
 
 ENTRIES = (
-    Entry(
+    BackboneEntry(
         spec=BackboneSpec(
             name="vjepa2_vitl",
             dim=1024,
