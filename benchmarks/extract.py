@@ -41,7 +41,7 @@ from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips,
 from clipset.data.catalog import Catalog, Video
 from clipset.data.sources import read_videos
 from clipset.decoding.reader import open_video
-from clipset.demo.render import render_demo
+from clipset.demo.dataset import render_demo
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest, cut_video
 from clipset.features.extract import cut_request, extract, open_engines, plan

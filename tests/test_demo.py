@@ -12,51 +12,51 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clipset.demo import film, render
-from clipset.demo.film import render_video
-from clipset.demo.paint import PAINTERS, draw_backdrop, draw_stage
-from clipset.demo.render import render_demo
-from clipset.demo.story import (
+from clipset.demo import dataset, rendering
+from clipset.demo.dataset import render_demo
+from clipset.demo.rendering import render_video
+from clipset.demo.scene import (
     CLASSES,
-    KINDS,
-    Shoot,
+    EVENT_KINDS,
+    VideoSpec,
     class_of,
-    draw_shoot,
-    events_of,
-    timeline,
-    video_generator,
-    video_id,
+    demo_rng,
+    demo_video_id,
+    list_events,
+    sample_video_spec,
 )
+from clipset.demo.sprites import ANIMATIONS, draw_background, sample_canvas
 from clipset.errors import ConfigError, RunError
 
 ORDERS = [tuple(name.split("-")) for name in CLASSES]
 
 
-def some_shoot(**changes: object) -> Shoot:
+def make_spec(**changes: object) -> VideoSpec:
     fields = {
-        "width": 64, "height": 48, "rate": 10, "frames": 40, "cuts": (1.0, 2.0, 3.0),
-        "fade": 0.0, "noise": 0.0, "drift": 2, "sway": (0.1, 0.2),
+        "width": 64, "height": 48, "frame_rate": 10, "num_frames": 40,
+        "cut_times": (1.0, 2.0, 3.0), "fade_seconds": 0.0, "noise_std": 0.0, "camera_drift": 2,
+        "drift_frequency": (0.1, 0.2),
     }  # fmt: skip
-    return Shoot(**(fields | changes))
+    return VideoSpec(**(fields | changes))
 
 
 def test_every_class_holds_each_kind_of_event_once() -> None:
     assert len(set(CLASSES)) == 8
-    assert all(sorted(order) == sorted(KINDS) for order in ORDERS)
+    assert all(sorted(order) == sorted(EVENT_KINDS) for order in ORDERS)
 
 
 def test_every_kind_of_event_stands_in_every_place_equally_often() -> None:
-    for place in range(4):
-        assert set(Counter(order[place] for order in ORDERS).values()) == {2}
+    for position in range(4):
+        assert set(Counter(order[position] for order in ORDERS).values()) == {2}
 
 
 def test_every_pair_of_neighbouring_events_occurs_equally_often() -> None:
     pairs = Counter(pair for order in ORDERS for pair in pairwise(order))
-    assert pairs == Counter(dict.fromkeys(permutations(KINDS, 2), 2))
+    assert pairs == Counter(dict.fromkeys(permutations(EVENT_KINDS, 2), 2))
 
 
 def test_every_event_comes_before_every_other_one_in_half_of_the_classes() -> None:
-    for first, second in permutations(KINDS, 2):
+    for first, second in permutations(EVENT_KINDS, 2):
         assert sum(order.index(first) < order.index(second) for order in ORDERS) == 4
 
 
@@ -73,46 +73,51 @@ def test_every_class_has_as_many_videos_as_the_others_or_one_more(videos: int) -
 
 def test_the_events_of_a_video_fill_it_without_a_gap_in_the_order_of_its_class() -> None:
     for index in range(40):
-        events = timeline(7, index)
+        spec = sample_video_spec(demo_rng(7, index))
+        events = list_events(spec, class_of(index))
         assert "-".join(event.kind for event in events) == class_of(index)
         assert events[0].start == 0
-        assert events[-1].end == draw_shoot(video_generator(7, index)).duration
+        assert events[-1].end == spec.duration
         assert all(before.end == after.start for before, after in pairwise(events))
         assert all(event.end - event.start > 1.1 for event in events)
 
 
 def test_what_is_drawn_for_a_video_is_not_told_the_class() -> None:
-    assert list(inspect.signature(draw_shoot).parameters) == ["rng"]
-    for painter in (*PAINTERS.values(), draw_backdrop):
-        assert list(inspect.signature(painter).parameters) == ["rng", "stage"]
-    assert list(inspect.signature(draw_stage).parameters) == ["rng", "width", "height"]
+    assert list(inspect.signature(sample_video_spec).parameters) == ["rng"]
+    for animation in (*ANIMATIONS.values(), draw_background):
+        assert list(inspect.signature(animation).parameters) == ["rng", "canvas"]
+    assert list(inspect.signature(sample_canvas).parameters) == ["rng", "width", "height"]
 
 
 def test_another_class_changes_the_order_of_a_video_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen = []
-    monkeypatch.setattr(film, "film", lambda *given: seen.append(given) or iter(()))
-    monkeypatch.setattr(film, "encode", lambda *_: b"")
+    calls = []
+    monkeypatch.setattr(rendering, "compose_frames", lambda *args: calls.append(args) or iter(()))
+    monkeypatch.setattr(rendering, "encode_mp4", lambda *_: b"")
     for label in CLASSES:
-        monkeypatch.setattr(film, "class_of", lambda _, label=label: label)
+        monkeypatch.setattr(rendering, "class_of", lambda _, label=label: label)
         render_video(0, 5)
-    shoots = {shoot for shoot, _, _ in seen}
-    backdrops = {backdrop.tobytes() for _, backdrop, _ in seen}
-    assert len(shoots) == len(backdrops) == 1
-    for kind in KINDS:
-        painters = [
-            painter for *_, events in seen for event, painter in events if event.kind == kind
+    specs = {spec for spec, _, _ in calls}
+    backgrounds = {background.tobytes() for _, background, _ in calls}
+    assert len(specs) == len(backgrounds) == 1
+    for kind in EVENT_KINDS:
+        animations = [
+            animation for *_, events in calls for event, animation in events if event.kind == kind
         ]
-        drawn = {b"".join(s.tobytes() for s, _, _ in painter(1.5)) for painter in painters}
-        assert len(painters) == 8
+        drawn = {b"".join(s.tobytes() for s, _, _ in animation(1.5)) for animation in animations}
+        assert len(animations) == 8
         assert len(drawn) == 1
 
 
 def test_size_rate_and_length_are_the_same_on_average_in_every_class() -> None:
-    shoots = [draw_shoot(video_generator(0, index)) for index in range(8 * 250)]
+    specs = [sample_video_spec(demo_rng(0, index)) for index in range(8 * 250)]
     rows = [
-        (s.width, s.height, s.rate, s.duration, s.fade, s.noise, s.drift, *s.cuts) for s in shoots
+        (
+            *(s.width, s.height, s.frame_rate, s.duration),
+            *(s.fade_seconds, s.noise_std, s.camera_drift, *s.cut_times),
+        )
+        for s in specs
     ]
     table = np.array(rows).reshape(250, 8, -1)  # (number, class, field)
     error = table.std(axis=(0, 1)) / np.sqrt(250)
@@ -121,25 +126,27 @@ def test_size_rate_and_length_are_the_same_on_average_in_every_class() -> None:
 
 
 def test_videos_vary_in_size_shape_rate_and_length() -> None:
-    shoots = [draw_shoot(video_generator(0, index)) for index in range(240)]
-    assert {s.rate for s in shoots} == {15, 20, 24, 25, 30}
-    assert {np.sign(s.width - s.height) for s in shoots} == {-1, 0, 1}
-    assert all(s.width % 2 == s.height % 2 == 0 for s in shoots)
-    assert all(min(s.width, s.height) >= 120 and max(s.width, s.height) <= 320 for s in shoots)
-    assert min(s.duration for s in shoots) < 6.5
-    assert max(s.duration for s in shoots) > 11.5
-    assert {s.fade == 0 for s in shoots} == {True, False}
+    specs = [sample_video_spec(demo_rng(0, index)) for index in range(240)]
+    assert {s.frame_rate for s in specs} == {15, 20, 24, 25, 30}
+    assert {np.sign(s.width - s.height) for s in specs} == {-1, 0, 1}
+    assert all(s.width % 2 == s.height % 2 == 0 for s in specs)
+    assert all(min(s.width, s.height) >= 120 and max(s.width, s.height) <= 320 for s in specs)
+    assert min(s.duration for s in specs) < 6.5
+    assert max(s.duration for s in specs) > 11.5
+    assert {s.fade_seconds == 0 for s in specs} == {True, False}
 
 
 def test_a_video_is_h264_with_the_frames_that_were_drawn_for_it() -> None:
-    shoot = draw_shoot(video_generator(3, 1))
+    spec = sample_video_spec(demo_rng(3, 1))
     with av.open(io.BytesIO(render_video(3, 1))) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
         frames = list(container.decode(stream))
-    assert len(frames) == shoot.frames
-    assert (frames[0].width, frames[0].height) == (shoot.width, shoot.height)
-    assert [frame.time for frame in frames] == pytest.approx(np.arange(shoot.frames) / shoot.rate)
+    assert len(frames) == spec.num_frames
+    assert (frames[0].width, frames[0].height) == (spec.width, spec.height)
+    assert [frame.time for frame in frames] == pytest.approx(
+        np.arange(spec.num_frames) / spec.frame_rate
+    )
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not() -> None:
@@ -149,51 +156,53 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not() -> None:
 
 @pytest.mark.parametrize("fade", [0.0, 0.4])
 def test_each_event_is_seen_in_its_time_and_faded_only_around_cuts(fade: float) -> None:
-    shoot = some_shoot(fade=fade)
-    greys = dict(zip(KINDS, (40, 90, 140, 190), strict=True))
+    spec = make_spec(fade_seconds=fade)
+    greys = dict(zip(EVENT_KINDS, (40, 90, 140, 190), strict=True))
 
-    def painter(kind: str):
+    def animation(kind: str):
         sprite = Image.new("RGBA", (200, 200), (greys[kind],) * 3 + (255,))
         return lambda _: [(sprite, 0.0, 0.0)]
 
-    events = [(event, painter(event.kind)) for event in events_of(shoot, CLASSES[0])]
-    seen = [
+    events = [(event, animation(event.kind)) for event in list_events(spec, CLASSES[0])]
+    pixels = [
         np.asarray(frame)[24, 32, 0]
-        for frame in film.film(shoot, Image.new("RGB", (68, 52)), events)
+        for frame in rendering.compose_frames(spec, Image.new("RGB", (68, 52)), events)
     ]
-    assert len(seen) == shoot.frames
+    assert len(pixels) == spec.num_frames
     pure = [greys[event.kind] for event, _ in events for _ in range(10)]
-    for number, (found, expected) in enumerate(zip(seen, pure, strict=True)):
-        from_cut = min(abs(number - 10), abs(number - 20), abs(number - 30)) / shoot.rate
+    for number, (grey, expected) in enumerate(zip(pixels, pure, strict=True)):
+        from_cut = min(abs(number - 10), abs(number - 20), abs(number - 30)) / spec.frame_rate
         if fade == 0 or from_cut >= fade / 2:
-            assert found == expected
+            assert grey == expected
         else:
-            assert min(greys.values()) < found < max(greys.values())
+            assert min(greys.values()) < grey < max(greys.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVENT_KINDS)
 def test_every_event_moves_and_stays_mostly_in_sight(kind: str) -> None:
     for index in range(5):
-        stage = draw_stage(video_generator(0, index), 160, 120)
-        paint = PAINTERS[kind](video_generator(0, index, 1), stage)
-        assert [place[1:] for place in paint(1.0)] != [place[1:] for place in paint(1.3)] or (
-            paint(1.0)[-1][0] is not paint(1.3)[-1][0]
-        )
-        inside = [0 <= x <= 160 and -12 <= y <= 132 for t in range(12) for _, x, y in paint(t / 2)]
+        canvas = sample_canvas(demo_rng(0, index), 160, 120)
+        sprites_at = ANIMATIONS[kind](demo_rng(0, index, 1), canvas)
+        assert [sprite[1:] for sprite in sprites_at(1.0)] != [
+            sprite[1:] for sprite in sprites_at(1.3)
+        ] or (sprites_at(1.0)[-1][0] is not sprites_at(1.3)[-1][0])
+        inside = [
+            0 <= x <= 160 and -12 <= y <= 132 for t in range(12) for _, x, y in sprites_at(t / 2)
+        ]
         assert np.mean(inside) > 0.7
 
 
 def test_the_catalog_names_videos_by_their_path_and_labels_them_by_their_folder(
     tmp_path: Path,
 ) -> None:
-    seen = []
-    catalog = render_demo(tmp_path, videos=2, on_video=lambda: seen.append(1))
-    assert [video.id for video in catalog] == sorted(video_id(index) for index in range(2))
+    calls = []
+    catalog = render_demo(tmp_path, videos=2, on_video=lambda: calls.append(1))
+    assert [video.id for video in catalog] == sorted(demo_video_id(index) for index in range(2))
     for video in catalog:
         assert video.path == tmp_path / video.id
         assert video.path.is_file()
         assert video.label == video.path.parent.name
-    assert len(seen) == 2
+    assert len(calls) == 2
     assert json.loads((tmp_path / "demo.json").read_text())["whole"] is True
 
 
@@ -203,7 +212,7 @@ def test_a_rendering_that_was_stopped_goes_on_and_keeps_what_was_there(tmp_path:
 
     with pytest.raises(KeyboardInterrupt):
         render_demo(tmp_path, videos=2, on_video=stop)
-    first, second = (tmp_path / video_id(index) for index in range(2))
+    first, second = (tmp_path / demo_video_id(index) for index in range(2))
     assert json.loads((tmp_path / "demo.json").read_text())["whole"] is False
     assert not second.exists()
     written = first.stat().st_mtime_ns
@@ -215,12 +224,12 @@ def test_a_rendering_that_was_stopped_goes_on_and_keeps_what_was_there(tmp_path:
 def test_rendering_over_processes_gives_the_same_files_and_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(render, "FEW", 1)
-    seen = []
-    catalog = render_demo(tmp_path, seed=4, videos=3, workers=2, on_video=lambda: seen.append(1))
-    assert len(seen) == len(catalog) == 3
+    monkeypatch.setattr(dataset, "MIN_VIDEOS_PER_WORKER", 1)
+    calls = []
+    catalog = render_demo(tmp_path, seed=4, videos=3, workers=2, on_video=lambda: calls.append(1))
+    assert len(calls) == len(catalog) == 3
     for index in range(3):
-        assert (tmp_path / video_id(index)).read_bytes() == render_video(4, index)
+        assert (tmp_path / demo_video_id(index)).read_bytes() == render_video(4, index)
     assert capfd.readouterr() == ("", "")
 
 
@@ -228,31 +237,33 @@ def test_rendering_over_processes_gives_the_same_files_and_says_nothing(
 def test_a_video_that_cannot_be_written_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    monkeypatch.setattr(render, "FEW", 1)
+    monkeypatch.setattr(dataset, "MIN_VIDEOS_PER_WORKER", 1)
     render_demo(tmp_path, videos=2)
     for index in range(2):
-        (tmp_path / video_id(index)).unlink()
-        (tmp_path / video_id(index)).mkdir()
-    with pytest.raises(RunError, match=r"give another folder|exit code 1; run it again"):
+        (tmp_path / demo_video_id(index)).unlink()
+        (tmp_path / demo_video_id(index)).mkdir()
+    with pytest.raises(
+        RunError, match=r"give another folder|exit code 1; run the same command again"
+    ):
         render_demo(tmp_path, videos=2, workers=workers)
     assert not list(tmp_path.rglob("*.part"))
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.mp4").write_bytes(b"mine")
-    with pytest.raises(RunError, match="holds something else"):
+    with pytest.raises(RunError, match="not a folder of demo videos"):
         render_demo(tmp_path, videos=1)
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.mp4"]
 
 
 @pytest.mark.parametrize(
-    ("other", "said"), [({"seed": 1}, "seed 0, wanted 1"), ({"videos": 2}, "videos 1, wanted 2")]
+    ("other", "message"), [({"seed": 1}, "seed is 0, not 1"), ({"videos": 2}, "videos is 1, not 2")]
 )
 def test_a_folder_that_holds_another_rendering_is_refused(
-    tmp_path: Path, other: dict[str, int], said: str
+    tmp_path: Path, other: dict[str, int], message: str
 ) -> None:
     render_demo(tmp_path, videos=1)
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=message):
         render_demo(tmp_path, **({"seed": 0, "videos": 1} | other))
 
 

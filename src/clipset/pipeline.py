@@ -24,7 +24,7 @@ from clipset.config import (
 from clipset.data.catalog import Catalog, describe, write_catalog
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Part, join_parts, read_parts
-from clipset.demo.render import render_demo
+from clipset.demo.dataset import render_demo
 from clipset.devices import find_device
 from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
 from clipset.evaluation.pooling import compare_parts, pool_intervals
