@@ -30,10 +30,10 @@ from clipset.evaluation.heads import (
     list_settings,
 )
 from clipset.evaluation.inputs import clip_inputs, set_inputs
-from clipset.evaluation.problem import HeldOut, Labelled, Problem
 from clipset.evaluation.selection import count_epochs, divide, score
 from clipset.evaluation.stacks import LinearStack
 from clipset.evaluation.suite import ROW_OF, run_probes
+from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
@@ -56,7 +56,7 @@ def made_up(videos: int, clips: int, middles: Tensor, generator: Generator) -> t
     return classes, features, torch.rand(videos, clips, 6, generator=generator)
 
 
-def made_up_problem(scale: float, seed: int) -> Problem:
+def made_up_task(scale: float, seed: int) -> EvaluationTask:
     """UCF101's size, or a share of it."""
     generator = Generator().manual_seed(seed)
     middles = 0.25 * torch.randn(CLASSES, WIDTH, generator=generator)
@@ -64,9 +64,9 @@ def made_up_problem(scale: float, seed: int) -> Problem:
     classes, random, boxes = made_up(train, RANDOM, middles, generator)
     regular = random[:, :REGULAR] + 0.1 * torch.randn(train, REGULAR, WIDTH, generator=generator)
     truth, held, places = made_up(test, REGULAR, middles, generator)
-    return Problem(
+    return EvaluationTask(
         tuple(f"class {number:03d}" for number in range(CLASSES)),
-        Labelled(
+        LabelledVideos(
             ClipBatch(random, boxes), ClipBatch(regular, boxes[:, :REGULAR]), classes,
             (None,) * train,
         ),
@@ -133,11 +133,11 @@ def train_alone(
 
 
 def race(
-    data: HeadInputs, problem: Problem, config: FitConfig, *, epochs: int, seed: int,
+    data: HeadInputs, task: EvaluationTask, config: FitConfig, *, epochs: int, seed: int,
     encoder: SetEncoder | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Seconds of all heads at once and one after another, and how far their results are apart."""
-    parts, settings = divide(problem.train, config, seed), list_settings(config)
+    parts, settings = divide(task.train, config, seed), list_settings(config)
     assert parts.check is not None
     check = parts.check
 
@@ -157,7 +157,7 @@ def race(
     for number, setting in enumerate(settings):
         found = train_alone(
             data, setting, config, parts.learn, check, statistics, epochs=epochs, seed=seed,
-            encoder=encoder, clips=problem.train.random,
+            encoder=encoder, clips=task.train.random,
         )  # fmt: skip
         apart = max(apart, float((found - said[number]).abs().mean()))
         right = [score(each, data.wanted[check])[0] for each in (found, said[number])]
@@ -185,14 +185,14 @@ def main() -> None:
     options = parser.parse_args()
     set_quiet(True)
     optim.AdamW([nn.Parameter(torch.zeros(1))])  # what torch loads the first time
-    problem = made_up_problem(options.scale, options.seed)
+    task = made_up_task(options.scale, options.seed)
     torch.manual_seed(options.seed)
     model = ScaleModel(WIDTH, ModelConfig()).eval()
     config = FitConfig()
     ratios: dict[str, float] = {}
     figures: dict[str, object] = {
-        "train": list(problem.train.random.features.shape),
-        "test": list(problem.test.clips.features.shape),
+        "train": list(task.train.random.features.shape),
+        "test": list(task.test.clips.features.shape),
         "classes": CLASSES,
         "grid": len(list_settings(config)),
         "threads": torch.get_num_threads(),
@@ -200,16 +200,16 @@ def main() -> None:
     }
     if options.part in ("linear", "all"):
         found = race(
-            clip_inputs(problem.train), problem, config, epochs=options.epochs, seed=options.seed
+            clip_inputs(task.train), task, config, epochs=options.epochs, seed=options.seed
         )
         ratios["grid20_over_sequential"] = found["ratio"]
         figures["linear"] = found
     if options.part in ("scale_linear", "all"):
         began = time.perf_counter()
-        data = set_inputs(problem.train, model.encoder, config, "set", options.seed)
+        data = set_inputs(task.train, model.encoder, config, "set", options.seed)
         caching = time.perf_counter() - began
         found = race(
-            data, problem, config, epochs=options.epochs, seed=options.seed, encoder=model.encoder
+            data, task, config, epochs=options.epochs, seed=options.seed, encoder=model.encoder
         )
         share = caching * options.epochs / count_epochs(TRAIN, config, config.head_steps)
         found |= {"caching": caching, "caching_share": share}
@@ -219,7 +219,7 @@ def main() -> None:
         chosen = tuple(options.rows) if options.rows else ProbeConfig().rows
         table = replace(ProbeConfig(), rows=chosen, seeds=options.seeds, fit=config)
         began = time.perf_counter()
-        results = run_probes(problem, model, table, seed=options.seed)
+        results = run_probes(task, model, table, seed=options.seed)
         figures["all_rows_minutes"] = (time.perf_counter() - began) / 60
         figures["rows"] = {
             name: {

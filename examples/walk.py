@@ -11,8 +11,8 @@ import numpy as np
 from clipset.data.sources import read_videos
 from clipset.data.splits import assign_splits
 from clipset.evaluation.config import ProbeConfig
-from clipset.evaluation.problem import pose_problem
 from clipset.evaluation.suite import ProbeResult, run_probes
+from clipset.evaluation.task import make_task
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import open_store
@@ -36,7 +36,7 @@ def walk(
     store = open_store(out / "store")
     model = pretrain(store, out / "model", pretraining, seed=seed)  # masked clips, set contrast
 
-    results = run_probes(pose_problem(store, model=model.config), model, probing, seed=seed)
+    results = run_probes(make_task(store, model=model.config), model, probing, seed=seed)
     for result in results:
         low, high = result.interval
         row = f"{result.features} {result.probe}"

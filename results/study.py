@@ -36,9 +36,9 @@ from tables import CLAIMS
 from clipset.config import fingerprint, near_names, read_json, to_mapping, write_json
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError
-from clipset.evaluation.problem import pose_problem
 from clipset.evaluation.results import Row, read_predictions
 from clipset.evaluation.suite import ROW_OF, run_suite
+from clipset.evaluation.task import make_task
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import say
 from clipset.recipe import Recipe, change_recipe, read_recipe
@@ -147,11 +147,11 @@ def run_cell(cell: Cell, models: Path) -> None:
     store, recipe = cell.open(), cell.trial.recipe
     where = models / cell.model_name(store)
     model = pretrain(store, where, recipe.pretrain, seed=cell.seed, device="cpu")
-    problem = pose_problem(store, store.catalog, training=recipe.pretrain)
+    task = make_task(store, store.catalog, training=recipe.pretrain)
     rows = tuple(ROW_OF[name] for name in recipe.probe.rows)
     if cell.trial.name != BASE:  # rows without a model are not what an idea is judged by
         rows = tuple(row for row in rows if row in MODEL_ROWS)
-    suite = run_suite(problem, model, recipe.probe, seed=cell.seed, rows=rows)
+    suite = run_suite(task, model, recipe.probe, seed=cell.seed, rows=rows)
     cell.folder.mkdir(parents=True, exist_ok=True)
     suite.write(cell.folder / "results.json")
     about = {

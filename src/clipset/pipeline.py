@@ -28,9 +28,9 @@ from clipset.demo.dataset import render_demo
 from clipset.devices import find_device
 from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
 from clipset.evaluation.pooling import compare_parts, pool_intervals
-from clipset.evaluation.problem import pose_problem
 from clipset.evaluation.results import read_predictions
 from clipset.evaluation.suite import run_suite
+from clipset.evaluation.task import make_task
 from clipset.features.extract import check_store, extract_planned, plan
 from clipset.features.store import FeatureStore, Manifest, open_store, refuse_nothing_read
 from clipset.features.verify import verify_store
@@ -358,13 +358,13 @@ def _probe(
 ) -> str:
     """Judge the result if the videos have labels that can be told apart; else say why not."""
     try:
-        problem = pose_problem(store, catalog, training=recipe.pretrain)
+        task = make_task(store, catalog, training=recipe.pretrain)
     except ProbeError as reason:
         say(f"not probed: {reason}")
         for name in ("results.json", "comparisons.json"):
             write_json(out / name, [])
         return f"not probed: {reason}"
-    suite = run_suite(problem, model, recipe.probe, seed=seed)
+    suite = run_suite(task, model, recipe.probe, seed=seed)
     try:
         suite.write(out / "results.json", protocol_facts(recipe))
     except OutputError:

@@ -20,9 +20,9 @@ from clipset.evaluation.heads import (
     list_settings,
 )
 from clipset.evaluation.inputs import divide_into_sets, encode_sets, set_inputs
-from clipset.evaluation.problem import Labelled
 from clipset.evaluation.selection import best_of, count_epochs, rungs, score, survivors
 from clipset.evaluation.stacks import AttentiveStack, LinearStack, MLPStack, slopes
+from clipset.evaluation.task import LabelledVideos
 from clipset.model.config import ModelConfig
 from clipset.model.scale import make_encoder
 from clipset.representation import join_parts
@@ -157,11 +157,11 @@ def small_encoder() -> Any:
     return make_encoder(10, ModelConfig(width=32, layers=1)).eval()
 
 
-def labelled() -> Labelled:
+def labelled() -> LabelledVideos:
     data = inputs()
     boxes = torch.rand(40, 6, 6, generator=Generator().manual_seed(1))
     clips = ClipBatch(data.features, boxes)
-    return Labelled(clips, clips, torch.arange(40) % 4, (None,) * 40)
+    return LabelledVideos(clips, clips, torch.arange(40) % 4, (None,) * 40)
 
 
 def test_cached_sets_have_no_clip_twice_and_every_division_has_every_clip() -> None:

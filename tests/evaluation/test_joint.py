@@ -14,8 +14,8 @@ from clipset.errors import ProbeError
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.fit import NetworkRun
 from clipset.evaluation.networks import SetProbe
-from clipset.evaluation.problem import keep_few, pose_problem
 from clipset.evaluation.suite import run_probes, run_suite
+from clipset.evaluation.task import keep_few, make_task
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
@@ -78,7 +78,7 @@ def test_the_encoder_is_shared_and_the_model_that_was_given_stays_as_it_is(
 def test_an_encoder_that_rehearses_forgets_less(
     small_store: FeatureStore, joint: JointPretraining
 ) -> None:
-    train = pose_problem(small_store).train
+    train = make_task(small_store).train
 
     def tune(weight: float) -> float:
         def make() -> SetProbe:
@@ -102,15 +102,15 @@ def test_an_encoder_that_rehearses_forgets_less(
 def test_few_labels_are_rehearsed_with_all_training_videos_and_no_test_video(
     small_store: FeatureStore, model: ScaleModel
 ) -> None:
-    problem = pose_problem(small_store, training=TRAINING)
-    few = keep_few(problem, share=None, count=1, seed=0)
+    task = make_task(small_store, training=TRAINING)
+    few = keep_few(task, share=None, count=1, seed=0)
     assert len(few.train) == 3
     assert few.pretraining is not None
     places = few.pretraining.open(model, batch_size=128).source.videos
-    assert len(places) == len(problem.train) == 18
-    assert not {small_store.ids[place] for place in places} & set(problem.test.ids)
+    assert len(places) == len(task.train) == 18
+    assert not {small_store.ids[place] for place in places} & set(task.test.ids)
     config = ProbeConfig(seeds=1, shots=1, fit=FIT)
-    [result] = run_probes(problem, model, config, rows=ROW)
+    [result] = run_probes(task, model, config, rows=ROW)
     assert result.value > 0.5
 
 
@@ -124,21 +124,21 @@ def test_splits_that_are_given_decide_what_is_rehearsed_not_those_of_the_store(
             sorted(small_store.catalog, key=lambda v: own[v.id] == "test")
         )
     ]
-    problem = pose_problem(small_store, small_store.catalog.only(swapped), training=TRAINING)
-    assert {own[id] for id in problem.test.ids} == {"train"}
-    assert problem.pretraining is not None
-    source = problem.pretraining.open(model, batch_size=128).source
-    ids = {problem.pretraining.store.ids[place] for place in source.videos}
+    task = make_task(small_store, small_store.catalog.only(swapped), training=TRAINING)
+    assert {own[id] for id in task.test.ids} == {"train"}
+    assert task.pretraining is not None
+    source = task.pretraining.open(model, batch_size=128).source
+    ids = {task.pretraining.store.ids[place] for place in source.videos}
     assert len(ids) == 18
-    assert not ids & set(problem.test.ids)
+    assert not ids & set(task.test.ids)
 
 
 def test_only_fine_tuning_rehearses(small_store: FeatureStore, model: ScaleModel) -> None:
-    problem = pose_problem(small_store, training=TRAINING)
+    task = make_task(small_store, training=TRAINING)
     rows = (("backbone", "transformer"), ("scale", "finetune"))
     outputs = [
         run_suite(
-            problem, model, ProbeConfig(seeds=1, fit=replace(FIT, rehearse=weight)), rows=rows
+            task, model, ProbeConfig(seeds=1, fit=replace(FIT, rehearse=weight)), rows=rows
         ).predictions.outputs
         for weight in (0.0, 0.1)
     ]
@@ -152,7 +152,7 @@ def test_what_is_not_known_cannot_be_rehearsed(
 ) -> None:
     config = ProbeConfig(seeds=1, fit=FIT)
     with pytest.raises(ProbeError, match=r"goes on with pre-training, and nothing is known"):
-        run_probes(pose_problem(small_store), model, config, rows=ROW)
+        run_probes(make_task(small_store), model, config, rows=ROW)
     for wrong in ({"rehearse": -1.0}, {"rehearse_batch": 1}):
         with pytest.raises(ProbeError, match="rehearse"):
             replace(FIT, **wrong)

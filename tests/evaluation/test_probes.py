@@ -15,8 +15,8 @@ from clipset.evaluation.fit import choose, fit, predict, validation_split
 from clipset.evaluation.knn import knn_probabilities
 from clipset.evaluation.metrics import confusion, interval, per_class
 from clipset.evaluation.networks import ClipProbe, SetProbe
-from clipset.evaluation.problem import HeldOut, Labelled, Problem, pose_problem
 from clipset.evaluation.suite import ALL_ROWS, ROWS, run_probes, run_suite
+from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos, make_task
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
@@ -48,12 +48,12 @@ def made_up(videos: int, *, signal: float, seed: int, classes: int = 3) -> tuple
     return ClipBatch(features, boxes), labels
 
 
-def made_up_problem(signal: float, *, train: int = 60, test: int = 90) -> Problem:
+def made_up_task(signal: float, *, train: int = 60, test: int = 90) -> EvaluationTask:
     clips, labels = made_up(train, signal=signal, seed=0)
     held, truth = made_up(test, signal=signal, seed=1)
-    return Problem(
+    return EvaluationTask(
         classes=("a", "b", "c"),
-        train=Labelled(clips, clips, labels, (None,) * train),
+        train=LabelledVideos(clips, clips, labels, (None,) * train),
         test=HeldOut(tuple(map(str, range(test))), held, truth),
     )
 
@@ -64,13 +64,13 @@ def small_model() -> ScaleModel:
 
 
 def test_every_probe_is_perfect_where_classes_are_far_apart() -> None:
-    results = run_probes(made_up_problem(8.0), small_model(), QUICK, rows=ALL_ROWS)
+    results = run_probes(made_up_task(8.0), small_model(), QUICK, rows=ALL_ROWS)
     assert [(r.features, r.probe) for r in results] == list(ALL_ROWS)
     assert all(result.value > 0.97 for result in results)
 
 
 def test_every_probe_is_at_chance_on_noise() -> None:
-    for result in run_probes(made_up_problem(0.0), small_model(), QUICK, rows=ALL_ROWS):
+    for result in run_probes(made_up_task(0.0), small_model(), QUICK, rows=ALL_ROWS):
         assert 0.15 < result.value < 0.55
         assert result.interval[0] < 1 / 3 < result.interval[1]
 
@@ -84,16 +84,16 @@ def test_the_table_has_the_papers_rows_and_the_clips_in_order() -> None:
 
 
 def test_neither_the_order_of_the_rows_nor_that_of_the_test_videos_matters() -> None:
-    problem = made_up_problem(1.0)
+    task = made_up_task(1.0)
     order = torch.randperm(90, generator=torch.Generator().manual_seed(0))
     held = HeldOut(
-        tuple(problem.test.ids[int(place)] for place in order),
-        problem.test.clips.of(order),
-        problem.test._classes[order],
+        tuple(task.test.ids[int(place)] for place in order),
+        task.test.clips.of(order),
+        task.test._classes[order],
     )
-    one = run_suite(problem, small_model(), QUICK, rows=ALL_ROWS)
+    one = run_suite(task, small_model(), QUICK, rows=ALL_ROWS)
     two = run_suite(
-        Problem(problem.classes, problem.train, held), small_model(), QUICK, rows=ALL_ROWS[::-1]
+        EvaluationTask(task.classes, task.train, held), small_model(), QUICK, rows=ALL_ROWS[::-1]
     )
     for row, outputs in one.predictions.outputs.items():
         other = two.predictions.outputs[row]
@@ -142,14 +142,14 @@ def test_predictions_are_the_mean_softmax_over_the_clips() -> None:
 
 
 def test_a_frozen_encoder_is_not_changed_by_its_probe_and_a_tuned_one_is() -> None:
-    problem = made_up_problem(1.0)
+    task = made_up_task(1.0)
     for frozen in (True, False):
         encoder = copy.deepcopy(small_model().encoder)
         before = copy.deepcopy(encoder.state_dict())
         config = FitConfig(epochs=2, batch=16, clips=4)
         network = fit(
             lambda: SetProbe(encoder, 3, frozen=frozen),  # noqa: B023
-            problem.train, config, rate=1e-2, epochs=2, seed=0,
+            task.train, config, rate=1e-2, epochs=2, seed=0,
         )  # fmt: skip
         assert isinstance(network, SetProbe)
         same = all(
@@ -172,12 +172,12 @@ class Sealed(HeldOut):
 
 def test_no_test_label_is_read_before_the_final_score() -> None:
     """With all test labels shuffled, every choice and prediction stays the same."""
-    problem = made_up_problem(1.0)
-    sealed = Sealed(problem.test)
-    shuffled = HeldOut(problem.test.ids, problem.test.clips, problem.test._classes.flip(0) * 0)
+    task = made_up_task(1.0)
+    sealed = Sealed(task.test)
+    shuffled = HeldOut(task.test.ids, task.test.clips, task.test._classes.flip(0) * 0)
     ours, theirs = (
         run_probes(
-            Problem(problem.classes, problem.train, held), small_model(), GRID, rows=ALL_ROWS
+            EvaluationTask(task.classes, task.train, held), small_model(), GRID, rows=ALL_ROWS
         )
         for held in (sealed, shuffled)
     )
@@ -190,8 +190,8 @@ def test_no_test_label_is_read_before_the_final_score() -> None:
 
 
 def test_choices_are_made_on_training_videos_and_the_record_says_which() -> None:
-    problem = made_up_problem(2.0)
-    chosen = choose(lambda: ClipProbe(12, 3), problem.train, QUICK.fit, rates=(3e-2,), seed=0)
+    task = made_up_task(2.0)
+    chosen = choose(lambda: ClipProbe(12, 3), task.train, QUICK.fit, rates=(3e-2,), seed=0)
     assert chosen.selected_on == "15 of 60 training videos (stratified)"
     assert 1 <= chosen.epochs <= QUICK.fit.epochs
 
@@ -199,7 +199,7 @@ def test_choices_are_made_on_training_videos_and_the_record_says_which() -> None
 def test_no_group_is_both_learned_from_and_chosen_by() -> None:
     clips, labels = made_up(40, signal=1.0, seed=0)
     groups = tuple(f"person {number % 8}" for number in range(40))
-    parts = validation_split(Labelled(clips, clips, labels, groups), 0.25, seed=0)
+    parts = validation_split(LabelledVideos(clips, clips, labels, groups), 0.25, seed=0)
     assert parts is not None
     learned, checked = ({groups[int(place)] for place in part} for part in parts)
     assert not learned & checked
@@ -208,14 +208,14 @@ def test_no_group_is_both_learned_from_and_chosen_by() -> None:
 def test_a_class_with_one_video_is_only_learned_from() -> None:
     clips, labels = made_up(21, signal=1.0, seed=0)
     labels[20] = 3
-    parts = validation_split(Labelled(clips, clips, labels, (None,) * 21), 0.25, seed=0)
+    parts = validation_split(LabelledVideos(clips, clips, labels, (None,) * 21), 0.25, seed=0)
     assert parts is not None
     assert 20 in parts[0].tolist()
 
 
 def test_with_too_few_videos_nothing_is_chosen_and_the_record_says_so() -> None:
     clips, labels = made_up(3, signal=1.0, seed=0)
-    train = Labelled(clips, clips, labels, (None,) * 3)
+    train = LabelledVideos(clips, clips, labels, (None,) * 3)
     chosen = choose(lambda: ClipProbe(12, 3), train, QUICK.fit, rates=(3e-2,), seed=0)
     assert chosen.selected_on.startswith("nothing")
 
@@ -238,9 +238,9 @@ def test_confusion_counts_and_class_accuracies_agree() -> None:
 
 
 def test_a_store_with_labels_poses_a_problem(small_store: FeatureStore) -> None:
-    problem = pose_problem(small_store)
-    assert problem.classes == ("blue", "green", "red")
-    assert len(problem.train) + len(problem.test) == 24
+    task = make_task(small_store)
+    assert task.classes == ("blue", "green", "red")
+    assert len(task.train) + len(task.test) == 24
 
 
 def test_problems_without_an_answer_are_refused(small_store: FeatureStore) -> None:
@@ -255,7 +255,7 @@ def test_problems_without_an_answer_are_refused(small_store: FeatureStore) -> No
     }
     for message, changed in cases.items():
         with pytest.raises(ProbeError, match=message):
-            pose_problem(small_store, Catalog(name="x", videos=tuple(changed)))
+            make_task(small_store, Catalog(name="x", videos=tuple(changed)))
 
 
 def _with(video: Any, **changes: Any) -> Any:
@@ -265,6 +265,6 @@ def _with(video: Any, **changes: Any) -> Any:
 def test_the_tint_of_the_small_videos_is_easy_for_the_real_backbone(
     small_store: FeatureStore,
 ) -> None:
-    results = run_probes(pose_problem(small_store), None, QUICK)
+    results = run_probes(make_task(small_store), None, QUICK)
     assert {result.features for result in results} == {"backbone"}
     assert max(result.value for result in results) == 1.0

@@ -20,11 +20,11 @@ from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.fit import Choice, NetworkRun, choose
 from clipset.evaluation.knn import knn_probabilities
 from clipset.evaluation.networks import SetProbe
-from clipset.evaluation.problem import HeldOut, Labelled, Problem, keep_few, pose_problem
 from clipset.evaluation.selection import divide
 from clipset.evaluation.solve import Ridge as OurRidge
 from clipset.evaluation.solve import choose_ridge, solve_ridge, standardise
 from clipset.evaluation.suite import ALL_ROWS, run_probes, run_suite
+from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos, keep_few, make_task
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
@@ -48,13 +48,13 @@ def clips_of(videos: int, signal: Any, seed: int) -> ClipBatch:
     return ClipBatch(features, torch.rand(videos, 8, 6, generator=generator))
 
 
-def number_problem(strength: float, *, scale: float = 5.0, shift: float = 100.0) -> Problem:
+def regression_task(strength: float, *, scale: float = 5.0, shift: float = 100.0) -> EvaluationTask:
     generator = Generator().manual_seed(0)
     truth, held = (torch.randn(count, generator=generator) for count in (80, 60))
     train = clips_of(80, strength * truth, 1)
-    return Problem(
+    return EvaluationTask(
         classes=(),
-        train=Labelled(
+        train=LabelledVideos(
             train, train, torch.zeros(80, dtype=torch.int64), (None,) * 80, truth * scale + shift
         ),
         test=HeldOut(
@@ -64,7 +64,9 @@ def number_problem(strength: float, *, scale: float = 5.0, shift: float = 100.0)
     )  # fmt: skip
 
 
-def class_problem(signal: float, *, classes: int = 7, train: int = 70, test: int = 42) -> Problem:
+def class_task(
+    signal: float, *, classes: int = 7, train: int = 70, test: int = 42
+) -> EvaluationTask:
     def some(count: int, seed: int) -> tuple[ClipBatch, Any]:
         labels = torch.arange(count) % classes
         clips = clips_of(count, torch.zeros(count), seed)
@@ -72,9 +74,9 @@ def class_problem(signal: float, *, classes: int = 7, train: int = 70, test: int
         return clips, labels
 
     (known, labels), (held, truth) = some(train, 1), some(test, 2)
-    return Problem(
+    return EvaluationTask(
         tuple("abcdefg"[:classes]),
-        Labelled(known, known, labels, (None,) * train),
+        LabelledVideos(known, known, labels, (None,) * train),
         HeldOut(tuple(map(str, range(test))), held, truth),
     )
 
@@ -105,10 +107,10 @@ def test_knn_is_that_of_the_published_protocol(k: int) -> None:
 
 
 def test_centring_makes_knn_blind_to_a_shift_of_all_videos() -> None:
-    problem = class_problem(1.0)
+    task = class_task(1.0)
     rows: Any = (("backbone", "knn"),)
     plain, centred = (
-        run_probes(problem, None, replace(QUICK, centre=centre), rows=rows)[0]
+        run_probes(task, None, replace(QUICK, centre=centre), rows=rows)[0]
         for centre in (False, True)
     )
     assert plain.settings["centre"] is False
@@ -119,16 +121,16 @@ def test_centring_makes_knn_blind_to_a_shift_of_all_videos() -> None:
 def test_transformers_may_classify_by_the_set_token_alone() -> None:
     config = replace(QUICK, fit=replace(QUICK.fit, epochs=30, set_only=True))
     rows: Any = (("backbone", "transformer"), ("scale", "finetune"))
-    for result in run_probes(class_problem(8.0), small_model(), config, rows=rows):
+    for result in run_probes(class_task(8.0), small_model(), config, rows=rows):
         assert result.value > 0.9, result.probe
     probe = SetProbe(small_model().encoder, 7, frozen=False, set_only=True)
-    assert probe(class_problem(1.0).train.random).shape == (70, 1, 7)
+    assert probe(class_task(1.0).train.random).shape == (70, 1, 7)
     assert probe.classify.in_features == TINY.width
 
 
 def test_every_probe_finds_numbers_that_are_there() -> None:
     long_enough = replace(QUICK, fit=replace(QUICK.fit, epochs=30))
-    results = run_probes(number_problem(8.0), small_model(), long_enough, rows=ALL_ROWS)
+    results = run_probes(regression_task(8.0), small_model(), long_enough, rows=ALL_ROWS)
     for result in results:
         assert result.metric == "mse"
         assert result.value < 0.5 * result.chance, result.probe
@@ -140,14 +142,14 @@ def test_every_probe_finds_numbers_that_are_there() -> None:
 
 
 def test_no_probe_finds_numbers_that_are_not_there() -> None:
-    for result in run_probes(number_problem(0.0), small_model(), QUICK, rows=ALL_ROWS):
+    for result in run_probes(regression_task(0.0), small_model(), QUICK, rows=ALL_ROWS):
         assert result.value > 0.8 * result.chance, result.probe
 
 
 def test_errors_are_on_the_scale_of_the_targets() -> None:
     rows: Any = (("backbone", "linear"), ("backbone", "ordered"), ("backbone", "knn"))
     small, large = (
-        run_probes(number_problem(2.0, scale=scale), None, QUICK, rows=rows) for scale in (1, 10)
+        run_probes(regression_task(2.0, scale=scale), None, QUICK, rows=rows) for scale in (1, 10)
     )
     for one, ten in zip(small, large, strict=True):
         assert ten.value == pytest.approx(100 * one.value, rel=1e-2)
@@ -161,13 +163,13 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
     features[torch.arange(120), labels * 2, 0] += 3.0
     clips = ClipBatch(features, torch.rand(120, 8, 6, generator=generator))
     first, rest = torch.arange(80), torch.arange(80, 120)
-    problem = Problem(
+    task = EvaluationTask(
         tuple("abcd"),
-        Labelled(clips.of(first), clips.of(first), labels[first], (None,) * 80),
+        LabelledVideos(clips.of(first), clips.of(first), labels[first], (None,) * 80),
         HeldOut(tuple(map(str, range(40))), clips.of(rest), labels[rest]),
     )
     rows: Any = (("backbone", "ordered"), ("backbone", "linear"))
-    suite = run_suite(problem, None, QUICK, rows=rows)
+    suite = run_suite(task, None, QUICK, rows=rows)
     ordered, linear = (result.value for result in suite.results)
     assert ordered > 0.95
     assert linear < 0.5
@@ -208,7 +210,7 @@ def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> N
 
 def test_records_say_what_was_chosen_among_how_many() -> None:
     config = replace(QUICK, seeds=1, fit=replace(FIT, head_rates=(1e-2, 3e-2), decays=(0.0, 0.1)))
-    results = run_probes(class_problem(2.0), small_model(), config)
+    results = run_probes(class_task(2.0), small_model(), config)
     tried = {(r.features, r.probe): r.tried for r in results}
     assert tried["backbone", "linear"] == 4
     assert tried["backbone", "ordered"] == 5
@@ -222,9 +224,9 @@ def test_records_say_what_was_chosen_among_how_many() -> None:
 
 
 def test_a_named_validation_split_is_chosen_by_and_not_learned_from() -> None:
-    problem = class_problem(2.0)
-    named = class_problem(2.0, train=21).train
-    with_named = replace(problem, validation=named)
+    task = class_task(2.0)
+    named = class_task(2.0, train=21).train
+    with_named = replace(task, validation=named)
     results = run_probes(with_named, small_model(), QUICK, rows=ALL_ROWS)
     assert {r.selected_on for r in results if r.probe != "knn"} == {
         "the 21 videos of the split 'val'"
@@ -232,31 +234,31 @@ def test_a_named_validation_split_is_chosen_by_and_not_learned_from() -> None:
 
 
 def test_videos_of_the_choice_are_learned_from_only_in_a_refit() -> None:
-    problem = class_problem(2.0)
-    check = divide(problem.train, FIT, 0).check
+    task = class_task(2.0)
+    check = divide(task.train, FIT, 0).check
     assert check is not None
-    features = problem.train.random.features.clone()
+    features = task.train.random.features.clone()
     features[check] = 0.0
     other = replace(
-        problem,
-        train=replace(problem.train, random=ClipBatch(features, problem.train.random.boxes)),
+        task,
+        train=replace(task.train, random=ClipBatch(features, task.train.random.boxes)),
     )
     rows: Any = (("backbone", "linear"),)
     for refit in (True, False):
         config = replace(QUICK, seeds=1, fit=replace(FIT, refit=refit))
-        one, two = (run_suite(each, None, config, rows=rows) for each in (problem, other))
+        one, two = (run_suite(each, None, config, rows=rows) for each in (task, other))
         found = (each.predictions.outputs[rows[0]] for each in (one, two))
         assert np.allclose(*found, atol=1e-6) is not refit
 
 
 def test_the_pre_trained_part_learns_at_its_share_of_the_rate() -> None:
-    problem = class_problem(2.0)
+    task = class_task(2.0)
     encoder = small_model().encoder
 
     def moved(share: float) -> tuple[float, float]:
         run = NetworkRun(
             lambda: SetProbe(small_model().encoder, 7, frozen=False),
-            problem.train, FIT, rate=1e-3, share=share, epochs=2, seed=0,
+            task.train, FIT, rate=1e-3, share=share, epochs=2, seed=0,
         )  # fmt: skip
         network = run.network
         assert isinstance(network, SetProbe)
@@ -273,9 +275,9 @@ def test_the_pre_trained_part_learns_at_its_share_of_the_rate() -> None:
 
 
 def test_the_share_of_the_rate_is_chosen_on_videos_set_aside() -> None:
-    problem, encoder = class_problem(2.0), small_model().encoder
+    task, encoder = class_task(2.0), small_model().encoder
     chosen = choose(
-        lambda: SetProbe(encoder, 7, frozen=False), problem.train, FIT, rates=(1e-3, 3e-3), seed=0,
+        lambda: SetProbe(encoder, 7, frozen=False), task.train, FIT, rates=(1e-3, 3e-3), seed=0,
         shares=(0.1, 1.0),
     )  # fmt: skip
     assert chosen.share in (0.1, 1.0)
@@ -283,21 +285,21 @@ def test_the_share_of_the_rate_is_chosen_on_videos_set_aside() -> None:
 
 
 def test_a_training_that_may_not_stop_early_runs_all_its_epochs() -> None:
-    problem = class_problem(5.0)  # so easy that the first epochs are as good as the last
+    task = class_task(5.0)  # so easy that the first epochs are as good as the last
     late = replace(FIT, stop_early=False)
 
     def chosen(fit: FitConfig, *rates: float) -> Choice:
         def make() -> SetProbe:
             return SetProbe(small_model().encoder, 7, frozen=False)
 
-        return choose(make, problem.train, fit, rates=rates, seed=0)
+        return choose(make, task.train, fit, rates=rates, seed=0)
 
     assert chosen(late, 1e-3, 3e-3).epochs == FIT.epochs
     assert chosen(late, 1e-9, 3e-3).rate == 3e-3  # rates are still chosen, by what they end at
     assert chosen(late, 3e-3).selected_on.startswith("nothing")  # and nothing is tried in vain
     assert not chosen(FIT, 3e-3).selected_on.startswith("nothing")
     config = replace(QUICK, seeds=1, rows=("linear", "mlp", "finetune"), fit=late)
-    *heads, tuned = run_probes(problem, small_model(), config)
+    *heads, tuned = run_probes(task, small_model(), config)
     assert [head.epochs for head in heads] == [12, 12]
     assert (tuned.epochs, tuned.selected_on) == (12, "nothing: one setting, all epochs")
 
@@ -306,13 +308,13 @@ def test_low_shot_labels_are_those_of_the_published_protocol() -> None:
     golden = json.loads((GOLDEN / "low_shot_subset.json").read_text())
     labels = golden["labels"]
     clips = clips_of(len(labels), torch.arange(len(labels)), 0)
-    problem = Problem(
+    task = EvaluationTask(
         ("a", "b"),
-        Labelled(clips, clips, torch.tensor(labels), (None,) * len(labels)),
+        LabelledVideos(clips, clips, torch.tensor(labels), (None,) * len(labels)),
         HeldOut((), clips.of(torch.arange(0)), torch.zeros(0, dtype=torch.int64)),
     )
     for share in (0.1, 0.25):
-        few = keep_few(problem, share=share, count=None, seed=None)
+        few = keep_few(task, share=share, count=None, seed=None)
         expected = golden[f"fraction_{share}"]
         assert torch.equal(few.train.random.features, clips.features[expected])
         assert keep_of_each(labels, share=share) == expected
@@ -321,22 +323,22 @@ def test_low_shot_labels_are_those_of_the_published_protocol() -> None:
 def test_each_seed_draws_its_own_few_labels_and_the_record_says_how_many() -> None:
     config = replace(QUICK, seeds=3, shots=2)
     rows: Any = (("backbone", "knn"), ("backbone", "ordered"), ("backbone", "linear"))
-    suite = run_suite(class_problem(1.0), None, config, rows=rows)
+    suite = run_suite(class_task(1.0), None, config, rows=rows)
     for result in suite.results:
         assert result.seeds == (0, 1, 2)
         assert result.settings["labels"] == "14 of 70 training labels"
         outputs = suite.predictions.outputs[result.features, result.probe]
         assert not np.allclose(outputs[0], outputs[1])
-    first = run_probes(class_problem(1.0), None, replace(config, first_shots=True), rows=rows[:1])
+    first = run_probes(class_task(1.0), None, replace(config, first_shots=True), rows=rows[:1])
     assert len(set(first[0].seeds)) == 3
 
 
 def test_probes_may_also_learn_from_the_regular_clips() -> None:
-    problem = class_problem(2.0)
-    both = problem.train.with_all_clips()
+    task = class_task(2.0)
+    both = task.train.with_all_clips()
     assert both.random.features.shape[1] == 16
     config = replace(QUICK, seeds=1, fit=replace(FIT, regular_too=True))
-    results = run_probes(problem, small_model(), config)
+    results = run_probes(task, small_model(), config)
     assert all(result.value > 1 / 7 for result in results)
 
 
@@ -354,13 +356,13 @@ def confounded(count: int, seed: int, *, misleading: bool) -> tuple[ClipBatch, A
 
 def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> None:
     """What tells the classes apart is seen in random clips alone."""
-    problem = class_problem(0.0)
-    random = class_problem(5.0).train.random
-    held = class_problem(5.0).test.clips
+    task = class_task(0.0)
+    random = class_task(5.0).train.random
+    held = class_task(5.0).test.clips
     truth = torch.arange(42) % 7
-    test = HeldOut(problem.test.ids, problem.test.clips, truth, random=lambda: held)
-    train = replace(problem.train, random=random)
-    hidden = replace(problem, train=train, test=test)
+    test = HeldOut(task.test.ids, task.test.clips, truth, random=lambda: held)
+    train = replace(task.train, random=random)
+    hidden = replace(task, train=train, test=test)
     rows: Any = ("knn", "scale_knn", "linear", "scale_linear", "finetune", "ordered")
 
     def scores(judge_by: Any, regular_too: bool) -> dict[str, float]:
@@ -374,22 +376,22 @@ def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> No
         assert alone.pop("backbone ordered") == together.pop("backbone ordered") < 0.4
         assert max(alone.values()) < 0.5 < min(together.values())
     with pytest.raises(ProbeError, match="no random clips"):
-        run_probes(problem, None, replace(QUICK, judge_by="all"))
+        run_probes(task, None, replace(QUICK, judge_by="all"))
 
 
 def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a_video() -> None:
     (known, labels), (held, truth) = (
         confounded(80, 1, misleading=False), confounded(60, 2, misleading=True)
     )  # fmt: skip
-    problem = Problem(
+    task = EvaluationTask(
         ("left", "right"),
-        Labelled(known, known, labels, (None,) * 80),
+        LabelledVideos(known, known, labels, (None,) * 80),
         HeldOut(tuple(map(str, range(60))), held, truth),
     )
     fit = replace(FIT, epochs=40, clips=8, set_only=True, refit=False)
     plain, mixed = (
         run_probes(
-            problem, small_model(), replace(QUICK, seeds=1, fit=replace(fit, mix_means=mix)),
+            task, small_model(), replace(QUICK, seeds=1, fit=replace(fit, mix_means=mix)),
             rows=(("scale", "finetune"),),
         )[0].value
         for mix in (False, True)
@@ -398,8 +400,8 @@ def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a
 
 
 def test_one_video_of_each_class_is_learned_from_without_a_choice() -> None:
-    problem = class_problem(8.0, train=7)
-    for result in run_probes(problem, small_model(), QUICK, rows=ALL_ROWS):
+    task = class_task(8.0, train=7)
+    for result in run_probes(task, small_model(), QUICK, rows=ALL_ROWS):
         assert result.selected_on.startswith("nothing")
         if result.probe not in ("transformer", "finetune"):  # twelve steps are too few for those
             assert result.value > 2 / 7, result.probe  # twice what guessing reaches
@@ -408,12 +410,12 @@ def test_one_video_of_each_class_is_learned_from_without_a_choice() -> None:
 def test_a_model_of_another_backbone_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(ProbeError, match=r"have 12 channels, the model takes 20; .*another"):
-        run_probes(class_problem(1.0), ScaleModel(20, TINY), QUICK)
+        run_probes(class_task(1.0), ScaleModel(20, TINY), QUICK)
 
 
 def test_rows_that_need_a_model_are_refused_without_one() -> None:
     with pytest.raises(ProbeError, match="need a trained model"):
-        run_probes(class_problem(1.0), None, replace(QUICK, rows=("scale_knn",)))
+        run_probes(class_task(1.0), None, replace(QUICK, rows=("scale_knn",)))
 
 
 @pytest.mark.parametrize(
@@ -460,33 +462,33 @@ def test_videos_without_a_label_are_passed_over_and_said(
     small_store: FeatureStore, capfd: pytest.CaptureFixture[str]
 ) -> None:
     catalog = with_facts(small_store, label=lambda place, v: None if place % 4 == 0 else v.label)
-    problem = pose_problem(small_store, catalog)
-    assert len(problem.train) + len(problem.test) == 18
+    task = make_task(small_store, catalog)
+    assert len(task.train) + len(task.test) == 18
     assert "6 of 24 videos have no label: passed over" in capfd.readouterr().err
 
 
 def test_all_clips_of_a_stored_video_are_its_random_and_its_regular_ones(
     small_store: FeatureStore,
 ) -> None:
-    problem = pose_problem(small_store)
-    more = problem.judged_by_all()
-    assert more.test.ids == problem.test.ids
-    counts = [clips.features.shape[1] for clips in (problem.train.random, problem.test.clips)]
+    task = make_task(small_store)
+    more = task.judged_by_all()
+    assert more.test.ids == task.test.ids
+    counts = [clips.features.shape[1] for clips in (task.train.random, task.test.clips)]
     assert more.test.clips.features.shape[1] == sum(counts)
-    assert torch.equal(more.test.clips.features[:, counts[0] :], problem.test.clips.features)
+    assert torch.equal(more.test.clips.features[:, counts[0] :], task.test.clips.features)
 
 
 def test_targets_pose_a_problem_of_numbers(small_store: FeatureStore) -> None:
     catalog = with_facts(small_store, label=lambda *_: None, target=lambda place, _: float(place))
-    problem = pose_problem(small_store, catalog)
-    assert problem.classes == ()
-    assert problem.outputs == 1
-    assert problem.train.targets is not None
-    result = run_probes(problem, None, QUICK, rows=(("backbone", "ordered"),))[0]
+    task = make_task(small_store, catalog)
+    assert task.classes == ()
+    assert task.outputs == 1
+    assert task.train.targets is not None
+    result = run_probes(task, None, QUICK, rows=(("backbone", "ordered"),))[0]
     assert result.metric == "mse"
     same = with_facts(small_store, label=lambda *_: None, target=lambda *_: 1.0)
     with pytest.raises(ProbeError, match="the same target"):
-        pose_problem(small_store, same)
+        make_task(small_store, same)
 
 
 def test_targets_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
@@ -499,12 +501,12 @@ def test_a_split_for_choices_is_found_next_to_a_test_split(small_store: FeatureS
     catalog = with_facts(
         small_store, split=lambda place, v: "val" if v.split == "train" and place < 6 else v.split
     )
-    problem = pose_problem(small_store, catalog)
-    assert problem.split == "test"
-    assert problem.validation is not None
-    assert 0 < len(problem.validation) <= 6
+    task = make_task(small_store, catalog)
+    assert task.split == "test"
+    assert task.validation is not None
+    assert 0 < len(task.validation) <= 6
     judged = with_facts(small_store, split=lambda _, v: "val" if v.split == "test" else v.split)
-    alone = pose_problem(small_store, judged)
+    alone = make_task(small_store, judged)
     assert alone.split == "val"
     assert alone.validation is None
 
@@ -514,7 +516,7 @@ def test_several_unknown_classes_are_counted(small_store: FeatureStore) -> None:
         small_store, label=lambda _, v: f"new {v.label}" if v.split == "test" else v.label
     )
     with pytest.raises(ProbeError, match=r"no training video shows 'new blue' \(and 2 more\)"):
-        pose_problem(small_store, catalog)
+        make_task(small_store, catalog)
 
 
 def test_a_store_without_a_readable_video_is_refused(tmp_path: Path) -> None:
@@ -526,4 +528,4 @@ def test_a_store_without_a_readable_video_is_refused(tmp_path: Path) -> None:
     config = ExtractConfig(size=32, frames=2, engine="torch", workers=0)
     extract(Catalog(name="broken", videos=videos), tmp_path / "store", config)
     with pytest.raises(ProbeError, match="no video of the store could be read; the first: "):
-        pose_problem(FeatureStore(tmp_path / "store"))
+        make_task(FeatureStore(tmp_path / "store"))

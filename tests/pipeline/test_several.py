@@ -17,8 +17,8 @@ from clipset.data.sources import read_videos
 from clipset.errors import StoreError, TrainingError
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.low_shot import run_low_shot
-from clipset.evaluation.problem import pose_problem
 from clipset.evaluation.suite import ALL_ROWS, ROWS, run_probes
+from clipset.evaluation.task import make_task
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.ledger import Entry, Ledger
@@ -118,13 +118,13 @@ def test_every_row_and_the_low_shot_curve_work_on_a_mixed_set(
     model = pretrain(store, tmp_path / "model", config)
     fit = FitConfig(epochs=2, clips=4, rates=(0.003,), regular_too=True)
     probing = ProbeConfig(seeds=1, mlp_hidden=16, fit=fit)
-    problem = pose_problem(store, model=model.config)
+    problem = make_task(store, model=model.config)
     results = run_probes(problem, model, probing, rows=ALL_ROWS)
     assert [(each.features, each.probe) for each in results] == list(ALL_ROWS)
     assert len(run_probes(problem, None, probing, rows=(("backbone", "transformer"),))) == 1
     curves = run_low_shot(store, None, model, probing, fractions=(1.0,))
     assert len(curves) == 4
-    side_by_side = pose_problem(store, model=replace(TINY, features="colours+light"))
+    side_by_side = make_task(store, model=replace(TINY, features="colours+light"))
     for row in (("backbone", "knn"), ("backbone", "ordered")):
         one, two = (
             run_probes(each, None, probing, rows=(row,)) for each in (problem, side_by_side)
@@ -220,7 +220,7 @@ def test_a_mixed_set_of_videos_with_unequal_counts_is_read_and_trained_on(
     seen = replace(clips, features=standard).side_by_side
     means = mean_over_clips(seen.features, seen.valid)
     np.testing.assert_allclose(table.pooled[:, :14], means, atol=1e-5)
-    problem = pose_problem(unequal, model=model.config)
+    problem = make_task(unequal, model=model.config)
     assert len(run_probes(problem, model, recipe_for(ExtractConfig(), "").probe)) == len(ROWS)
 
 

@@ -176,8 +176,8 @@ def probe(
     from clipset.data.leaks import check_leaks
     from clipset.data.sources import read_videos
     from clipset.evaluation.low_shot import run_low_shot
-    from clipset.evaluation.problem import pose_problem
     from clipset.evaluation.suite import run_suite
+    from clipset.evaluation.task import make_task
     from clipset.features.store import open_store
     from clipset.recipe import overlay, read_recipe
     from clipset.training.checkpoint import find_model, load_model, read_training
@@ -196,8 +196,8 @@ def probe(
         curves = run_low_shot(opened, labels, trained, config, seed=common.seed, training=training)
         _show_curves(to_mapping(curves), out, common)
         return
-    problem = pose_problem(opened, labels, training=training)
-    suite = run_suite(problem, trained, config, seed=common.seed)
+    task = make_task(opened, labels, training=training)
+    suite = run_suite(task, trained, config, seed=common.seed)
     records, comparisons = to_mapping(suite.results), to_mapping(suite.comparisons)
 
     def show() -> None:

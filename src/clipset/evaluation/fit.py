@@ -12,7 +12,6 @@ from torch import Generator, Tensor, nn, optim
 
 from clipset.evaluation.config import FitConfig
 from clipset.evaluation.networks import SetProbe
-from clipset.evaluation.problem import Labelled
 from clipset.evaluation.selection import (
     Parts,
     Score,
@@ -25,6 +24,7 @@ from clipset.evaluation.selection import (
     validation_split,
 )
 from clipset.evaluation.stacks import sum_of_losses, to_predictions
+from clipset.evaluation.task import LabelledVideos
 from clipset.sets.batch import ClipBatch, by_count
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
 from clipset.training.joint import JointPretraining
@@ -49,8 +49,8 @@ class NetworkRun:
     """One network in training, epoch by epoch."""
 
     def __init__(
-        self, make: Network, train: Labelled, config: FitConfig, *, rate: float, share: float = 1.0,
-        epochs: int, seed: int, joint: JointPretraining | None = None,
+        self, make: Network, train: LabelledVideos, config: FitConfig, *, rate: float,
+        share: float = 1.0, epochs: int, seed: int, joint: JointPretraining | None = None,
     ) -> None:  # fmt: skip
         self.train, self.config, self.rate, self.seed = train, config, rate, seed
         torch.manual_seed(seed)
@@ -105,7 +105,7 @@ def rate_groups(network: nn.Module, config: FitConfig, share: float) -> list[dic
 
 def fit(
     make: Network,
-    train: Labelled,
+    train: LabelledVideos,
     config: FitConfig,
     *,
     rate: float,
@@ -141,14 +141,14 @@ def predict(network: nn.Module, clips: ClipBatch, *, numbers: bool = False) -> F
 
 def choose(
     make: Network,
-    train: Labelled,
+    train: LabelledVideos,
     config: FitConfig,
     *,
     rates: tuple[float, ...],
     seed: int,
     shares: tuple[float, ...] = (1.0,),
     parts: Parts | None = None,
-    check: Labelled | None = None,
+    check: LabelledVideos | None = None,
     joint: JointPretraining | None = None,
 ) -> Choice:
     """Rate, encoder's share of it and number of epochs that do best on videos set aside for that.
@@ -177,7 +177,7 @@ def choose(
 
 
 def _race(
-    make: Network, learn: Labelled, check: Labelled, config: FitConfig, *,
+    make: Network, learn: LabelledVideos, check: LabelledVideos, config: FitConfig, *,
     points: list[tuple[float, float]], epochs: int, seed: int, joint: JointPretraining | None,
 ) -> dict[int, list[Score]]:  # fmt: skip
     """The validation curves of all candidates; the weaker half is dropped now and then."""

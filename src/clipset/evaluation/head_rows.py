@@ -30,7 +30,7 @@ def plan_heads(job: Job, row: Row) -> Plan:
     """A grid of heads at once; the best one is trained again."""
     config, parts = job.config.fit, job.divide()
     make, inputs, encoder = stack_of(row, job.config), _inputs(job, row), job.encoder_for(row)
-    epochs = count_epochs(len(job.problem.train), config, config.head_steps)
+    epochs = count_epochs(len(job.task.train), config, config.head_steps)
     settings = list_settings(config)
     chosen, best = settings[len(settings) // 2], epochs
     if parts.can_choose:
@@ -42,7 +42,7 @@ def plan_heads(job: Job, row: Row) -> Plan:
 
     def fit(videos: Int[Tensor, " B"], seed: int) -> HeadClassifier:
         grid = fit_heads(
-            make, inputs, (chosen,), config, videos=videos, outputs=job.problem.outputs,
+            make, inputs, (chosen,), config, videos=videos, outputs=job.task.outputs,
             schedule=epochs, epochs=best, seed=seed,
         )  # fmt: skip
         return HeadClassifier(row, grid.only_head(), encoder, job.config)
@@ -76,7 +76,7 @@ def choose_head(
             grid.keep(survivors(curves, found))
 
     fit_heads(
-        make, inputs, settings, job.config.fit, videos=parts.learn, outputs=job.problem.outputs,
+        make, inputs, settings, job.config.fit, videos=parts.learn, outputs=job.task.outputs,
         schedule=epochs, epochs=epochs, seed=job.seeds[0], after_epoch=note,
     )  # fmt: skip
     number, best = best_of(curves, first=1 if job.config.fit.stop_early else epochs)
@@ -91,14 +91,14 @@ def _to_choose_by(
         there = inputs.regular_valid
         kept = None if there is None else there[parts.check]
         return inputs.regular[parts.check], kept, inputs.wanted[parts.check]
-    named = job.problem.validation
+    named = job.task.validation
     assert named is not None  # only then is there no part of the training videos
     rows = rows_of(row, named.regular, job.encoder_for(row))
     return rows, named.regular.of_one.valid, named.wanted
 
 
 def _inputs(job: Job, row: Row) -> HeadInputs:
-    train, encoder = job.problem.train, job.encoder_for(row)
+    train, encoder = job.task.train, job.encoder_for(row)
     if encoder is None:
         return placed_inputs(train) if row[1] == "attentive" else clip_inputs(train)
     part: Part = "token" if row[1] == "attentive" else "set"

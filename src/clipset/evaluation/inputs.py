@@ -10,26 +10,26 @@ from torch import Generator, Tensor
 
 from clipset.evaluation.config import FitConfig
 from clipset.evaluation.heads import HeadInputs
-from clipset.evaluation.problem import Labelled
+from clipset.evaluation.task import LabelledVideos
 from clipset.model.encoder import SetEncoder
 from clipset.representation import CHUNK, Part, encode_clips, join_parts
 from clipset.sets.batch import ClipBatch
 
 
-def clip_inputs(train: Labelled) -> HeadInputs:
+def clip_inputs(train: LabelledVideos) -> HeadInputs:
     """The backbone's features."""
     return with_present(
         HeadInputs(train.random.features, train.regular.features, train.wanted), train
     )
 
 
-def placed_inputs(train: Labelled) -> HeadInputs:
+def placed_inputs(train: LabelledVideos) -> HeadInputs:
     """The backbone's features with the box of each clip behind them."""
     inputs = HeadInputs(placed(train.random), placed(train.regular), train.wanted)
     return with_present(inputs, train)
 
 
-def with_present(inputs: HeadInputs, train: Labelled) -> HeadInputs:
+def with_present(inputs: HeadInputs, train: LabelledVideos) -> HeadInputs:
     """The same inputs with what is known of clips that are not there."""
     random, regular = train.random.of_one, train.regular.of_one
     return replace(inputs, valid=random.valid, regular_valid=regular.valid)
@@ -41,7 +41,7 @@ def placed(clips: ClipBatch) -> Float[Tensor, "N V R"]:
 
 
 def set_inputs(
-    train: Labelled, encoder: SetEncoder, config: FitConfig, part: Part, seed: int
+    train: LabelledVideos, encoder: SetEncoder, config: FitConfig, part: Part, seed: int
 ) -> HeadInputs:
     """The backbone's features next to what the frozen encoder says of the set that they are in.
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from clipset.errors import ProbeError
 from clipset.evaluation.config import ProbeConfig
-from clipset.evaluation.problem import Problem
 from clipset.evaluation.results import Row
 from clipset.evaluation.selection import Parts, divide
+from clipset.evaluation.task import EvaluationTask
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
@@ -25,7 +25,7 @@ from clipset.sets.batch import ClipBatch
 class Job:
     """What every row is made from. Targets, where there are some, are standardised."""
 
-    problem: Problem
+    task: EvaluationTask
     trained: ScaleModel | None
     model: ModelConfig
     config: ProbeConfig
@@ -34,12 +34,12 @@ class Job:
     @property
     def numbers(self) -> bool:
         """Whether numbers are predicted."""
-        return not self.problem.classes
+        return not self.task.classes
 
     def divide(self) -> Parts:
         """The videos to choose by."""
-        problem = self.problem
-        return divide(problem.train, self.config.fit, self.seeds[0], problem.validation)
+        task = self.task
+        return divide(task.train, self.config.fit, self.seeds[0], task.validation)
 
     def encoder_for(self, row: Row) -> SetEncoder | None:
         """The encoder, without which there is no row on clipset's features."""
@@ -79,7 +79,7 @@ class Outcome:
 
 def every_video(job: Job) -> Int[Tensor, " N"]:
     """The places of all training videos."""
-    return torch.arange(len(job.problem.train))
+    return torch.arange(len(job.task.train))
 
 
 def default_shape(clips: ClipBatch) -> ModelConfig:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clipset.errors import ProbeError
 from clipset.evaluation.metrics import confusion, explained, mean_class, per_class, top_k
-from clipset.evaluation.problem import Problem
+from clipset.evaluation.task import EvaluationTask
 
 Truth = Int[np.ndarray, " M"] | Float[np.ndarray, " M"]
 
@@ -33,18 +33,18 @@ class Judged:
     confusion: dict[str, Any] | None
 
 
-def judge_classes(problem: Problem, predictions: list[Float[Tensor, "M C"]]) -> Judged:
+def judge_classes(task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]) -> Judged:
     """Top-1, top-5 (of more than five classes), mean class accuracy, per class, confusion."""
-    judged = np.stack([problem.test.judge(each) for each in predictions])  # (S, M, 2)
+    judged = np.stack([task.test.judge(each) for each in predictions])  # (S, M, 2)
     truth = judged[0, :, 0]
     right = (judged[..., 0] == judged[..., 1]).astype(np.float64)  # (S, M)
-    counts = np.sum([confusion(each, len(problem.classes)) for each in judged], axis=0)
-    largest = torch.bincount(problem.train.classes).argmax().item()
+    counts = np.sum([confusion(each, len(task.classes)) for each in judged], axis=0)
+    largest = torch.bincount(task.train.classes).argmax().item()
     metrics: dict[str, float | None] = {
         "top1": float(right.mean()),
         "mean_class": mean_class(counts),
     }
-    if len(problem.classes) > 5:
+    if len(task.classes) > 5:
         among = [top_k(each.numpy(), truth, 5).mean() for each in predictions]
         metrics["top5"] = float(np.mean(among))
     return Judged(
@@ -53,20 +53,20 @@ def judge_classes(problem: Problem, predictions: list[Float[Tensor, "M C"]]) -> 
         truth=truth,
         chance=float((truth == largest).mean()),
         metrics=metrics,
-        per_class=dict(zip(problem.classes, per_class(counts), strict=True)),
-        confusion={"classes": list(problem.classes), "counts": counts.tolist()},
+        per_class=dict(zip(task.classes, per_class(counts), strict=True)),
+        confusion={"classes": list(task.classes), "counts": counts.tolist()},
     )
 
 
-def judge_numbers(problem: Problem, predictions: list[Float[Tensor, "M 1"]]) -> Judged:
+def judge_numbers(task: EvaluationTask, predictions: list[Float[Tensor, "M 1"]]) -> Judged:
     """Mean squared error on the targets' own scale, mean absolute error, R²."""
-    if problem.train.targets is None:
+    if task.train.targets is None:
         raise ProbeError("the training videos have classes, not numbers")
-    judged = np.stack([problem.test.judge_numbers(each) for each in predictions])  # (S, M, 2)
+    judged = np.stack([task.test.judge_numbers(each) for each in predictions])  # (S, M, 2)
     gaps = judged[..., 1] - judged[..., 0]  # (S, M)
     truth = judged[0, :, 0]
     shares = [share for each in judged if (share := explained(each)) is not None]
-    guess = float(problem.train.targets.mean())
+    guess = float(task.train.targets.mean())
     return Judged(
         metric="mse",
         values=gaps**2,

@@ -10,8 +10,8 @@ from clipset.data.catalog import Catalog
 from clipset.data.splits import keep_fraction
 from clipset.errors import ProbeError
 from clipset.evaluation.config import ProbeConfig
-from clipset.evaluation.problem import pose_problem, pretraining_on
 from clipset.evaluation.suite import Features, ProbeName, ProbeResult, run_probes
+from clipset.evaluation.task import make_task, pretraining_on
 from clipset.features.store import FeatureStore
 from clipset.model.scale import ScaleModel
 from clipset.progress import say
@@ -69,12 +69,12 @@ def run_low_shot(
     runs: dict[float, list[ProbeResult]] = {}
     videos: dict[float, int] = {}
     for fraction, part in nested_parts(catalog, fractions, seed).items():
-        problem = pose_problem(store, part, None if model is None else model.config, training)
+        task = make_task(store, part, None if model is None else model.config, training)
         if training is not None:  # videos whose labels are left out are still there without them
-            problem = replace(problem, pretraining=pretraining_on(store, catalog, training))
-        say(f"{fraction:.0%} of the labels: {len(problem.train)} training videos")
-        runs[fraction] = run_probes(problem, model, config, seed=seed, rows=rows)
-        videos[fraction] = len(problem.train)
+            task = replace(task, pretraining=pretraining_on(store, catalog, training))
+        say(f"{fraction:.0%} of the labels: {len(task.train)} training videos")
+        runs[fraction] = run_probes(task, model, config, seed=seed, rows=rows)
+        videos[fraction] = len(task.train)
     first = next(iter(runs.values()))
     return [
         LowShotCurve(

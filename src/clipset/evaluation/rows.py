@@ -1,4 +1,4 @@
-"""How each row of the table is made: from a problem to predictions for its test videos."""
+"""How each row of the table is made: from a task to predictions for its test videos."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_row(job: Job, row: Row) -> Outcome:
     chosen = not plan.selected_on.startswith("nothing")
     videos = plan.parts.learn if chosen and not job.config.fit.refit else every_video(job)
     seeds = job.seeds if plan.repeats else job.seeds[:1]
-    clips = job.problem.test.clips
+    clips = job.task.test.clips
     return Outcome(
         predictions=[predict(plan.fit(videos, seed), clips, numbers=job.numbers) for seed in seeds],
         seeds=seeds,
@@ -44,7 +44,7 @@ def run_row(job: Job, row: Row) -> Outcome:
 def plan_row(job: Job, row: Row) -> Plan:
     """All choices of one row; of a backbone's features alone, each clip with all of them."""
     if row[0] == "backbone" and row[1] != "transformer":
-        job = replace(job, problem=job.problem.side_by_side)
+        job = replace(job, task=job.task.side_by_side)
     if row[1] == "knn":
         return _plan_knn(job, row)
     if row[1] in ("linear", "mlp", "attentive"):
@@ -55,7 +55,7 @@ def plan_row(job: Job, row: Row) -> Plan:
 
 
 def _plan_knn(job: Job, row: Row) -> Plan:
-    train, config, encoder = job.problem.train, job.config, job.encoder_for(row)
+    train, config, encoder = job.task.train, job.config, job.encoder_for(row)
     bank = vectors_of(row, train.regular, encoder)
     mean, std = torch.zeros(bank.shape[1]), torch.ones(bank.shape[1])
     if encoder is None:  # like for like: the encoder standardises, too
@@ -65,7 +65,7 @@ def _plan_knn(job: Job, row: Row) -> Plan:
         middle = bank[videos].mean(dim=0) if config.centre else mean
         known = {"bank": (bank[videos] - middle) / std, "wanted": train.wanted[videos]}
         tensors = known | {"mean": middle, "std": std}
-        return KNNClassifier(row, tensors, encoder, job.problem.outputs, config.k)
+        return KNNClassifier(row, tensors, encoder, job.task.outputs, config.k)
 
     settings = {"k": config.k, "centre": config.centre}
     on = "nothing: k is fixed"
@@ -74,13 +74,13 @@ def _plan_knn(job: Job, row: Row) -> Plan:
 
 def _plan_network(job: Job, row: Row) -> Plan:
     """Choose rate and epochs of a transformer that is trained as a whole."""
-    config, train, parts = job.config.fit, job.problem.train, job.divide()
+    config, train, parts = job.config.fit, job.task.train, job.divide()
     make = _from_scratch(job) if row[1] == "transformer" else _pretrained(job, row)
     joint = None if row[1] == "transformer" else _joint_pretraining(job)
     chosen = choose(
         make, train, config, rates=config.rates, seed=job.seeds[0], parts=parts,
         shares=config.encoder_shares if row[1] == "finetune" else (1.0,),
-        check=job.problem.validation, joint=joint,
+        check=job.task.validation, joint=joint,
     )  # fmt: skip
     epochs = count_epochs(len(train), config, config.tuned_steps)
 
@@ -106,30 +106,30 @@ def _pretrained(job: Job, row: Row) -> Network:
     encoder = job.encoder_for(row)
     if encoder is None or row != ("scale", "finetune"):
         raise ProbeError(f"there is no probe {row[1]!r} on {row[0]!r} features")
-    return lambda: set_probe(copy.deepcopy(encoder), job.problem.outputs, job.config.fit)
+    return lambda: set_probe(copy.deepcopy(encoder), job.task.outputs, job.config.fit)
 
 
 def _joint_pretraining(job: Job) -> JointPretraining | None:
     """What pre-training goes on with beside fine-tuning, if it is to."""
-    config, known = job.config.fit, job.problem.pretraining
+    config, known = job.config.fit, job.task.pretraining
     if not config.rehearse or job.trained is None:
         return None
     if known is None:
         raise ProbeError(
             "probe.fit.rehearse goes on with pre-training, and nothing is known of that here; "
-            "give pose_problem its settings, or set probe.fit.rehearse=0"
+            "give make_task its settings, or set probe.fit.rehearse=0"
         )
     return known.open(job.trained, batch_size=config.rehearse_batch)
 
 
 def _from_scratch(job: Job) -> Network:
     """The same architecture as the pre-trained one, from a random start."""
-    dim = job.problem.train.random.features.shape[-1]
-    statistics = clip_statistics(job.problem.train.random)
+    dim = job.task.train.random.features.shape[-1]
+    statistics = clip_statistics(job.task.train.random)
 
     def make() -> SetProbe:
         encoder = make_encoder(dim, job.model)
         encoder.standardise_by(*statistics)
-        return set_probe(encoder, job.problem.outputs, job.config.fit)
+        return set_probe(encoder, job.task.outputs, job.config.fit)
 
     return make

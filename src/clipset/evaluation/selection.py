@@ -15,7 +15,7 @@ from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
 from torch import Tensor
 
 from clipset.evaluation.config import FitConfig
-from clipset.evaluation.problem import Labelled
+from clipset.evaluation.task import LabelledVideos
 
 Score = tuple[float, float]  # larger is better: accuracy and certainty, or minus the squared error
 
@@ -35,7 +35,7 @@ class Parts:
 
 
 def divide(
-    train: Labelled, config: FitConfig, seed: int, validation: Labelled | None = None
+    train: LabelledVideos, config: FitConfig, seed: int, validation: LabelledVideos | None = None
 ) -> Parts:
     """The catalog's own split `val`, or a part of the training videos, or nothing."""
     every = torch.arange(len(train))
@@ -51,7 +51,7 @@ def divide(
 
 
 def validation_split(
-    train: Labelled, share: float, seed: int
+    train: LabelledVideos, share: float, seed: int
 ) -> tuple[Int[Tensor, " A"], Int[Tensor, " B"]] | None:
     """Training videos to learn from and to choose by; None if there are too few.
 
@@ -86,7 +86,7 @@ def _any_split(
     return order[size:].sort().values, order[:size].sort().values
 
 
-def has_groups(train: Labelled) -> bool:
+def has_groups(train: LabelledVideos) -> bool:
     """Whether every training video names its group, and there are at least two."""
     return None not in train.groups and len(set(train.groups)) > 1
 

@@ -14,11 +14,11 @@ from clipset.evaluation.solve import choose_ridge, solve_ridge
 
 def plan_solved(job: Job, row: Row) -> Plan:
     """A linear classifier of the whole video, solved for the penalty chosen on videos set aside."""
-    config, train, parts = job.config.fit, job.problem.train, job.divide()
+    config, train, parts = job.config.fit, job.task.train, job.divide()
     encoder = job.encoder_for(row)
     vectors = vectors_of(row, train.regular, encoder)
     penalty, sharpness = config.penalties[len(config.penalties) // 2], 10.0
-    outputs = job.problem.outputs
+    outputs = job.task.outputs
     if parts.can_choose:
         check, truth = _vectors_to_choose_by(job, row, parts, vectors)
         penalty, sharpness = choose_ridge(
@@ -47,7 +47,7 @@ def _vectors_to_choose_by(
     job: Job, row: Row, parts: Parts, vectors: Float[Tensor, "N R"]
 ) -> tuple[Float[Tensor, "M R"], Tensor]:
     if parts.check is not None:
-        return vectors[parts.check], job.problem.train.wanted[parts.check]
-    named = job.problem.validation
+        return vectors[parts.check], job.task.train.wanted[parts.check]
+    named = job.task.validation
     assert named is not None  # only then is there no part of the training videos
     return vectors_of(row, named.regular, job.encoder_for(row)), named.wanted

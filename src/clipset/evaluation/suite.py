@@ -16,7 +16,6 @@ from clipset.evaluation.config import ProbeConfig, RowName
 from clipset.evaluation.job import Job, Outcome, default_shape
 from clipset.evaluation.judging import Truth, judge_classes, judge_numbers
 from clipset.evaluation.metrics import interval
-from clipset.evaluation.problem import Labelled, Problem, keep_few
 from clipset.evaluation.results import (
     Comparison,
     Features,
@@ -28,6 +27,7 @@ from clipset.evaluation.results import (
     encode_predictions,
 )
 from clipset.evaluation.rows import run_row
+from clipset.evaluation.task import EvaluationTask, LabelledVideos, keep_few
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar
 from clipset.representation.encode import refuse_others
@@ -73,7 +73,7 @@ class SuiteResult:
 
 
 def run_probes(
-    problem: Problem,
+    task: EvaluationTask,
     model: ScaleModel | None,
     config: ProbeConfig | None = None,
     *,
@@ -81,11 +81,11 @@ def run_probes(
     rows: tuple[Row, ...] | None = None,
 ) -> list[ProbeResult]:
     """Run the rows of the table; without a model, only those on the backbone's features."""
-    return run_suite(problem, model, config, seed=seed, rows=rows).results
+    return run_suite(task, model, config, seed=seed, rows=rows).results
 
 
 def run_suite(
-    problem: Problem,
+    task: EvaluationTask,
     model: ScaleModel | None,
     config: ProbeConfig | None = None,
     *,
@@ -98,8 +98,8 @@ def run_suite(
     rows = tuple(row for row in rows if row[0] == "backbone" or model is not None)
     if not rows:
         raise ProbeError("all rows asked for need a trained model; give one, or ask for others")
-    _refuse_other_backbone(problem, model)
-    in_order, at_all = _as_seen(problem, config)
+    _refuse_other_backbone(task, model)
+    in_order, at_all = _as_seen(task, config)
     seeds = tuple(range(seed, seed + config.seeds))
     results: list[ProbeResult] = []
     outputs: dict[Row, Outcome] = {}
@@ -109,13 +109,13 @@ def run_suite(
             began = time.perf_counter()
             seen = in_order if row[1] == "ordered" else at_all
             outcome = _run(seen, model, config, row, seeds)
-            result, truth = _result(row, problem, outcome, began)
+            result, truth = _result(row, task, outcome, began)
             results.append(result)
             outputs[row] = outcome
             advance(note=f"{row[0]} {row[1]} {result.value:.3f}")
     predictions = Predictions(
-        ids=problem.test.ids,
-        classes=problem.classes,
+        ids=task.test.ids,
+        classes=task.classes,
         truth=truth,
         seeds={row: outcome.seeds for row, outcome in outputs.items()},
         outputs={row: torch.stack(each.predictions).numpy() for row, each in outputs.items()},
@@ -125,29 +125,29 @@ def run_suite(
     )
 
 
-def _as_seen(problem: Problem, config: ProbeConfig) -> tuple[Problem, Problem]:
-    """The problem with the clips that probes see: for clips in order, and for all other rows."""
-    more = problem.judged_by_all() if config.judge_by == "all" else problem
+def _as_seen(task: EvaluationTask, config: ProbeConfig) -> tuple[EvaluationTask, EvaluationTask]:
+    """The task with the clips that probes see: for clips in order, and for all other rows."""
+    more = task.judged_by_all() if config.judge_by == "all" else task
     if not config.fit.regular_too:
-        return problem, more
-    random = problem.train.with_all_clips().random
+        return task, more
+    random = task.train.with_all_clips().random
     first, second = (
-        replace(each, train=replace(each.train, random=random)) for each in (problem, more)
+        replace(each, train=replace(each.train, random=random)) for each in (task, more)
     )
     return first, second
 
 
-def _refuse_other_backbone(problem: Problem, model: ScaleModel | None) -> None:
+def _refuse_other_backbone(task: EvaluationTask, model: ScaleModel | None) -> None:
     if model is None:
         return
     try:
-        refuse_others(model.encoder, problem.train.random)
+        refuse_others(model.encoder, task.train.random)
     except StoreError as error:
         raise ProbeError(str(error)) from None
 
 
 def _run(
-    problem: Problem,
+    task: EvaluationTask,
     model: ScaleModel | None,
     config: ProbeConfig,
     row: Row,
@@ -155,17 +155,17 @@ def _run(
 ) -> Outcome:
     """One row; with few labels, once for each seed's own choice of them."""
     if config.low_shot is None and config.shots is None:
-        return _run_once(problem, model, config, row, seeds)
-    if not problem.classes:
+        return _run_once(task, model, config, row, seeds)
+    if not task.classes:
         raise ProbeError("low_shot and shots need classes; this catalog has targets")
     found = []
     for seed in seeds:
         few = keep_few(
-            problem, share=config.low_shot, count=config.shots,
+            task, share=config.low_shot, count=config.shots,
             seed=None if config.first_shots else seed,
         )  # fmt: skip
         found.append(_run_once(few, model, config, row, (seed,)))
-    labels = f"{len(few.train)} of {len(problem.train)} training labels"
+    labels = f"{len(few.train)} of {len(task.train)} training labels"
     return replace(
         found[0],
         predictions=[each.predictions[0] for each in found],
@@ -175,46 +175,46 @@ def _run(
 
 
 def _run_once(
-    problem: Problem,
+    task: EvaluationTask,
     model: ScaleModel | None,
     config: ProbeConfig,
     row: Row,
     seeds: tuple[int, ...],
 ) -> Outcome:
     middle, spread = 0.0, 1.0
-    if problem.train.targets is not None:
-        middle = float(problem.train.targets.mean())
-        spread = max(float(problem.train.targets.std(correction=0)), 1e-12)
-        validation = problem.validation
-        problem = replace(
-            problem,
-            train=_standardised(problem.train, middle, spread),
+    if task.train.targets is not None:
+        middle = float(task.train.targets.mean())
+        spread = max(float(task.train.targets.std(correction=0)), 1e-12)
+        validation = task.validation
+        task = replace(
+            task,
+            train=_standardised(task.train, middle, spread),
             validation=validation and _standardised(validation, middle, spread),
         )
     job = Job(
-        problem=problem,
+        task=task,
         trained=model,
-        model=default_shape(problem.train.random) if model is None else model.config,
+        model=default_shape(task.train.random) if model is None else model.config,
         config=config,
         seeds=seeds,
     )
     outcome = run_row(job, row)
-    if problem.train.targets is None:
+    if task.train.targets is None:
         return outcome
     return replace(outcome, predictions=[each * spread + middle for each in outcome.predictions])
 
 
-def _standardised(videos: Labelled, middle: float, spread: float) -> Labelled:
+def _standardised(videos: LabelledVideos, middle: float, spread: float) -> LabelledVideos:
     if videos.targets is None:
         return videos
     return replace(videos, targets=(videos.targets - middle) / spread)
 
 
 def _result(
-    row: Row, problem: Problem, outcome: Outcome, began: float
+    row: Row, task: EvaluationTask, outcome: Outcome, began: float
 ) -> tuple[ProbeResult, Truth]:
     """The record of a row, and what the test videos really show."""
-    judged = (judge_classes if problem.classes else judge_numbers)(problem, outcome.predictions)
+    judged = (judge_classes if task.classes else judge_numbers)(task, outcome.predictions)
     result = ProbeResult(
         features=row[0],
         probe=row[1],
@@ -224,7 +224,7 @@ def _result(
         n=judged.values.shape[1],
         seeds=outcome.seeds,
         selected_on=outcome.selected_on,
-        split=problem.split,
+        split=task.split,
         chance=judged.chance,
         rate=outcome.rate,
         epochs=outcome.epochs,

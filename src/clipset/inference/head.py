@@ -20,11 +20,11 @@ from clipset.evaluation.classifiers import KEPT, rebuild
 from clipset.evaluation.config import ProbeConfig, RowName
 from clipset.evaluation.fit import predict
 from clipset.evaluation.job import Job, Plan, default_shape, every_video
-from clipset.evaluation.problem import HeldOut, Labelled, Problem
 from clipset.evaluation.results import Features, ProbeName, Row
 from clipset.evaluation.rows import plan_row
 from clipset.evaluation.selection import score
 from clipset.evaluation.suite import ROW_OF
+from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar
@@ -111,7 +111,7 @@ class Head:
         return temper(predict(self.network, clips), self.card.temperature)
 
 
-def list_rows(config: ProbeConfig, train: Labelled, *, model: bool) -> tuple[Row, ...]:
+def list_rows(config: ProbeConfig, train: LabelledVideos, *, model: bool) -> tuple[Row, ...]:
     """The rows of the run's table that can be a head.
 
     Clips in order cannot where videos have different numbers of them.
@@ -129,14 +129,14 @@ def list_rows(config: ProbeConfig, train: Labelled, *, model: bool) -> tuple[Row
 
 
 def fit_head(
-    train: Labelled,
+    train: LabelledVideos,
     classes: tuple[str, ...],
     model: ScaleModel | None,
     config: ProbeConfig,
     *,
     seed: int,
     fingerprint: str,
-    validation: Labelled | None = None,
+    validation: LabelledVideos | None = None,
     pretraining: PretrainingSetup | None = None,
 ) -> Head:
     """Choose a row of the table and its temperature on validation videos; train it on all.
@@ -171,12 +171,12 @@ def fit_head(
 
 
 def _job(
-    train: Labelled, classes: tuple[str, ...], model: ScaleModel | None, config: ProbeConfig,
-    seed: int, validation: Labelled | None, pretraining: PretrainingSetup | None,
+    train: LabelledVideos, classes: tuple[str, ...], model: ScaleModel | None, config: ProbeConfig,
+    seed: int, validation: LabelledVideos | None, pretraining: PretrainingSetup | None,
 ) -> Job:  # fmt: skip
     """What rows are made from, without any test video."""
     none = torch.zeros(0, dtype=torch.int64)
-    problem = Problem(
+    task = EvaluationTask(
         classes=classes,
         train=train.with_all_clips() if config.fit.regular_too else train,
         test=HeldOut((), train.regular.of(none), none),
@@ -184,7 +184,7 @@ def _job(
         pretraining=pretraining,
     )
     return Job(
-        problem=problem,
+        task=task,
         trained=model,
         model=default_shape(train.random) if model is None else model.config,
         config=config,
@@ -196,9 +196,9 @@ def _choose(
     job: Job, rows: tuple[Row, ...]
 ) -> tuple[Row, Plan, float, tuple[float, float], tuple[Trial, ...]]:
     """The row that does best on the validation videos, calibrated there."""
-    parts, check = job.divide(), job.problem.validation
+    parts, check = job.divide(), job.task.validation
     if parts.check is not None:
-        check = job.problem.train.only(parts.check)
+        check = job.task.train.only(parts.check)
     assert check is not None  # only called where there is something to choose by
     found: list[tuple[Trial, Plan, Tensor]] = []
     with bar("choosing a classifier", len(rows), "rows") as advance:
@@ -216,7 +216,7 @@ def _choose(
     return (best.features, best.probe), plan, temperature, error, trials
 
 
-def _trial(row: Row, plan: Plan, guesses: Float[Tensor, "M C"], check: Labelled) -> Trial:
+def _trial(row: Row, plan: Plan, guesses: Float[Tensor, "M C"], check: LabelledVideos) -> Trial:
     right, likely = score(guesses, check.classes)
     return Trial(
         features=row[0],

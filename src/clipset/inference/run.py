@@ -16,7 +16,7 @@ from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, read_catalog
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.evaluation.config import ProbeConfig
-from clipset.evaluation.problem import Labelled
+from clipset.evaluation.task import LabelledVideos
 from clipset.features.store import FeatureStore, open_store
 from clipset.features.worker import describe_error
 from clipset.inference.clips import ClipReader, FailedWindow, SeenVideo, WindowClips
@@ -299,12 +299,12 @@ class TrainedRun:
             if id in known and known[id].label in classes
         ]
 
-    def _videos(self, places: Sequence[int], classes: tuple[str, ...]) -> Labelled:
+    def _videos(self, places: Sequence[int], classes: tuple[str, ...]) -> LabelledVideos:
         known = {video.id: video for video in self.catalog}
         videos = [known[self.store.ids[place]] for place in places]
         numbers = {name: number for number, name in enumerate(classes)}
         read = reader_for(self.store, self.shape)
-        return Labelled(
+        return LabelledVideos(
             random=read("random", np.array(places)),
             regular=read("regular", np.array(places)),
             classes=torch.tensor([numbers[video.label or ""] for video in videos]),

@@ -15,8 +15,8 @@ from clipset.config import fingerprint, to_mapping
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Part, join_parts, read_parts
 from clipset.errors import ClipsetError, ConfigError
-from clipset.evaluation.problem import Problem, pose_problem
 from clipset.evaluation.suite import run_probes
+from clipset.evaluation.task import EvaluationTask, make_task
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.locks import exclusive
@@ -200,7 +200,7 @@ class _Leg:
     backbone: str
     dataset: str
     parts: tuple[str, ...]
-    posed: dict[str, Problem] = field(default_factory=dict)
+    posed: dict[str, EvaluationTask] = field(default_factory=dict)
 
     def place(self, trial: Trial) -> tuple[str, str, str]:
         """Row, column and part of a trial's cell."""
@@ -211,11 +211,11 @@ class _Leg:
             return trial.row, f"{self.dataset}, {self.backbone}", self.part.name
         return trial.row, self.backbone, self.part.name
 
-    def problem(self, recipe: Recipe) -> Problem:
+    def task(self, recipe: Recipe) -> EvaluationTask:
         """What the probes have to solve; read once for rows that ask for the same."""
         key, training = fingerprint(recipe.data, recipe.pretrain), recipe.pretrain
         if key not in self.posed:
-            self.posed = {key: pose_problem(self.store, self.part.catalog, training=training)}
+            self.posed = {key: make_task(self.store, self.part.catalog, training=training)}
         return self.posed[key]
 
     def model(self, trial: Trial, recipe: Recipe) -> ScaleModel | None:
@@ -280,7 +280,7 @@ def _score(leg: _Leg, trial: Trial, recipe: Recipe) -> dict[str, Any]:
     """The record of a cell."""
     model = leg.model(trial, recipe)
     rows = ((trial.features, trial.probe),)
-    [result] = run_probes(leg.problem(recipe), model, recipe.probe, seed=leg.order.seed, rows=rows)
+    [result] = run_probes(leg.task(recipe), model, recipe.probe, seed=leg.order.seed, rows=rows)
     record = protocol_facts(recipe) | to_mapping(result)
     return {name: value for name, value in record.items() if name not in ("confusion", "per_class")}
 

@@ -23,7 +23,7 @@ from clipset.training.joint import PretrainingSetup
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledVideos:
     """Videos with what is known of them: random clips to learn from, regular clips to be judged by.
 
     `classes` numbers the labels; where numbers are to be predicted these are in `targets`.
@@ -43,9 +43,9 @@ class Labelled:
         """What a probe has to say: the classes, or the numbers."""
         return self.classes if self.targets is None else self.targets
 
-    def only(self, videos: Int[Tensor, " M"]) -> Labelled:
+    def only(self, videos: Int[Tensor, " M"]) -> LabelledVideos:
         """Some of the videos."""
-        return Labelled(
+        return LabelledVideos(
             self.random.of(videos),
             self.regular.of(videos),
             self.classes[videos],
@@ -53,16 +53,16 @@ class Labelled:
             None if self.targets is None else self.targets[videos],
         )
 
-    def with_all_clips(self) -> Labelled:
+    def with_all_clips(self) -> LabelledVideos:
         """The same videos with the regular clips behind the random ones, to learn from both."""
         return replace(self, random=self.random.followed_by(self.regular))
 
-    def judged_by_all(self) -> Labelled:
+    def judged_by_all(self) -> LabelledVideos:
         """The same videos with the random clips before the regular ones, to be judged by both."""
         return replace(self, regular=self.random.followed_by(self.regular))
 
     @property
-    def side_by_side(self) -> Labelled:
+    def side_by_side(self) -> LabelledVideos:
         """The same videos; a clip that several backbones saw is one clip with all its features."""
         return replace(self, random=self.random.side_by_side, regular=self.regular.side_by_side)
 
@@ -111,7 +111,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class EvaluationTask:
     """What is to be told from a store: the names of the classes, the train and test videos.
 
     Without classes, numbers are predicted. `validation` is there if the catalog names a split for
@@ -119,10 +119,10 @@ class Problem:
     """
 
     classes: tuple[str, ...]
-    train: Labelled
+    train: LabelledVideos
     test: HeldOut
     split: str = "test"  # what the test videos' split is called
-    validation: Labelled | None = None
+    validation: LabelledVideos | None = None
     pretraining: PretrainingSetup | None = None
 
     @property
@@ -130,15 +130,15 @@ class Problem:
         """Numbers that a probe gives for each clip."""
         return len(self.classes) or 1
 
-    def judged_by_all(self) -> Problem:
-        """The same problem; videos are judged by all clips of theirs, not by regular ones alone."""
+    def judged_by_all(self) -> EvaluationTask:
+        """The same task; videos are judged by all clips of theirs, not by regular ones alone."""
         validation = self.validation and self.validation.judged_by_all()
         train, test = self.train.judged_by_all(), self.test.judged_by_all()
         return replace(self, train=train, test=test, validation=validation)
 
     @property
-    def side_by_side(self) -> Problem:
-        """The same problem; a clip that several backbones saw is one clip with all its features."""
+    def side_by_side(self) -> EvaluationTask:
+        """The same task; a clip that several backbones saw is one clip with all its features."""
         validation = self.validation and self.validation.side_by_side
         return replace(
             self,
@@ -148,13 +148,13 @@ class Problem:
         )
 
 
-def pose_problem(
+def make_task(
     store: FeatureStore,
     catalog: Catalog | None = None,
     model: ModelConfig | None = None,
     training: PretrainConfig | None = None,
-) -> Problem:
-    """The problem that a catalog's labels (or targets) and splits pose.
+) -> EvaluationTask:
+    """The task that a catalog's labels (or targets) and splits pose.
 
     Judged on `test`, else on `val`; where there are both, choices are made on `val`. Clips
     are read as the model wants to see them; `training` is how it was pre-trained, if known.
@@ -181,7 +181,7 @@ def pose_problem(
     places = {name: number for number, name in enumerate(classes)}
     read = reader_for(store, training.model if training else model)
     held = np.array(list(parts[judged]))
-    return Problem(
+    return EvaluationTask(
         classes=classes,
         train=_labelled(read, parts["train"], places),
         test=HeldOut(
@@ -206,24 +206,24 @@ def pretraining_on(
 
 
 def keep_few(
-    problem: Problem, *, share: float | None, count: int | None, seed: int | None
-) -> Problem:
-    """The same problem with fewer training labels of each class; the first ones without a seed."""
+    task: EvaluationTask, *, share: float | None, count: int | None, seed: int | None
+) -> EvaluationTask:
+    """The same task with fewer training labels of each class; the first ones without a seed."""
     if share is None and count is None:
-        return problem
+        return task
     generator = None if seed is None else np.random.default_rng(seed)
-    labels = problem.train.classes.tolist()
+    labels = task.train.classes.tolist()
     kept = keep_of_each(labels, share=share, count=count, generator=generator)
-    return replace(problem, train=problem.train.only(torch.tensor(kept)))
+    return replace(task, train=task.train.only(torch.tensor(kept)))
 
 
 def _in_split(videos: dict[int, Video], name: str) -> dict[int, Video]:
     return {place: video for place, video in videos.items() if video.split == name}
 
 
-def _labelled(read: Read, videos: dict[int, Video], places: dict[str, int]) -> Labelled:
+def _labelled(read: Read, videos: dict[int, Video], places: dict[str, int]) -> LabelledVideos:
     rows = np.array(list(videos))
-    return Labelled(
+    return LabelledVideos(
         random=read("random", rows),
         regular=read("regular", rows),
         classes=_classes(videos, places),
@@ -232,7 +232,9 @@ def _labelled(read: Read, videos: dict[int, Video], places: dict[str, int]) -> L
     )
 
 
-def _validation(read: Read, videos: dict[int, Video], places: dict[str, int]) -> Labelled | None:
+def _validation(
+    read: Read, videos: dict[int, Video], places: dict[str, int]
+) -> LabelledVideos | None:
     """The videos of the split for choices, without classes that nobody can have learned."""
     if places:
         videos = {place: video for place, video in videos.items() if video.label in places}
