@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from record import parse, write_record
 from torch import Tensor, nn, optim
 
-from clipset.model.config import model_preset
 from clipset.model.scale import ScaleModel
+from clipset.recipe import load_settings
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import SetPair, draw_set_pair
 from clipset.training.config import PretrainConfig
@@ -115,7 +115,7 @@ def plain_copy(model: ScaleModel, dim: int) -> PlainModel:
 
 def draw(preset: str, batch: int, dim: int, seed: int) -> SetPair:
     """A batch as the preset draws it, of random features."""
-    config = PretrainConfig(preset=preset)  # type: ignore[arg-type]
+    config = load_settings(PretrainConfig, preset)
     generator = torch.Generator().manual_seed(seed)
     clips = ClipBatch(
         torch.randn(batch, 2 * config.clips_per_set, dim, generator=generator),
@@ -129,9 +129,9 @@ def draw(preset: str, batch: int, dim: int, seed: int) -> SetPair:
 def our_step(preset: str, batch: int, dim: int, seed: int) -> Step:
     """One step of training as `clipset pretrain` does it."""
     torch.manual_seed(seed)
-    model = ScaleModel(dim, model_preset(preset)).train()
+    model = ScaleModel(dim, load_settings(PretrainConfig, preset).model).train()
     pair = draw(preset, batch, dim, seed)
-    config = PretrainConfig(preset=preset)  # type: ignore[arg-type]
+    config = load_settings(PretrainConfig, preset)
     adam = optim.AdamW(decay_groups(model, 1e-4), lr=3e-4, fused=True)
 
     def step() -> float:
@@ -148,7 +148,9 @@ def our_step(preset: str, batch: int, dim: int, seed: int) -> Step:
 def plain_step(batch: int, dim: int, seed: int) -> Step:
     """The same step, plainly."""
     torch.manual_seed(seed)
-    model = plain_copy(ScaleModel(dim, model_preset("official")), dim).train()
+    model = plain_copy(
+        ScaleModel(dim, load_settings(PretrainConfig, "official").model), dim
+    ).train()
     pair = draw("official", batch, dim, seed)
     adam = optim.AdamW(model.parameters(), lr=3e-4, weight_decay=1e-4)
 
@@ -166,7 +168,7 @@ def plain_step(batch: int, dim: int, seed: int) -> Step:
 def check_same_loss(batch: int, dim: int, seed: int) -> dict[str, float]:
     """The loss of both ways on the same weights and batch; they must agree."""
     torch.manual_seed(seed)
-    ours = ScaleModel(dim, model_preset("official")).eval()
+    ours = ScaleModel(dim, load_settings(PretrainConfig, "official").model).eval()
     plain = plain_copy(ours, dim).eval()
     pair = draw("official", batch, dim, seed)
     one = float(ours.losses(pair.features, pair.boxes, pair.masked).total)

@@ -26,7 +26,7 @@ from clipset.evaluation.metrics import compare_values
 from clipset.evaluation.results import Row, read_predictions
 from clipset.features.store import FeatureStore
 from clipset.pipeline import read_results
-from clipset.recipe import Recipe, change_recipe, read_recipe
+from clipset.recipe import Recipe, read_recipe
 from clipset.reproduce.plan import find_plan, read_base
 from clipset.reproduce.table import FILE, Cell, TableFile, read_table_file
 from clipset.runs import read_run
@@ -153,7 +153,7 @@ def recipe_of(table: TableFile, cell: Cell) -> tuple[Recipe, Path, list[str]]:
     recipe = build(Recipe, table.recipes[cell.recipe], "table.json")
 
     def read(path: Path, changes: Sequence[str]) -> Recipe:
-        return change_recipe(read_base(plan, path, changes), trial.changes)
+        return read_base(plan, path, (*changes, *trial.changes))
 
     return recipe, *find_recipe(recipe, read)
 

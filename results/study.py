@@ -41,7 +41,7 @@ from clipset.evaluation.suite import ROW_OF, run_suite
 from clipset.evaluation.task import make_task
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import say
-from clipset.recipe import Recipe, change_recipe, read_recipe
+from clipset.recipe import Recipe, read_recipe
 from clipset.runs import environment
 from clipset.training.pretrain import pretrain
 
@@ -60,16 +60,19 @@ class Trial:
     store: Path
 
 
-def read_trials(ideas: Path, recipe: Recipe, stores: dict[str, Path]) -> list[Trial]:
+def read_trials(
+    ideas: Path, recipe: Path, changes: Sequence[str], stores: dict[str, Path]
+) -> list[Trial]:
     """The recipe itself, and every idea whose features are there."""
-    trials = [Trial(name=BASE, what="the recipe", recipe=recipe, store=stores[""])]
+    base = read_recipe(recipe, changes)
+    trials = [Trial(name=BASE, what="the recipe", recipe=base, store=stores[""])]
     for name, idea in tomllib.loads(ideas.read_text("utf-8")).items():
         if idea.get("store", "") in stores:
             trials.append(
                 Trial(
                     name=name,
                     what=idea["what"],
-                    recipe=change_recipe(recipe, idea["changes"]),
+                    recipe=read_recipe(recipe, (*changes, *idea["changes"])),
                     changes=tuple(idea["changes"]),
                     store=stores[idea.get("store", "")],
                 )
@@ -285,7 +288,7 @@ def study(given: argparse.Namespace) -> None:
     stores = {name: Path(folder) for name, _, folder in pairs}
     if "" not in stores:
         raise ConfigError("say which store the recipe itself uses: --store FOLDER")
-    trials = read_trials(given.ideas, read_recipe(given.recipe, given.changes), stores)
+    trials = read_trials(given.ideas, given.recipe, given.changes, stores)
     names = [trial.name for trial in trials]
     for unknown in sorted(set(given.only or ()) - set(names)):
         raise ConfigError(

@@ -28,8 +28,6 @@ DEEPEST = 40  # tables and lists inside each other in a file; ours have fewer th
 LARGEST = 2**63
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STALE_SECONDS = 3600.0  # a temporary file of this age was left behind by a kill
-ADDED = {"added": True}
-"""Metadata of a field that a type got later: left out of `settled` where it has its default."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -83,30 +81,9 @@ def to_mapping(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def settled(value: Any) -> Any:
-    """`to_mapping` as it was before fields were added that have their default here.
-
-    So what was made before a type grew keeps its fingerprint, and older versions can read it.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        kept = {field.name: getattr(value, field.name) for field in fields}
-        for field in fields:
-            factory = field.default_factory
-            usual = field.default if factory is dataclasses.MISSING else factory()
-            if field.metadata.get("added") and kept[field.name] == usual:
-                del kept[field.name]
-        return {name: settled(inner) for name, inner in kept.items()}
-    if isinstance(value, Mapping):
-        return {key: settled(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [settled(inner) for inner in value]
-    return to_mapping(value)
-
-
 def fingerprint(*values: Any) -> str:
     """A short name for the content of `values`: equal content, equal name, on any machine."""
-    canonical = _encode([settled(value) for value in values])
+    canonical = _encode([to_mapping(value) for value in values])
     return hashlib.sha256(canonical).hexdigest()[:16]
 
 

@@ -1,10 +1,14 @@
-"""Recipe: a whole experiment in one value, and in one TOML file."""
+"""Recipe: the settings of a whole run, layered: defaults ← preset ← recipe file ← changes.
+
+The layers are merged as plain tables before a dataclass is built, so a value that was set by hand
+wins over a preset, also if it equals the default.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,38 +17,48 @@ from clipset.data.tasks import DataConfig
 from clipset.errors import ConfigError
 from clipset.evaluation.config import ProbeConfig
 from clipset.features.config import ExtractConfig
+from clipset.presets import read_preset
 from clipset.text import path_text
 from clipset.training.config import PretrainConfig
 
-C = TypeVar("C")
+PRESET_SECTIONS = {"extract": ExtractConfig, "pretrain": PretrainConfig, "probe": ProbeConfig}
+C = TypeVar("C", ExtractConfig, PretrainConfig, ProbeConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How the walk is walked, step by step."""
+    """The settings of a run, one section for each step."""
 
     test_fraction: float = 0.25
-    """share of the labelled videos set aside for the test, where the catalog says nothing"""
+    """fraction of the labelled videos used for testing, where the catalog has no split"""
     data: DataConfig = field(default_factory=DataConfig)
-    """which videos there are, and who is judged"""
+    """which videos there are, and which are scored"""
     extract: ExtractConfig = field(default_factory=ExtractConfig)
-    """how features are made"""
+    """how features are extracted"""
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     """how the model is trained"""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
-    """how the result is judged"""
+    """how features are evaluated"""
 
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
             raise ConfigError(f"test_fraction must lie between 0 and 1, got {self.test_fraction}")
 
 
-def read_recipe(path: Path | None, changes: Sequence[str] = ()) -> Recipe:
-    """A recipe from a file (or the default one) with changes such as `pretrain.epochs=100`."""
+def read_recipe(
+    path: Path | None, changes: Sequence[str] = (), flags: Mapping[str, Any] | None = None
+) -> Recipe:
+    """A recipe from a file (or the default one) with changes such as `pretrain.epochs=100`.
+
+    `flags` are values by name, such as `pretrain.epochs`; None means that a flag was not used.
+    """
     tables = read_toml(path) if path else {}
     for change in changes:
-        _apply(tables, change)
-    return build(Recipe, tables, str(path) if path else "recipe")
+        apply_change(tables, change)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            set_value(tables, name, to_mapping(value))
+    return resolve_recipe(tables, str(path) if path else "recipe")
 
 
 def find_recipe(name: str) -> Path:
@@ -57,30 +71,36 @@ def find_recipe(name: str) -> Path:
     return path
 
 
-def overlay(base: C, given: C, usual: C) -> C:
-    """The settings of `base`, but for those of `given` that are not the usual ones."""
-    settings: Any = given
-    chosen = {}
-    for each in fields(settings):
-        old, new, plain = (getattr(one, each.name) for one in (base, given, usual))
-        if is_dataclass(new) and not isinstance(new, type):
-            new = overlay(old, new, plain)
-        elif new == plain:
-            continue
-        chosen[each.name] = new
-    changed: C = replace(base, **chosen)  # type: ignore[type-var]
-    return changed
+def resolve_recipe(tables: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """The recipe of tables in which only what was set by hand appears; presets fill in the rest."""
+    layered = dict(tables)
+    preset = layered.pop("preset", "recommended")
+    for section in PRESET_SECTIONS:
+        layered[section] = _layer_section(section, preset, layered.get(section, {}))
+    return build(Recipe, layered, source)
+
+
+def load_settings(kind: type[C], preset: str = "recommended", **changes: Any) -> C:
+    """The settings of one section: its defaults, a preset, then the changes.
+
+    `load_settings(PretrainConfig, "paper", epochs=3, model={"width": 64})`
+    """
+    [section] = [name for name, known in PRESET_SECTIONS.items() if known is kind]
+    return build(kind, _layer_section(section, preset, to_mapping(changes)), section)
 
 
 def change_recipe(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """The recipe with changes such as `pretrain.epochs=100`."""
+    """A resolved recipe with changes such as `pretrain.epochs=100`."""
     tables = to_mapping(recipe)
     for change in changes:
-        _apply(tables, change)
+        if change.partition("=")[0].strip().split(".")[-1] == "preset":
+            raise ConfigError(f"{change}: a preset cannot be changed once settings are resolved")
+        apply_change(tables, change)
     return build(Recipe, tables, "recipe")
 
 
-def _apply(tables: dict[str, Any], change: str) -> None:
+def apply_change(tables: dict[str, Any], change: str) -> None:
+    """Set one value of nested tables, from a text such as `pretrain.epochs=100`."""
     name, equals, value = path_text(change).partition("=")  # a word of the command line
     if not equals or not name.strip():
         raise ConfigError(f"a change looks like pretrain.epochs=100, got {change!r}")
@@ -90,9 +110,29 @@ def _apply(tables: dict[str, Any], change: str) -> None:
         parsed = value.strip()
     except (RecursionError, ValueError):  # nested too deeply, or thousands of digits
         raise ConfigError(f"{name}: no setting has such a value: {value[:40]}…") from None
-    *outer, last = name.strip().split(".")
+    set_value(tables, name.strip(), parsed)
+
+
+def set_value(tables: dict[str, Any], name: str, value: Any) -> None:
+    """Set the value with a dotted name, such as `pretrain.epochs`, in nested tables."""
+    *outer, last = name.split(".")
     for key in outer:
         tables = tables.setdefault(key, {})
         if not isinstance(tables, dict):
-            raise ConfigError(f"{key!r} in {change!r} is a value, not a table")
-    tables[last] = parsed
+            raise ConfigError(f"{key!r} in {name!r} is a value, not a table")
+    tables[last] = value
+
+
+def _layer_section(section: str, preset: str, own: Any) -> Any:
+    """A section's own values over those of its preset."""
+    if not isinstance(own, Mapping):
+        return own
+    name = own.get("preset", preset)
+    return _merge(read_preset(name).get(section, {}), {**own, "preset": name})
+
+
+def _merge(lower: Any, upper: Any) -> Any:
+    """Nested tables in which the values of `upper` win."""
+    if not (isinstance(lower, Mapping) and isinstance(upper, Mapping)):
+        return upper
+    return {**lower, **{key: _merge(lower.get(key), value) for key, value in upper.items()}}

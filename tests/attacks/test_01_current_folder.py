@@ -17,8 +17,9 @@ from tests.attacks.hostile import THIRD, hostile_folder, imported
 from tests.conftest import write_video
 
 SMALL = (
-    "--frames", "2", "--size", "32", "--engine", "torch", "--sampling.num-clips", "4",
-    "--sampling.num-times", "2", "--sampling.num-crops", "1", "--quiet",
+    "--frames", "2", "--size", "32", "--set=extract.engine=torch",
+    "--set=extract.sampling.num_clips=4",
+    "--set=extract.sampling.num_times=2", "--set=extract.sampling.num_crops=1", "--quiet",
 )  # fmt: skip
 STANDARD = ("json", "random", "logging", "runpy", "typing", "subprocess", "sqlite3", "csv")
 OURS = ("clipset", "sitecustomize", "usercustomize")
@@ -213,8 +214,9 @@ def test_the_ranks_of_torchrun_import_nothing_from_the_current_folder(
         *way,
     )
     tiny = (
-        "--epochs", "1", "--min-steps", "1", "--clips-per-set", "2", "--model.width", "32",
-        "--model.layers", "1", "--device", "cpu", "--quiet",
+        "--epochs", "1", "--set=pretrain.min_steps=1", "--set=pretrain.clips_per_set=2",
+        "--set=pretrain.model.width=32",
+        "--set=pretrain.model.layers=1", "--device", "cpu", "--quiet",
     )  # fmt: skip
     words = ("pretrain", session_run / "store", "--out", tmp_path / "model", *tiny)
     done = clipset(*words, cwd=cwd, command=start)

@@ -156,7 +156,13 @@ def test_a_named_file_with_other_weights_beside_it_is_refused_before_it_runs(
     (tmp_path / "weights.txt").write_text("the weights")
     (tmp_path / "weighed.py").write_text(WEIGHED)
     name = f"{tmp_path / 'weighed.py'}:make"
-    words = ["--sampling.num-clips", "2", "--workers", "0", "--engine", "torch", "--quiet"]
+    words = [
+        "--set=extract.sampling.num_clips=2",
+        "--workers",
+        "0",
+        "--set=extract.engine=torch",
+        "--quiet",
+    ]
     few = videos / "red"
     assert run("extract", few, "--out", tmp_path / "store", "--backbone", name, *words) == 0
     damage(tmp_path / "store")

@@ -51,7 +51,14 @@ def test_two_extractions_of_different_catalogs_into_one_store_never_mix(
     clipset: Clipset, tmp_path: Path
 ) -> None:
     """Both begin at once; whoever is second is refused or goes on after the first."""
-    words = ("--frames", 2, "--size", 32, "--engine", "torch", "--sampling.num-clips", 4)
+    words = (
+        "--frames",
+        2,
+        "--size",
+        32,
+        "--set=extract.engine=torch",
+        "--set=extract.sampling.num_clips=4",
+    )
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "clipset.cli", "extract", folder, "--out", tmp_path / "store"]
@@ -101,7 +108,7 @@ def test_every_verb_that_writes_waits_for_its_turn(
     out = store if verb == "repair" else tmp_path / "out"
     words = {
         "repair": (store,),
-        "pretrain": (store, "--out", out, "--epochs", 2, "--clips-per-set", 2),
+        "pretrain": (store, "--out", out, "--epochs", 2, "--set=pretrain.clips_per_set=2"),
         "merge": (store, "--out", out),
         "import": (tmp_path / "features", "--out", out),
     }[verb]

@@ -148,7 +148,7 @@ def test_check_and_extract_name_a_duration_that_cannot_be_true(
     assert run("catalog", "check", liars, "--quiet") == 1
     checked = capsys.readouterr().out
     store, backbone = tmp_path / "store", write_backbone(tmp_path)
-    settings = ("--frames", 2, "--size", 16, "--engine", "torch", "--workers", 0)
+    settings = ("--frames", 2, "--size", 16, "--set=extract.engine=torch", "--workers", 0)
     assert run("extract", liars, "--out", store, "--backbone", backbone, *settings) == 0
     extracted = capsys.readouterr().err
     for path in liars.iterdir():

@@ -53,14 +53,25 @@ def test_every_verb_takes_names_of_any_bytes(
     odd_videos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = bytes_path(tmp_path, b"out\xff")
-    small = ("--frames", 2, "--size", 16, "--workers", 0, "--sampling.num-clips", 4)
+    small = ("--frames", 2, "--size", 16, "--workers", 0, "--set=extract.sampling.num_clips=4")
     backbone = write_backbone(tmp_path)
     assert run("catalog", odd_videos, "--out", out / "c.csv") == 0
     extract = ("extract", out / "c.csv", "--out", out / "store", "--backbone", backbone, *small)
     assert run(*extract, "--json") == 0
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["videos"] == 8
-    shape = ("--model.width", 32, "--model.head-width", 16, "--clips-per-set", 2)
-    pretrain = ("pretrain", out / "store", "--out", out / "model", *shape, "--min-steps", 1)
+    shape = (
+        "--set=pretrain.model.width=32",
+        "--set=pretrain.model.head_width=16",
+        "--set=pretrain.clips_per_set=2",
+    )
+    pretrain = (
+        "pretrain",
+        out / "store",
+        "--out",
+        out / "model",
+        *shape,
+        "--set=pretrain.min_steps=1",
+    )
     assert run(*pretrain, "--epochs", 1) == 0
     assert run(*pretrain, "--epochs", 1) == 0
     model = ("--model", out / "model")
@@ -167,7 +178,8 @@ def test_a_stream_that_takes_nothing_does_not_undo_the_work(
 def test_workers_outlive_a_terminal_that_is_gone(
     streams: str, videos: Path, tmp_path: Path, clipset: Clipset
 ) -> None:
-    small = "--frames 2 --size 16 --workers 2 --engine torch --sampling.num-clips 4"
+    small = "--frames 2 --size 16 --workers 2 --set=extract.engine=torch "
+    small += "--set=extract.sampling.num_clips=4"
     backbone = write_backbone(tmp_path)
     command = f'"{COMMAND}" extract "{videos}" --out s --backbone "{backbone}" {small} {streams}'
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=False, timeout=120)

@@ -130,7 +130,15 @@ def test_verbs_refuse_leaks_unless_allowed_and_the_report_says_so(
     assert "splits share videos or groups" in page
     assert "allowed leak" in page
     store = out / "store"
-    pretrain = ("pretrain", store, "--out", tmp_path / "model", "--clips-per-set", 2, "--epochs", 1)
+    pretrain = (
+        "pretrain",
+        store,
+        "--out",
+        tmp_path / "model",
+        "--set=pretrain.clips_per_set=2",
+        "--epochs",
+        1,
+    )
     for refused in (pretrain, ("probe", store), ("probe", store, "--low-shot-curve")):
         assert run(*refused) == 2
         assert "2 videos of test are the same files" in capfd.readouterr().err

@@ -15,7 +15,7 @@ from clipset.features.store import FeatureStore
 
 INTRA = {"x264-params": "keyint=1"}
 FAST = ("--set=pretrain.min_steps=2", '--set=probe.rows=["knn"]')
-EXTRACT = ("--frames", 2, "--size", 16, "--engine", "torch", "--workers", 0)
+EXTRACT = ("--frames", 2, "--size", 16, "--set=extract.engine=torch", "--workers", 0)
 
 
 def lose_frames(path: Path, first: int, last: int) -> Path:

@@ -19,7 +19,7 @@ from clipset.inference.sources import list_new_videos
 from clipset.recipe import read_recipe
 
 LONG = "x" * 300
-SMALL = ("--frames", 2, "--size", 16, "--workers", 0, "--sampling.num-clips", 4)
+SMALL = ("--frames", 2, "--size", 16, "--workers", 0, "--set=extract.sampling.num_clips=4")
 OVERRIDE, READ_SEARCH = 1, 2  # the capabilities by which root reads anything
 PR_CAPBSET_DROP = 24
 

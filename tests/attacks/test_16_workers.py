@@ -21,7 +21,7 @@ LISTEN = "0A"  # the state of a socket in /proc/net/tcp
 def test_a_timeout_without_workers_is_refused_in_one_line(
     seconds: str, videos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--workers", "0", "--timeout", seconds]
+    given = ["--workers", "0", f"--set=extract.timeout={seconds}"]
     settings = ["--set=extract.workers=0", f"--set=extract.timeout={seconds}"]
     for words in (
         ["extract", videos, "--out", tmp_path / "out", *given],
@@ -50,9 +50,25 @@ def test_the_embedded_ray_cluster_listens_to_this_machine_and_imports_nothing_fr
     marker = tmp_path / "imported"
     cwd = hostile_folder(tmp_path / "cwd", THIRD, marker)
     videos = write_videos(tmp_path / "videos", per_class=1)
-    words = ["--out", tmp_path / "store", "--frames", "2", "--size", "32", "--engine", "torch"]
+    words = [
+        "--out",
+        tmp_path / "store",
+        "--frames",
+        "2",
+        "--size",
+        "32",
+        "--set=extract.engine=torch",
+    ]
     process = subprocess.Popen(
-        [COMMAND, "extract", videos, *words, "--sampling.num-clips", "2", "--ray", "--quiet"],
+        [
+            COMMAND,
+            "extract",
+            videos,
+            *words,
+            "--set=extract.sampling.num_clips=2",
+            "--ray",
+            "--quiet",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=cwd,

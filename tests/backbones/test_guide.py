@@ -73,8 +73,16 @@ def test_the_file_of_the_guide_is_checked_and_extracts(
     assert found["repeatable"]
     assert found["spec"]["dim"] == 96
     words = ["extract", str(small_videos / "red"), "--out", "store", "--backbone", "mine.py:make"]
-    words += ["--frames", "2", "--size", "32", "--workers", "0", "--sampling.num-clips", "2"]
-    run(*words, "--quiet", "--engine", "torch")
+    words += [
+        "--frames",
+        "2",
+        "--size",
+        "32",
+        "--workers",
+        "0",
+        "--set=extract.sampling.num_clips=2",
+    ]
+    run(*words, "--quiet", "--set=extract.engine=torch")
     store = open_store(Path("store"))
     assert len(store) == 8
     assert store.manifest.backbone.name == "mine.py:make"

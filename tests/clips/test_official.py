@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clipset.clips.config import preset
 from clipset.clips.sampling import ClipPlan, regular_clips
 from clipset.decoding.reader import VideoInfo
+from clipset.features.config import ExtractConfig
+from clipset.recipe import load_settings
 from clipset.sets.box_coordinates import official_boxes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "test_views.json"
@@ -34,7 +35,7 @@ def video_of(case: dict[str, Any]) -> VideoInfo:
 
 def plan_of(case: dict[str, Any]) -> ClipPlan:
     sampling = replace(
-        preset("official"),
+        load_settings(ExtractConfig, "official").sampling,
         num_times=case["num_temporal_views"],
         num_crops=case["num_spatial_crops"],
     )

@@ -88,8 +88,12 @@ def test_the_verb_writes_the_curves(
         "--seeds",
         "1",
     ]
-    words += ["--fit.epochs", "1", "--fit.clips", "4", "--fit.rates", "0.003"]
-    words += ["--fit.head-rates", "0.03", "--quiet"]
+    words += [
+        "--set=probe.fit.epochs=1",
+        "--set=probe.fit.clips=4",
+        "--set=probe.fit.rates=[0.003]",
+    ]
+    words += ["--set=probe.fit.head_rates=[0.03]", "--quiet"]
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert not stop.value.code

@@ -29,8 +29,9 @@ from clipset.progress import set_quiet
 
 CLIPS = 12  # of each video
 MOMENTS = (0, 0, 1, CLIPS // 2, CLIPS, CLIPS + 3, 2 * CLIPS)  # clips after which it is stopped
-OPTIONS = "--frames 2 --stride 4 --size 32 --engine torch --quiet --sampling.num-clips 8"
-OPTIONS += " --sampling.num-times 2 --sampling.num-crops 2"
+OPTIONS = "--frames 2 --size 32 --set=extract.stride=4 --set=extract.engine=torch --quiet"
+OPTIONS += " --set=extract.sampling.num_clips=8"
+OPTIONS += " --set=extract.sampling.num_times=2 --set=extract.sampling.num_crops=2"
 ENDS = {"kill": (signal.SIGKILL, -signal.SIGKILL), "interrupt": (signal.SIGINT, 130)}
 
 

@@ -34,7 +34,14 @@ def test_a_dry_run_writes_nothing(
     small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["extract", str(small_videos), "--out", str(tmp_path / "store"), "--dry-run", "--json"]
-    words += ["--frames", "2", "--size", "32", "--engine", "torch", "--sampling.num-clips", "1"]
+    words += [
+        "--frames",
+        "2",
+        "--size",
+        "32",
+        "--set=extract.engine=torch",
+        "--set=extract.sampling.num_clips=1",
+    ]
     with pytest.raises(SystemExit, match="0"):
         main(words)
     said = json.loads(capsys.readouterr().out)

@@ -243,12 +243,15 @@ def test_imported_features_are_trained_on_and_judged(
     assert answer(capfd, *words)["videos"] == 24
     assert open_store(store).catalog.splits == ("test", "train")
     answer(
-        capfd, "pretrain", store, "--out", model, "--epochs", 2, "--min-steps", 1,
-        "--clips-per-set", 4, "--model.width", 32, "--model.head-width", 16,
+        capfd, "pretrain", store, "--out", model, "--epochs", 2, "--set=pretrain.min_steps=1",
+        "--set=pretrain.clips_per_set=4", "--set=pretrain.model.width=32",
+        "--set=pretrain.model.head_width=16",
     )  # fmt: skip
     records = answer(
-        capfd, "probe", store, "--model", model, "--seeds", 1, "--fit.epochs", 2, "--fit.clips", 4,
-        "--mlp-hidden", 16, "--fit.rates", 0.003, "--fit.head-rates", 0.03,
+        capfd, "probe", store, "--model", model, "--seeds", 1, "--set=probe.fit.epochs=2",
+        "--set=probe.fit.clips=4",
+        "--set=probe.mlp_hidden=16", "--set=probe.fit.rates=[0.003]",
+        "--set=probe.fit.head_rates=[0.03]",
     )["records"]  # fmt: skip
     knn = next(r for r in records if (r["features"], r["probe"]) == ("backbone", "knn"))
     assert knn["value"] == 1.0

@@ -98,8 +98,12 @@ def start_extraction(
         f"writer.StoreWriter.put = lambda *a: (put(*a), time.sleep({slowly}))\n"
         "cli.main(sys.argv[1:])\n"
     )
-    size = ["--frames", "2", "--stride", "4", "--size", "32", "--engine", "torch"]
-    clips = ["--sampling.num-clips", "8", "--sampling.num-times", "2", "--sampling.num-crops", "2"]
+    size = ["--frames", "2", "--set=extract.stride=4", "--size", "32", "--set=extract.engine=torch"]
+    clips = [
+        "--set=extract.sampling.num_clips=8",
+        "--set=extract.sampling.num_times=2",
+        "--set=extract.sampling.num_crops=2",
+    ]
     words = ["extract", str(catalog), "--out", str(folder), "--workers", str(workers)]
     return subprocess.Popen(
         [sys.executable, "-c", program, *words, *size, *clips, "--quiet"],

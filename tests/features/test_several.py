@@ -19,7 +19,6 @@ from tests.conftest import SMALL
 from tests.features.test_extract import _done
 from torch import Tensor
 
-from clipset.config import fingerprint, settled, write_json
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError, StoreError
 from clipset.features.config import ExtractConfig
@@ -289,25 +288,6 @@ def test_features_are_read_alone_side_by_side_or_mixed(pair: Path) -> None:
     for wrong in ("", "a+", "a+a", "a,", "a,a", "a,b+c"):
         with pytest.raises(StoreError, match="different backbones, such as a"):
             parse_features(wrong)
-
-
-def test_a_store_of_format_1_without_the_new_fields_opens_and_goes_on(
-    small_store: FeatureStore, tmp_path: Path
-) -> None:
-    old = shutil.copytree(small_store.folder, tmp_path / "old")
-    manifest = json.loads((old / "manifest.json").read_text())
-    assert sorted(manifest) == ["backbone", "dtype", "format", "made_by", "sampling", "seed"]
-    assert sorted(manifest["backbone"]) == sorted(
-        ["dim", "frames", "mean", "name", "paper", "pooling", "size", "std", "stride", "weights"]
-    )  # what was written before is still what is written
-    store = open_store(old)
-    assert store.manifest.others == ()
-    assert fingerprint(store.manifest) == fingerprint(manifest)
-    extract(small_store.catalog, old, SMALL)
-    new = {**manifest, "others": []} | {"backbone": manifest["backbone"] | {"time_bins": 1}}
-    write_json(old / "manifest.json", new)
-    assert open_store(old).manifest == store.manifest
-    assert settled(store.manifest) == manifest
 
 
 def test_layers_and_time_bins_are_stored_and_become_clips(few: Catalog, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from clipset.errors import ModelError
+from clipset.recipe import load_settings
 from clipset.training.config import PretrainConfig
 from clipset.training.official import load_official
 from clipset.training.optim import learning_rate
@@ -45,7 +46,7 @@ def test_the_official_preset_computes_the_published_losses() -> None:
 
 def test_the_official_schedule_is_the_published_one() -> None:
     rates = json.loads((GOLDEN / "protocol" / "lr_schedule.json").read_text("utf-8"))["lr"]
-    config = PretrainConfig(preset="official")
+    config = load_settings(PretrainConfig, "official")
     found = [
         learning_rate(step, len(rates), peak=config.learning_rate, warmup=config.warmup)
         for step in range(len(rates))
@@ -69,21 +70,21 @@ def test_a_checkpoint_with_other_keys_is_refused(tmp_path: Path, change: str) ->
 
 
 def test_the_official_model_has_the_published_sizes() -> None:
-    model = PretrainConfig(preset="official").model
+    model = load_settings(PretrainConfig, "official").model
     assert (model.head_width, model.head_layers) == (4096, 2)
     assert (model.target_width, model.target_layers) == (2048, 3)
     assert (model.boxes, model.box_numbers, model.temperature) == ("official", 7, 0.2)
 
 
 def test_what_is_set_by_hand_wins_over_the_preset() -> None:
-    config = PretrainConfig(preset="official", epochs=7)
+    config = load_settings(PretrainConfig, "official", epochs=7)
     assert (config.epochs, config.batch, config.mask_rule) == (7, 512, "coin")
-    smaller = PretrainConfig(preset="paper", model=type(config.model)(width=64))
+    smaller = load_settings(PretrainConfig, "paper", model={"width": 64})
     assert (smaller.model.width, smaller.model.rivals) == (64, "all")
     assert (smaller.epochs, smaller.standardise) == (500, False)
 
 
 def test_the_presets_are_frozen() -> None:
-    assert PretrainConfig() == PretrainConfig(preset="recommended")
+    assert PretrainConfig() == load_settings(PretrainConfig)
     with pytest.raises(AttributeError):
-        PretrainConfig(preset="paper").epochs = 3  # type: ignore[misc]
+        load_settings(PretrainConfig, "paper").epochs = 3  # type: ignore[misc]

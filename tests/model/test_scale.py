@@ -9,7 +9,7 @@ from tests.model.ranks import run_ranks
 from torch import Tensor
 
 from clipset.errors import ModelError
-from clipset.model.config import ModelConfig, model_preset
+from clipset.model.config import ModelConfig
 from clipset.model.losses import Gather, ScaleLosses
 from clipset.model.scale import ScaleModel
 
@@ -195,9 +195,3 @@ def test_the_teacher_follows_the_student_slowly_and_is_saved_with_it() -> None:
     again = make(config)
     again.load_state_dict(model.state_dict())
     assert not any(p.requires_grad for p in again.teacher.parameters())
-
-
-def test_presets_are_known_by_name() -> None:
-    assert model_preset("recommended") == ModelConfig()
-    with pytest.raises(ModelError, match="unknown preset"):
-        model_preset("best")

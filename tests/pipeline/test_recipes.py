@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from clipset.clips.config import preset
+from clipset.clips.config import Sampling
 from clipset.config import build, to_mapping
 from clipset.errors import ClipsetError
-from clipset.recipe import Recipe, read_recipe
+from clipset.features.config import ExtractConfig
+from clipset.recipe import Recipe, change_recipe, load_settings, read_recipe
+from clipset.training.config import PretrainConfig
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
@@ -42,6 +44,54 @@ def test_a_wrong_setting_is_named(change: str, message: str) -> None:
 
 def test_a_preset_chooses_the_clips_and_single_settings_win_over_it() -> None:
     recipe = read_recipe(None, ["extract.preset=official", "extract.sampling.flip=false"])
-    assert recipe.extract.sampling == replace(preset("official"), flip=False)
+    official = load_settings(ExtractConfig, "official").sampling
+    assert official.crop == "short-side"
+    assert recipe.extract.sampling == replace(official, flip=False)
     assert build(Recipe, to_mapping(recipe), "again") == recipe
-    assert read_recipe(None).extract.sampling == preset("recommended")
+    assert read_recipe(None).extract.sampling == Sampling()
+
+
+def test_a_preset_at_the_top_applies_to_all_sections_but_those_with_their_own(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "r.toml").write_text('preset = "paper"\n[extract]\npreset = "recommended"\n')
+    recipe = read_recipe(tmp_path / "r.toml")
+    presets = (recipe.extract.preset, recipe.pretrain.preset, recipe.probe.preset)
+    assert presets == ("recommended", "paper", "paper")
+    assert recipe.extract == ExtractConfig()
+    assert recipe.pretrain == load_settings(PretrainConfig, "paper")
+    assert "ordered" not in recipe.probe.rows
+    assert read_recipe(None, ["preset=paper"]).extract == load_settings(ExtractConfig, "paper")
+
+
+def test_a_value_set_by_hand_wins_over_a_preset_also_if_it_is_the_default(tmp_path: Path) -> None:
+    default = PretrainConfig()
+    changes = ["pretrain.preset=paper", "pretrain.standardise=true", "pretrain.model.rivals=masked"]
+    config = read_recipe(None, changes).pretrain
+    assert (config.standardise, config.model.rivals) == (True, "masked")
+    assert config.model.head_width != default.model.head_width
+    by_hand = {"epochs": default.epochs, "mask_rule": "count", "standardise": True}
+    config = load_settings(PretrainConfig, "official", **by_hand)
+    assert {name: getattr(config, name) for name in by_hand} == by_hand
+    (tmp_path / "r.toml").write_text(f"[pretrain]\nepochs = {default.epochs}\n")
+    recipe = read_recipe(tmp_path / "r.toml", ["pretrain.preset=official"])
+    assert recipe.pretrain.epochs == default.epochs
+    assert recipe.pretrain.mask_rule == "coin"
+
+
+def test_only_flags_that_were_used_count() -> None:
+    flags = {"pretrain.epochs": None, "pretrain.standardise": True}
+    config = read_recipe(None, ["pretrain.preset=paper", "pretrain.epochs=9"], flags).pretrain
+    assert (config.epochs, config.standardise, config.min_steps) == (9, True, 1)
+
+
+@pytest.mark.parametrize("change", ["preset=papr", "pretrain.preset=papr", "extract.preset=papr"])
+def test_an_unknown_preset_is_answered_with_near_names(change: str) -> None:
+    with pytest.raises(ClipsetError, match=r"unknown preset 'papr'; did you mean paper\?"):
+        read_recipe(None, [change])
+
+
+def test_a_preset_cannot_be_changed_once_settings_are_resolved() -> None:
+    assert change_recipe(Recipe(), ["pretrain.epochs=7"]).pretrain.epochs == 7
+    with pytest.raises(ClipsetError, match="cannot be changed once"):
+        change_recipe(Recipe(), ["pretrain.preset=paper"])

@@ -104,21 +104,25 @@ def test_each_step_is_a_verb_and_answers_in_json(
     catalog, store, model = tmp_path / "catalog.csv", tmp_path / "store", tmp_path / "model"
     assert answer("catalog", small_videos, "--out", catalog)["videos"] == 24
     extraction = answer(
-        "extract", catalog, "--out", store, "--frames", 2, "--stride", 4, "--size", 32,
-        "--engine", "torch", "--workers", 0, "--sampling.num-clips", 8, "--sampling.num-times", 2,
+        "extract", catalog, "--out", store, "--frames", 2, "--set=extract.stride=4", "--size", 32,
+        "--set=extract.engine=torch", "--workers", 0, "--set=extract.sampling.num_clips=8",
+        "--set=extract.sampling.num_times=2",
     )  # fmt: skip
     assert extraction["videos"] == 24
     assert answer("verify", store)["problems"] == {}
     training = answer(
-        "pretrain", store, "--out", model, "--epochs", 2, "--min-steps", 1, "--clips-per-set", 4,
-        "--model.width", 32, "--model.head-width", 16,
+        "pretrain", store, "--out", model, "--epochs", 2, "--set=pretrain.min_steps=1",
+        "--set=pretrain.clips_per_set=4",
+        "--set=pretrain.model.width=32", "--set=pretrain.model.head_width=16",
     )  # fmt: skip
     assert training["ssl_split"] == "train"
     shape = answer("represent", store, "--model", model, "--out", tmp_path / "vectors")["shape"]
     assert shape == [24, 6, 1280 + 32]
     records = answer(
-        "probe", store, "--model", model, "--seeds", 1, "--fit.epochs", 2, "--fit.clips", 4,
-        "--mlp-hidden", 16, "--fit.rates", 0.003, "--fit.head-rates", 0.03,
+        "probe", store, "--model", model, "--seeds", 1, "--set=probe.fit.epochs=2",
+        "--set=probe.fit.clips=4",
+        "--set=probe.mlp_hidden=16", "--set=probe.fit.rates=[0.003]",
+        "--set=probe.fit.head_rates=[0.03]",
         "--out", tmp_path / "results.json",
     )["records"]  # fmt: skip
     assert records == json.loads((tmp_path / "results.json").read_text())
@@ -242,8 +246,9 @@ def test_help_does_not_import_torch() -> None:
 def test_without_a_terminal_progress_comes_in_lines(small_videos: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "clipset.cli", "extract", str(small_videos), "--out",
-         str(tmp_path / "store"), "--frames", "1", "--size", "32", "--sampling.num-clips", "2",
-         "--engine", "torch", "--workers", "0"],
+         str(tmp_path / "store"), "--frames", "1", "--size", "32",
+         "--set=extract.sampling.num_clips=2",
+         "--set=extract.engine=torch", "--workers", "0"],
         capture_output=True, text=True, env=os.environ, check=True,
     )  # fmt: skip
     assert "24/24 videos" in done.stderr

@@ -26,7 +26,7 @@ from clipset.features.store import FeatureStore, open_store
 from clipset.inference.run import TrainedRun, load_run
 from clipset.model.config import ModelConfig
 from clipset.pipeline import walk
-from clipset.recipe import Recipe
+from clipset.recipe import Recipe, load_settings
 from clipset.representation import read_representations, represent
 from clipset.sets.batch import clip_statistics, mean_over_clips
 from clipset.sets.reading import reader_for
@@ -37,7 +37,8 @@ from clipset.training.data import ClipSource
 from clipset.training.distributed import Ranks
 from clipset.training.pretrain import pretrain
 
-TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
+SHAPE = {"width": 32, "layers": 1, "head_width": 16, "projected": 8}
+TINY = ModelConfig(**SHAPE)
 LIGHT, COLOURS = 8, 6  # widths of the two backbones' features
 WIDTHS = {"": LIGHT, "colours": COLOURS, "light+colours": 14, "colours,light": 14}
 
@@ -62,9 +63,9 @@ def store(
 def recipe_for(two: ExtractConfig, features: str, **changes: object) -> Recipe:
     return Recipe(
         extract=two,
-        pretrain=PretrainConfig(
-            epochs=2, min_steps=1, clips_per_set=4, validate_every=1,
-            model=replace(TINY, features=features), **changes,
+        pretrain=load_settings(
+            PretrainConfig, epochs=2, min_steps=1, clips_per_set=4, validate_every=1,
+            model={**SHAPE, "features": features}, **changes,
         ),
         probe=ProbeConfig(
             seeds=1, mlp_hidden=16, fit=FitConfig(epochs=2, clips=4, rates=(0.003,)),

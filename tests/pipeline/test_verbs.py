@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 from tests.pipeline.test_run import QUICK, run
 
-from clipset.clips.config import Sampling
-from clipset.features.config import ExtractConfig
 from clipset.features.store import open_store, store_digest
-from clipset.recipe import overlay
 
 RECIPE = """
 [extract]
@@ -57,11 +54,40 @@ def test_a_store_and_a_model_are_made_from_the_parts_of_a_recipe(
     by_recipe, by_hand = tmp_path / "by recipe", tmp_path / "by hand"
     words = ["extract", videos, "--recipe", recipe, "--quiet"]
     assert (
-        run(*words, "--out", by_recipe, "--set", "extract.size=24", "--sampling.num-clips", 9) == 0
+        run(
+            *words,
+            "--out",
+            by_recipe,
+            "--set",
+            "extract.size=24",
+            "--set=extract.sampling.num_clips=9",
+        )
+        == 0
     )
-    sampling = ["--sampling.num-clips", 9, "--sampling.num-times", 2, "--sampling.num-crops", 2]
-    fed = ["--frames", 2, "--stride", 4, "--size", 24, "--engine", "torch", "--workers", 0]
-    words = ["extract", videos, "--out", by_hand, *fed, *sampling, "--sampling.no-flip"]
+    sampling = [
+        "--set=extract.sampling.num_clips=9",
+        "--set=extract.sampling.num_times=2",
+        "--set=extract.sampling.num_crops=2",
+    ]
+    fed = [
+        "--frames",
+        2,
+        "--set=extract.stride=4",
+        "--size",
+        24,
+        "--set=extract.engine=torch",
+        "--workers",
+        0,
+    ]
+    words = [
+        "extract",
+        videos,
+        "--out",
+        by_hand,
+        *fed,
+        *sampling,
+        "--set=extract.sampling.flip=false",
+    ]
     assert run(*words, "--quiet") == 0
     assert open_store(by_recipe).manifest == open_store(by_hand).manifest
     assert store_digest(by_recipe) == store_digest(by_hand)
@@ -72,16 +98,6 @@ def test_a_store_and_a_model_are_made_from_the_parts_of_a_recipe(
     capsys.readouterr()
     assert run("extract", videos, "--out", tmp_path / "no", "--set", "extract.sice=2") == 2
     assert "did you mean size" in capsys.readouterr().err
-
-
-def test_options_win_over_a_recipe_where_they_are_not_the_default() -> None:
-    base = ExtractConfig(frames=4, preset="paper", sampling=Sampling(num_clips=6, flip=False))
-    given = ExtractConfig(size=64, sampling=Sampling(num_clips=8))
-    found = overlay(base, given, ExtractConfig())
-    assert (found.frames, found.size, found.preset) == (4, 64, "paper")
-    assert (found.sampling.num_clips, found.sampling.flip) == (8, False)
-    assert found.sampling.crop == base.sampling.crop == "short-side"
-    assert overlay(base, ExtractConfig(), ExtractConfig()) == base
 
 
 def test_a_whole_run_with_clips_in_proportion_to_the_length(
@@ -100,7 +116,7 @@ def test_a_whole_run_with_clips_in_proportion_to_the_length(
     assert len(records) == 8
     capsys.readouterr()
     words = ["pretrain", tmp_path / "run" / "store", "--out", tmp_path / "m"]
-    assert run(*words, "--clips-per-set", 8) == 2
+    assert run(*words, "--set=pretrain.clips_per_set=8") == 2
     assert "need 16 clips of a video, the store has 8" in capsys.readouterr().err
 
 
@@ -110,5 +126,5 @@ def test_several_backbones_are_a_list_with_commas(
     words = ["extract", videos, "--recipe", recipe, "--out", tmp_path / "store", "--dry-run"]
     assert run(*words, "--backbone", "efficientnet_lite0,efficientnet_lit1") == 2
     assert "did you mean efficientnet_lite1" in capsys.readouterr().err
-    assert run(*words, "--layers", "3,7") == 2
+    assert run(*words, "--set=extract.layers=3,7") == 2
     assert "efficientnet_lite0 gives its last output only" in capsys.readouterr().err

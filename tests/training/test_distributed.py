@@ -43,8 +43,10 @@ def killed_once(run):
     return epoch(run)
 
 trainer.TrainingRun._epoch = killed_once
-options = "--epochs 4 --min-steps 1 --batch 7 --clips-per-set 4 --model.dropout 0 "
-options += "--model.width 32 --model.layers 1 --model.head-width 32 --model.projected 16"
+options = "--epochs=4 --set=pretrain.min_steps=1 --set=pretrain.batch=7 "
+options += "--set=pretrain.clips_per_set=4 --set=pretrain.model.dropout=0 "
+options += "--set=pretrain.model.width=32 --set=pretrain.model.layers=1 "
+options += "--set=pretrain.model.head_width=32 --set=pretrain.model.projected=16"
 if "nowhere" in sys.argv:
     try:
         main(["pretrain", sys.argv[1] + "/nowhere", "--out", sys.argv[2], "--device", "cpu"])

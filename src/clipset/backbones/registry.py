@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clipset.config import ADDED, near_names, read_json
+from clipset.config import near_names, read_json
 from clipset.errors import BackboneError
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class BackboneSpec:
     pooling: str
     weights: Weights
     paper: str
-    layers: tuple[int, ...] = field(default=(), metadata=ADDED)
-    time_bins: int = field(default=1, metadata=ADDED)
+    layers: tuple[int, ...] = ()
+    time_bins: int = 1
 
     def __post_init__(self) -> None:
         for name in ("dim", "frames", "stride", "size", "time_bins"):

@@ -11,7 +11,7 @@ from clipset.cli.app import COMMON, Changes, Common, Flat, app, print_line, show
 from clipset.features.config import ExtractConfig
 from clipset.features.import_config import ImportConfig
 
-EXTRACT, IMPORT = ExtractConfig(), ImportConfig()
+IMPORT = ImportConfig()
 
 
 @app.command
@@ -19,7 +19,11 @@ def extract(
     videos: Path,
     *,
     out: Path,
-    config: Annotated[ExtractConfig, Flat] = EXTRACT,
+    backbone: str | None = None,
+    frames: int | None = None,
+    size: int | None = None,
+    workers: int | None = None,
+    retry_failed: Annotated[bool | None, Parameter(negative="")] = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     ray: str | None = None,
     recipe: Path | None = None,
@@ -30,7 +34,7 @@ def extract(
 
     Exits with 1 if every video failed.
 
-    Example: clipset extract catalog.csv --out store --size 112 --sampling.no-flip
+    Example: clipset extract catalog.csv --out store --size 112 --set extract.sampling.flip=false
 
     Parameters
     ----------
@@ -38,22 +42,38 @@ def extract(
         A folder or a catalog.
     out
         The store's folder.
+    backbone
+        The frozen network; `clipset backbones` lists them.
+    frames
+        Frames of a clip (the backbone's own number by default).
+    size
+        Height and width of a clip in pixels.
+    workers
+        Processes that decode (as many as cores, at most 8; 0: decode in the main process).
+    retry_failed
+        Try failed videos again.
     dry_run
         Say what time, disk and memory it will take, measured on a few videos; write nothing.
     ray
         Work on the Ray cluster at this address (without one: on a cluster within this process).
     recipe
-        A TOML file whose table `extract` has the settings; options unlike the defaults win.
+        A TOML file with a table `extract`; flags win over it.
     set
-        One setting of the recipe, such as `--set extract.size=112`; may be repeated.
+        One setting, such as `--set extract.preset=paper`; may be repeated.
     """
     from clipset.data.sources import read_videos
     from clipset.features.extract import extract
     from clipset.features.store import refuse_nothing_read
-    from clipset.recipe import overlay, read_recipe
+    from clipset.recipe import read_recipe
 
-    if recipe or set:
-        config = overlay(read_recipe(recipe, set).extract, config, EXTRACT)
+    flags = {
+        "extract.backbone": backbone,
+        "extract.frames": frames,
+        "extract.size": size,
+        "extract.workers": workers,
+        "extract.retry_failed": retry_failed,
+    }
+    config = read_recipe(recipe, set, flags).extract
     catalog = read_videos(videos)
     if dry_run:
         _estimate(catalog, out, config, common)
@@ -200,7 +220,7 @@ def repair(
     store: Path,
     *,
     workers: int | None = None,
-    timeout: float | None = EXTRACT.timeout,
+    timeout: float | None = None,
     backbone: str | None = None,
     common: Common = COMMON,
 ) -> None:

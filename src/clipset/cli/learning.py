@@ -7,12 +7,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from clipset.cli.app import COMMON, Changes, Common, Flat, app, print_line, show_result
+from clipset.cli.app import COMMON, Changes, Common, app, print_line, show_result
 from clipset.cli.tables import print_comparisons, print_curves, print_records
-from clipset.evaluation.config import ProbeConfig
-from clipset.training.config import PretrainConfig
-
-PRETRAIN, PROBE = PretrainConfig(), ProbeConfig()
+from clipset.evaluation.config import RowName
 
 
 @app.command
@@ -20,7 +17,8 @@ def pretrain(
     store: Path,
     *,
     out: Path,
-    config: Annotated[PretrainConfig, Flat] = PRETRAIN,
+    preset: str | None = None,
+    epochs: int | None = None,
     recipe: Path | None = None,
     set: Changes = (),
     allow_leaks: Annotated[bool, Parameter(negative="")] = False,
@@ -39,22 +37,26 @@ def pretrain(
         The store's folder.
     out
         The model's folder.
+    preset
+        Named settings: recommended, paper or official.
+    epochs
+        Passes over the videos.
     recipe
-        A TOML file whose table `pretrain` has the settings; options unlike the defaults win.
+        A TOML file with a table `pretrain`; flags win over it.
     set
-        One setting of the recipe, such as `--set pretrain.epochs=100`; may be repeated.
+        One setting, such as `--set pretrain.learning_rate=1e-3`; may be repeated.
     allow_leaks
         Go on where splits share a file or a group; what they share is said.
     """
     from clipset.data.leaks import check_leaks
     from clipset.features.store import open_store
-    from clipset.recipe import overlay, read_recipe
+    from clipset.recipe import read_recipe
     from clipset.training.checkpoint import read_card
     from clipset.training.distributed import join_ranks
     from clipset.training.pretrain import pretrain
 
-    if recipe or set:
-        config = overlay(read_recipe(recipe, set).pretrain, config, PRETRAIN)
+    flags = {"pretrain.preset": preset, "pretrain.epochs": epochs}
+    config = read_recipe(recipe, set, flags).pretrain
     with join_ranks(common.device) as ranks:
         opened = ranks.agree(lambda: open_store(store))
         if config.ssl_split == "train":
@@ -137,7 +139,8 @@ def probe(
     out: Path | None = None,
     catalog: Path | None = None,
     low_shot_curve: Annotated[bool, Parameter(negative="")] = False,
-    config: Annotated[ProbeConfig, Flat] = PROBE,
+    rows: tuple[RowName, ...] | None = None,
+    seeds: int | None = None,
     recipe: Path | None = None,
     set: Changes = (),
     allow_leaks: Annotated[bool, Parameter(negative="")] = False,
@@ -162,12 +165,16 @@ def probe(
         A file for the records; comparisons and predictions go beside it.
     catalog
         Labels and splits from this catalog instead of the store's own.
+    rows
+        The rows of the table; may be repeated.
+    seeds
+        Repetitions of each trained probe.
     low_shot_curve
         Instead of the table: the score with 1, 2, 5, 10, 25, 50 and 100 % of the training labels.
     recipe
-        A TOML file whose table `probe` has the settings; options unlike the defaults win.
+        A TOML file with a table `probe`; flags win over it.
     set
-        One setting of the recipe, such as `--set probe.seeds=3`; may be repeated.
+        One setting, such as `--set probe.k=10`; may be repeated.
     allow_leaks
         Go on where splits share a file or a group, or --catalog has ids that the store does not
         know; what it is is said.
@@ -179,11 +186,10 @@ def probe(
     from clipset.evaluation.suite import run_suite
     from clipset.evaluation.task import make_task
     from clipset.features.store import open_store
-    from clipset.recipe import overlay, read_recipe
+    from clipset.recipe import read_recipe
     from clipset.training.checkpoint import find_model, load_model, read_training
 
-    if recipe or set:
-        config = overlay(read_recipe(recipe, set).probe, config, PROBE)
+    config = read_recipe(recipe, set, {"probe.rows": rows, "probe.seeds": seeds}).probe
     if out is not None:
         check_output(out, "file")
     where = find_model(model) if model else None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from clipset.config import near_names
 from clipset.errors import ClipError
 
 MAX_COUNT: Final = 100_000  # clips of a video, and pixels of a side
@@ -100,18 +99,3 @@ class Sampling:
             )
         if self.grid is not None and not 1 <= self.grid <= MAX_COUNT:
             raise ClipError(f"grid must be 1 to {MAX_COUNT} pixels, or unset, got {self.grid}")
-
-
-PUBLISHED: Final[dict[str, Any]] = {"timing": "frames", "crop": "short-side", "grid": 256}
-PRESETS: Final[dict[str, dict[str, Any]]] = {  # differences from the defaults
-    "recommended": {},
-    "paper": PUBLISHED,  # where the paper is silent, the published code
-    "official": PUBLISHED | {"reach_end": False},  # the published code
-}
-
-
-def preset(name: str) -> Sampling:
-    """The sampling of a preset: recommended, paper or official."""
-    if name not in PRESETS:
-        raise ClipError(f"unknown sampling preset {name!r}; {near_names(name, PRESETS)}")
-    return Sampling(**PRESETS[name])

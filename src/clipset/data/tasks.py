@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from clipset.config import ADDED, near_names
+from clipset.config import near_names
 from clipset.data.catalog import Catalog, Video, clean_catalog, read_catalog
 from clipset.data.datasets.lvu import CLASSIFICATION, REGRESSION, TASKS, read_lvu
 from clipset.data.datasets.official import FOLDS
@@ -44,13 +44,13 @@ class DataConfig:
     """the split that scores are from (auto: test where it has labels, else val)"""
     lists: str = ""
     """where in the dataset's folder its lists are (looked for if not given)"""
-    name: str = field(default="", metadata=ADDED)
+    name: str = ""
     """what the data is called in reports and tables (the file's or folder's name if not given)"""
-    columns: dict[str, str] = field(default_factory=dict, metadata=ADDED)
+    columns: dict[str, str] = field(default_factory=dict)
     """tables: which column holds what, such as {label = "topic"}, where names are not the usual"""
-    tasks: dict[str, dict[str, str]] = field(default_factory=dict, metadata=ADDED)
+    tasks: dict[str, dict[str, str]] = field(default_factory=dict)
     """tables: several problems on the same videos, each with its columns ({label = "order"})"""
-    validation_groups: tuple[str, ...] = field(default=(), metadata=ADDED)
+    validation_groups: tuple[str, ...] = ()
     """groups of the train split that become the split val, to make choices or to be judged on"""
 
     def __post_init__(self) -> None:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clipset.config import ADDED
 from clipset.errors import ProbeError
 
 Optimiser = Literal["adamw", "sgd"]
@@ -64,16 +63,16 @@ class FitConfig:
     """shares of the learning rate to choose from for the pre-trained part of a fine-tuned probe"""
     set_only: bool = False
     """whether trained transformers classify by the set token alone, not next to each clip"""
-    mix_means: bool = field(default=False, metadata=ADDED)
+    mix_means: bool = False
     """whether the means of training videos are mixed with each other's where a transformer is
     trained, so that it learns less from what never changes in a video, such as the person"""
-    stop_early: bool = field(default=True, metadata=ADDED)
+    stop_early: bool = True
     """whether training ends after the epoch that was best on the videos set aside, however high
     the rate still is; if not, it goes on until the rate has come down to nothing"""
-    rehearse: float = field(default=0.0, metadata=ADDED)
+    rehearse: float = 0.0
     """weight of the losses of pre-training, which then goes on beside fine-tuning, on all its
     videos, labelled or not (0: it does not; 0.03 is a good first try)"""
-    rehearse_batch: int = field(default=128, metadata=ADDED)
+    rehearse_batch: int = 128
     """videos in a batch of that, at most"""
     head_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     """learning rates to choose from where only a head on frozen features is trained"""
@@ -120,6 +119,8 @@ class FitConfig:
 class ProbeConfig:
     """Which probes are run and how."""
 
+    preset: str = "recommended"
+    """named settings (recommended, paper, official) for all that is not set by hand"""
     rows: tuple[RowName, ...] = (*PAPER_ROWS, "ordered")
     """which rows the table has"""
     seeds: int = 3
@@ -130,7 +131,7 @@ class ProbeConfig:
     """whether k-NN subtracts the mean of the training videos from both splits"""
     mlp_hidden: int = 512
     """width of the MLP probe's two hidden layers"""
-    judge_by: Literal["regular", "all"] = field(default="regular", metadata=ADDED)
+    judge_by: Literal["regular", "all"] = "regular"
     """clips that a video is judged by: the regular ones, as in the paper, or all that are stored,
     the random ones, too (never for ordered, which needs clips at the same times)"""
     queries: int = 4

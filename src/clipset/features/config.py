@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from clipset.backbones.registry import DEFAULT
-from clipset.clips.config import Sampling, preset
+from clipset.clips.config import Sampling
 from clipset.errors import ConfigError
 
 TIMEOUT = 300.0  # seconds that a video may take
@@ -28,10 +28,10 @@ class ExtractConfig:
     """which blocks' pooled outputs are kept, such as 3,7,11 (the first is 0; empty: the usual)"""
     time_bins: int = 1
     """into how many parts of its time a clip's feature is divided"""
-    preset: Literal["recommended", "paper", "official"] = "recommended"
-    """a named way of choosing clips; docs/paper.md describes each"""
+    preset: str = "recommended"
+    """named settings (recommended, paper, official) for all that is not set by hand"""
     sampling: Sampling = field(default_factory=Sampling)
-    """which clips are looked at; what is set here wins over the preset"""
+    """which clips are cut from a video"""
     dtype: Literal["float16", "float32"] = "float16"
     """how features are stored"""
     engine: Literal["auto", "torch", "openvino"] = "auto"
@@ -44,11 +44,6 @@ class ExtractConfig:
     """try again what failed before"""
 
     def __post_init__(self) -> None:
-        usual, chosen = Sampling(), {}
-        for name in Sampling.__dataclass_fields__:
-            if getattr(self.sampling, name) != getattr(usual, name):
-                chosen[name] = getattr(self.sampling, name)
-        object.__setattr__(self, "sampling", replace(preset(self.preset), **chosen))
         if not self.backbone_names or len(set(self.backbone_names)) < len(self.backbone_names):
             raise ConfigError(f"backbone must be different names, a,b, got {self.backbone!r}")
         if not all(number.isdecimal() for number in _items(self.layers)):

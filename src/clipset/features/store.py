@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from clipset.backbones.registry import BackboneSpec
 from clipset.clips.box import ROW
 from clipset.clips.config import Sampling
-from clipset.config import ADDED, build, fingerprint, read_json
+from clipset.config import build, fingerprint, read_json
 from clipset.data.catalog import Catalog, read_catalog
 from clipset.errors import NothingReadError, StoreError
 from clipset.features.arrays import open_rows
@@ -55,7 +55,7 @@ class Manifest:
     dtype: Literal["float16", "float32"]
     format: int = FORMAT
     made_by: dict[str, str] = field(default_factory=dict)
-    others: tuple[BackboneSpec, ...] = field(default=(), metadata=ADDED)
+    others: tuple[BackboneSpec, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clipset.config import settled, write_json
+from clipset.config import to_mapping, write_json
 from clipset.data.catalog import Catalog, Video, write_catalog
 from clipset.data.file_state import try_read_state
 from clipset.errors import StoreError
@@ -125,7 +125,7 @@ class StoreWriter:
         """Write in the manifest what made the features."""
         self.manifest = replace(self.manifest, made_by=made_by)
         with writing_to(self.folder):
-            write_json(self.folder / "manifest.json", settled(self.manifest))
+            write_json(self.folder / "manifest.json", to_mapping(self.manifest))
 
     def put(self, seen: Seen) -> None:
         """Take in the video at `seen.place` of `todo`; it is committed once all before it are."""
@@ -249,7 +249,7 @@ def _new_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Begin a store in an empty folder."""
     if not is_empty(folder):
         raise StoreError(f"{folder} holds something that is no feature store; use another folder")
-    write_json(folder / "manifest.json", settled(manifest))
+    write_json(folder / "manifest.json", to_mapping(manifest))
     return manifest
 
 

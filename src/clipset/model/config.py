@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from clipset.errors import ModelError
 
 BoxKind = Literal["paper", "official"]
 WIDEST: Final = 2**20  # channels, and whatever else is counted in a layer
 DEEPEST: Final = 1000  # layers
-ADDED: Final = {"added": True}  # a field that came later: fingerprints without it stay as they were
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The shape of the model and what it learns from; docs/paper.md describes the presets."""
+    """The shape of the model and what it learns from."""
 
     width: int = 256
     """hidden width of the transformer"""
@@ -43,10 +41,10 @@ class ModelConfig:
     """temperature of the contrast"""
     boxes: BoxKind = "paper"
     """what says where a clip is: paper (relative to the video) or official (to its clips)"""
-    features: str = field(default="", metadata=ADDED)
+    features: str = ""
     """the store's backbone to learn from: its first one, or b; or a+b (features side by side); or
     a,b (one set in which each backbone's clips are clips of their own)"""
-    bins_as_clips: bool = field(default=False, metadata=ADDED)
+    bins_as_clips: bool = False
     """time bins of a clip (extract --time-bins) as clips of their own"""
     dims: tuple[int, ...] = ()
     """widths of the features of backbones whose clips form one set; pre-training fills them in"""
@@ -106,31 +104,3 @@ COUNTS: Final = (
     "width", "layers", "head_channels", "expansion", "head_width", "head_layers", "target_width",
     "target_layers", "projected", "prototypes",
 )  # fmt: skip
-
-PAPER: Final[Mapping[str, Any]] = {"head_width": 2048, "rivals": "all"}
-"""What the paper says; where it is silent, what the published code does."""
-
-OFFICIAL: Final[Mapping[str, Any]] = {
-    "head_width": 4096,
-    "head_layers": 2,
-    "target_width": 2048,
-    "target_layers": 3,
-    "boxes": "official",
-    "symmetric": False,
-    "average": True,
-}
-"""What the published code computes."""
-
-PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "recommended": {},
-    "paper": PAPER,
-    "official": OFFICIAL,
-}
-"""How each named model differs from the defaults, which are the recommended one."""
-
-
-def model_preset(name: str) -> ModelConfig:
-    """One of the three named models: recommended, paper or official."""
-    if name not in PRESETS:
-        raise ModelError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
-    return ModelConfig(**PRESETS[name])

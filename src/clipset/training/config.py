@@ -6,18 +6,17 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clipset.config import ADDED, settled
+from clipset.config import to_mapping
 from clipset.errors import TrainingError
 from clipset.model.config import ModelConfig
-from clipset.training.presets import apply_preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainConfig:
     """How the model is trained."""
 
-    preset: Literal["recommended", "paper", "official"] = "recommended"
-    """a named way to train; docs/paper.md describes each; what is set by hand wins over it"""
+    preset: str = "recommended"
+    """named settings (recommended, paper, official) for all that is not set by hand"""
     model: ModelConfig = field(default_factory=ModelConfig)
     """the shape of the model"""
     ssl_split: Literal["train", "all"] = "train"
@@ -28,10 +27,10 @@ class PretrainConfig:
     """at least so many steps, by more epochs: small collections have few batches in an epoch"""
     batch: int = 512
     """videos in a batch"""
-    batch_from: Literal["all", "group"] = field(default="all", metadata=ADDED)
+    batch_from: Literal["all", "group"] = "all"
     """videos of a batch: any; or of one group of the catalog each time (one person, one place), so
     that what they are told apart by is not the group"""
-    mix_means: bool = field(default=False, metadata=ADDED)
+    mix_means: bool = False
     """whether each set's mean feature is moved a random part of the way to another video's, so that
     sets are not told apart by what never changes in a video, such as the person"""
     clips_per_set: int = 8
@@ -62,7 +61,6 @@ class PretrainConfig:
     """features in memory, or streamed from the store; decided by their size if not given"""
 
     def __post_init__(self) -> None:
-        apply_preset(self, self.preset)
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -81,9 +79,9 @@ class PretrainConfig:
             raise TrainingError(f"validate_every must be at least 0, got {self.validate_every}")
 
 
-WITHOUT_EFFECT = ("validate_every", "keep", "in_memory")  # on the weights
+WITHOUT_EFFECT = ("preset", "validate_every", "keep", "in_memory")  # on the weights
 
 
 def held(config: PretrainConfig) -> dict[str, Any]:
     """The settings that decide the weights: a run goes on only if these are the same."""
-    return {k: v for k, v in settled(config).items() if k not in WITHOUT_EFFECT}
+    return {k: v for k, v in to_mapping(config).items() if k not in WITHOUT_EFFECT}

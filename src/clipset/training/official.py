@@ -12,8 +12,9 @@ from torch import Tensor
 
 from clipset.backbones.checkpoints import State, check_finite, listed, read_checkpoint, state_of
 from clipset.errors import BackboneError, ModelError
-from clipset.model.config import OFFICIAL, ModelConfig
+from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
+from clipset.presets import read_preset
 
 NAMES: Final = (  # their keys, ours
     (r"set_cls_token", r"encoder.set_token"),
@@ -85,7 +86,7 @@ def _build(named: State, path: Path) -> ScaleModel:
         projected, head_width = _shape(named[_last(named, "project_set")])
         config = ModelConfig(
             **{
-                **OFFICIAL,
+                **read_preset("official")["pretrain"]["model"],
                 "width": width,
                 "layers": _count(named, r"encoder\.blocks\.(\d+)\..*"),
                 "expansion": len(named["encoder.blocks.0.mlp.0.weight"]) // width,

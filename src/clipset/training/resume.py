@@ -137,7 +137,7 @@ def what_differs(state: RunState, other: RunState) -> str:
     now, then = dict(_leaves(state.settings)), dict(_leaves(other.settings))
     changed = [
         f"{name} {then.get(name)}, now {now.get(name)}"
-        for name in sorted(now | then, key=lambda name: (name != "preset", name))
+        for name in sorted(now | then)
         if now.get(name) != then.get(name)
     ]
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
