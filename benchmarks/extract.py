@@ -38,8 +38,7 @@ from clipset.backbones.registry import DEFAULT
 from clipset.backbones.runtime import Answer, Engine, NormalisedNetwork
 from clipset.clips.config import Sampling
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
-from clipset.data.catalog import Catalog, Video
-from clipset.data.sources import read_videos
+from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.decoding.reader import open_video
 from clipset.demo.dataset import render_demo
 from clipset.features.config import ExtractConfig
@@ -221,7 +220,7 @@ def choose(options: argparse.Namespace, folder: Path) -> Catalog:
     """Some videos of the folder that was given, from all over it; of the demo if none was."""
     if options.data is None:
         return render_demo(folder / "videos", videos=options.videos, seed=options.seed)
-    return spread(read_videos(options.data), options.videos)
+    return spread(read_catalog(options.data), options.videos)
 
 
 def spread(catalog: Catalog, count: int) -> Catalog:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from clipset.clips.config import Sampling
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.progress import set_quiet
@@ -55,7 +55,7 @@ def main() -> None:
         workers=given.workers,
         sampling=Sampling(clips_per_minute=2.0, times_per_minute=0.5),
     )
-    store = extract(read_videos(given.videos), given.store, config)
+    store = extract(read_catalog(given.videos), given.store, config)
     if store.failed:
         parser.error(f"{store.failed[0].id}: {store.failed[0].reason}")
     print(*peaks.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.data.splits import assign_splits
 from clipset.evaluation.config import ProbeConfig
 from clipset.evaluation.suite import ProbeResult, run_probes
@@ -31,7 +31,7 @@ def walk(
     seed: int = 0,
 ) -> list[ProbeResult]:
     """Learn from a folder of videos (its sub-folders are the labels) and print a small table."""
-    catalog = assign_splits(read_videos(videos), test_fraction=0.25, seed=seed)
+    catalog = assign_splits(read_catalog(videos), test_fraction=0.25, seed=seed)
     extract(catalog, out / "store", extraction, seed=seed)  # clips -> frozen backbone -> disk
     store = open_store(out / "store")
     model = pretrain(store, out / "model", pretraining, seed=seed)  # masked clips, set contrast

@@ -20,7 +20,7 @@ from recipes import as_words, find_recipe
 from records import HERE, Between, CellResult, PartResult, Result, ResultFile, write_result_file
 
 from clipset.config import build, fingerprint, read_json, to_mapping
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import read_catalog_table
 from clipset.errors import ClipsetError, RunError
 from clipset.evaluation.metrics import compare_values
 from clipset.evaluation.results import Row, read_predictions
@@ -93,7 +93,7 @@ def part_name(folder: Path, run: Path) -> str:
 
 def collect_part(folder: Path, run: Path) -> PartResult:
     """One problem of a run."""
-    catalog = read_catalog(folder / "catalog.csv")
+    catalog = read_catalog_table(folder / "catalog.csv")
     splits = Counter(video.split or "none" for video in catalog)
     counts = {"videos": len(catalog), "classes": len(catalog.classes), **splits}
     if (run / "store" / "ledger.sqlite").is_file():

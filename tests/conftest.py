@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clipset.clips.config import Sampling
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.data.splits import assign_splits
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
@@ -70,6 +70,6 @@ def small_videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_store(small_videos: Path, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     """The features of the small videos, by the real default backbone on tiny clips."""
     folder = tmp_path_factory.mktemp("store") / "store"
-    catalog = assign_splits(read_videos(small_videos), test_fraction=0.25, seed=0)
+    catalog = assign_splits(read_catalog(small_videos), test_fraction=0.25, seed=0)
     extract(catalog, folder, SMALL, seed=0)
     return open_store(folder)

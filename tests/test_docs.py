@@ -18,7 +18,7 @@ import pytest
 from clipset.cli import app
 from clipset.clips.config import Sampling
 from clipset.config import build
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import read_catalog_table
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.features.config import ExtractConfig
 from clipset.features.store import FeatureStore
@@ -209,7 +209,7 @@ def test_the_recipe_and_the_table_of_the_first_half_hour_are_read(tmp_path: Path
     [recipe], [table] = blocks(page, "toml"), blocks(page, "csv")
     assert build(Recipe, tomllib.loads(recipe), "start.md").extract.sampling.flip is False
     (tmp_path / "catalog.csv").write_text(table, "utf-8")
-    catalog = read_catalog(tmp_path / "catalog.csv")
+    catalog = read_catalog_table(tmp_path / "catalog.csv")
     assert (catalog.classes, catalog.splits) == (("point", "wave"), ("test", "train"))
 
 

@@ -23,7 +23,7 @@ from clipset.config import (
 )
 from clipset.data.catalog import Catalog, describe, write_catalog
 from clipset.data.leaks import check_leaks
-from clipset.data.tasks import Part, join_parts, read_parts
+from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.demo.dataset import render_demo
 from clipset.devices import find_device
 from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
@@ -92,8 +92,8 @@ def walk(
     """
     recipe, began = recipe or Recipe(), time.perf_counter()
     named, source = _names(videos, recipe)
-    parts = read_parts(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
-    catalog = join_parts(parts)
+    parts = read_tasks(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
+    catalog = join_tasks(parts)
     allow_leaks = allow_leaks or recipe.data.official
     leaks = check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)
     planned = plan(recipe.extract, seed)
@@ -136,7 +136,7 @@ def walk(
 def _check(
     out: Path,
     catalog: Catalog,
-    parts: Sequence[Part],
+    parts: Sequence[Task],
     recipe: Recipe,
     manifest: Manifest,
     *,
@@ -197,7 +197,7 @@ def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, devi
     return note
 
 
-def _learn_parts(run: Run, parts: Sequence[Part], recipe: Recipe, device: str) -> str:
+def _learn_parts(run: Run, parts: Sequence[Task], recipe: Recipe, device: str) -> str:
     """The same for each part in a folder of its own, then all of them side by side."""
     notes, content = [], run.content
     for part in parts:

@@ -12,7 +12,7 @@ import pytest
 from tests.attacks.conftest import TINY, Clipset, one_line, scores, write_videos
 from tests.conftest import SMALL, write_video
 
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.errors import StoreError
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store, store_digest
@@ -24,18 +24,18 @@ from clipset.representation import read_representations
 def folder(tmp_path: Path) -> Path:
     """Four videos and the store made of them."""
     write_videos(tmp_path / "videos", per_class=2)
-    extract(read_videos(tmp_path / "videos"), tmp_path / "store", SMALL)
+    extract(read_catalog(tmp_path / "videos"), tmp_path / "store", SMALL)
     return tmp_path
 
 
 def extract_again(folder: Path, videos: str = "videos") -> FeatureStore:
-    return extract(read_videos(folder / videos), folder / "store", SMALL)
+    return extract(read_catalog(folder / videos), folder / "store", SMALL)
 
 
 def fresh_digest(folder: Path, videos: str = "videos") -> str:
     """The digest of a store made of the same videos from scratch."""
     fresh = folder / f"fresh of {videos}"
-    extract(read_videos(folder / videos), fresh, SMALL)
+    extract(read_catalog(folder / videos), fresh, SMALL)
     return store_digest(fresh)
 
 
@@ -62,7 +62,7 @@ def test_a_replaced_file_is_extracted_again(
     store = extract_again(folder)
     assert "1 videos have changed since: they are extracted again" in capfd.readouterr().err
     rows = store.random.of(np.arange(len(store)))
-    extract(read_videos(folder / "videos"), folder / "fresh", SMALL)
+    extract(read_catalog(folder / "videos"), folder / "fresh", SMALL)
     fresh = open_store(folder / "fresh")
     np.testing.assert_array_equal(
         store.random.features[rows], fresh.random.features[fresh.random.of(np.arange(4))]
@@ -98,22 +98,22 @@ def test_a_change_within_a_long_file_changes_its_digest(tmp_path: Path) -> None:
 
 
 def test_other_paths_under_the_same_ids_are_extracted_again(folder: Path) -> None:
-    catalog = read_videos(folder / "videos")
+    catalog = read_catalog(folder / "videos")
     paths = [video.path for video in catalog]
     with (folder / "swapped.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "path"])
         writer.writerows(zip((v.id for v in catalog), reversed(paths), strict=True))
-    extract(read_videos(folder / "swapped.csv"), folder / "store", SMALL)
+    extract(read_catalog(folder / "swapped.csv"), folder / "store", SMALL)
     assert store_digest(folder / "store") == fresh_digest(folder, "swapped.csv")
 
 
 def test_another_end_means_another_video(folder: Path) -> None:
-    paths = [str(video.path) for video in read_videos(folder / "videos")]
+    paths = [str(video.path) for video in read_catalog(folder / "videos")]
     (folder / "ends.csv").write_text(
         "id,path,end\n" + "".join(f"{Path(p).parent.name}/{Path(p).name},{p},0.4\n" for p in paths)
     )
-    extract(read_videos(folder / "ends.csv"), folder / "store", SMALL)
+    extract(read_catalog(folder / "ends.csv"), folder / "store", SMALL)
     assert store_digest(folder / "store") == fresh_digest(folder, "ends.csv")
 
 
@@ -131,7 +131,7 @@ def test_a_moved_folder_is_recognised_and_not_extracted_again(
 
 
 def test_videos_that_were_deleted_after_extraction_keep_their_features(folder: Path) -> None:
-    catalog = read_videos(folder / "videos")
+    catalog = read_catalog(folder / "videos")
     before = store_digest(folder / "store")
     shutil.rmtree(folder / "videos")
     assert len(extract(catalog, folder / "store", SMALL)) == 4
@@ -140,12 +140,12 @@ def test_videos_that_were_deleted_after_extraction_keep_their_features(folder: P
 
 
 def test_features_are_not_kept_for_other_files_that_cannot_be_read(folder: Path) -> None:
-    ids = [video.id for video in read_videos(folder / "videos")]
+    ids = [video.id for video in read_catalog(folder / "videos")]
     lines = [f"{id},{folder / 'gone' / id}" for id in ids]
     (folder / "gone.csv").write_text("\n".join(["id,path", *lines]) + "\n")
     before = store_digest(folder / "store"), (folder / "store" / "catalog.csv").read_bytes()
     with pytest.raises(StoreError, match="4 videos that were read from other files"):
-        extract(read_videos(folder / "gone.csv"), folder / "store", SMALL)
+        extract(read_catalog(folder / "gone.csv"), folder / "store", SMALL)
     assert before == (
         store_digest(folder / "store"),
         (folder / "store" / "catalog.csv").read_bytes(),

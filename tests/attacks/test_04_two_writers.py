@@ -16,7 +16,7 @@ from tests.attacks import lock_holder
 from tests.attacks.conftest import TINY, Clipset, one_line, tree_digest, write_videos
 from tests.conftest import SMALL
 
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.errors import LockError, StoreError
 from clipset.features.extract import extract
 from clipset.features.ledger import Entry, Ledger
@@ -171,7 +171,7 @@ def test_many_writers_in_turn_never_overlap(tmp_path: Path) -> None:
 
 def test_an_ordinal_is_never_given_twice_and_a_deleted_row_is_noticed(tmp_path: Path) -> None:
     write_videos(tmp_path / "videos", per_class=2)
-    catalog = read_videos(tmp_path / "videos")
+    catalog = read_catalog(tmp_path / "videos")
     extract(catalog, tmp_path / "store", SMALL)
     with sqlite3.connect(tmp_path / "store" / "ledger.sqlite") as connection:
         connection.execute("DELETE FROM videos WHERE ordinal = 1")

@@ -13,8 +13,7 @@ from tests.attacks.conftest import COMMAND, TINY, Clipset, one_line, write_video
 from tests.conftest import write_video
 from tests.miniatures import run, write_backbone
 
-from clipset.data.catalog import read_catalog
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog, read_catalog_table
 from clipset.errors import ConfigError
 from clipset.recipe import read_recipe
 
@@ -41,7 +40,7 @@ def odd_videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_names_of_any_bytes_are_unique_text_and_still_open(odd_videos: Path) -> None:
-    catalog = read_videos(odd_videos)
+    catalog = read_catalog(odd_videos)
     ids = {video.id for video in catalog}
     assert {"caf\\xe9/n\\xff1.mp4", "caf\\xe9/n\\xff1.mp4#2", "ж/→.mp4"} <= ids
     assert catalog.classes == ("caf\\xe9", "ж")
@@ -108,23 +107,23 @@ def test_a_table_in_latin_1_is_read_and_that_is_said(
     bytes_path(tmp_path, b"h\xeatre.mp4").touch()
     rows = "path;catégorie\nété.mp4;café\nhêtre.mp4;œuf\n"
     (tmp_path / "t.csv").write_bytes(rows.encode("cp1252"))
-    first, second = read_catalog(tmp_path / "t.csv", columns={"label": "catégorie"})
+    first, second = read_catalog_table(tmp_path / "t.csv", columns={"label": "catégorie"})
     assert (first.id, first.label) == ("été.mp4", "café")
     assert (second.id, second.label) == ("h\\xeatre.mp4", "œuf")
     assert first.path.is_file()
     assert second.path.is_file()
     said = capfd.readouterr().err
-    assert "2 values are not UTF-8 and were read as Windows-1252, such as 'café'" in said
+    assert "read 2 values that are not UTF-8 as Windows-1252, such as 'café'" in said
     line = '{"path": "été.mp4", "label": "café"}\n'
     (tmp_path / "t.jsonl").write_bytes(line.encode("cp1252"))
-    [video] = read_catalog(tmp_path / "t.jsonl")
+    [video] = read_catalog_table(tmp_path / "t.jsonl")
     assert (video.id, video.label, video.path.is_file()) == ("été.mp4", "café", True)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
 def test_a_table_with_a_byte_order_mark_is_read(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes("path,label\na.mp4,жираф\n".encode(encoding))
-    [video] = read_catalog(tmp_path / "t.csv")
+    [video] = read_catalog_table(tmp_path / "t.csv")
     assert video.label == "жираф"
 
 

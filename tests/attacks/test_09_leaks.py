@@ -11,11 +11,10 @@ import pytest
 from tests.conftest import write_video
 from tests.miniatures import TINY, run, write_backbone, write_ucf101
 
-from clipset.data.catalog import Catalog, Video, read_catalog
+from clipset.data.catalog import Catalog, Video, read_catalog, read_catalog_table
 from clipset.data.leaks import check_leaks, find_leaks
-from clipset.data.sources import read_videos
 from clipset.data.splits import assign_splits
-from clipset.data.tasks import DataConfig, read_parts
+from clipset.data.tasks import DataConfig, read_tasks
 from clipset.errors import CatalogError
 
 Table = Callable[..., Path]
@@ -34,25 +33,27 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_a_split_has_one_name_however_it_is_spelled(table: Table) -> None:
-    catalog = read_catalog(table("split", "Train", " TRAINING", "Validation ", "test", "Testing"))
+    catalog = read_catalog_table(
+        table("split", "Train", " TRAINING", "Validation ", "test", "Testing")
+    )
     assert [video.split for video in catalog] == ["train", "train", "val", "test", "test"]
-    assert read_catalog(table("split", "Foo")).splits == ("Foo",)
+    assert read_catalog_table(table("split", "Foo")).splits == ("Foo",)
 
 
 def test_labels_that_differ_by_spaces_or_unicode_form_are_joined_and_named(
     table: Table, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = table("label", "caf\u00e9", "cafe\u0301", " caf\u00e9", "tea")
-    assert read_catalog(path).classes == ("café", "tea")
+    assert read_catalog_table(path).classes == ("café", "tea")
     said = capfd.readouterr().err
-    assert "1 labels are spelled in several ways that differ only by spaces or Unicode form" in said
+    assert "merged the spellings of 1 labels that differ only by spaces or Unicode form" in said
     assert "cafe\\u0301" in said
 
 
 def test_labels_that_differ_by_case_are_named_and_stay(
     table: Table, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    catalog = read_catalog(table("label", "Cat", "cat", "dog"))
+    catalog = read_catalog_table(table("label", "Cat", "cat", "dog"))
     check_leaks([catalog])
     assert catalog.classes == ("Cat", "cat", "dog")
     assert "the labels 'Cat' and 'cat' differ only by case" in capfd.readouterr().err
@@ -62,7 +63,7 @@ def test_a_missing_value_is_no_class(table: Table, capfd: pytest.CaptureFixture[
     path = table(
         "label,group,target", "nan,None,nan", "None,,NaN", "  ,NA,1", "N/A,<NA>,2", "none,g,3"
     )
-    catalog = read_catalog(path)
+    catalog = read_catalog_table(path)
     assert catalog.classes == ("none",)
     assert [video.target for video in catalog] == [None, None, 1.0, 2.0, 3.0]
     assert [video.group for video in catalog] == [None, None, None, None, "g"]
@@ -74,14 +75,14 @@ def test_a_folder_called_none_is_no_class(
 ) -> None:
     for name in ("None/a.mp4", "cat/b.mp4"):
         write_video(tmp_path / name)
-    assert read_videos(tmp_path).classes == ("cat",)
-    assert "1 videos have no label ('None' is no value)" in capfd.readouterr().err
+    assert read_catalog(tmp_path).classes == ("cat",)
+    assert "1 videos have no label ('None' means missing)" in capfd.readouterr().err
 
 
 def test_a_number_that_pandas_made_a_float_is_the_same_class(tmp_path: Path) -> None:
     rows = [{"path": "a", "label": 3}, {"path": "b", "label": 3.0}, {"path": "c", "label": 2.5}]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert read_catalog(tmp_path / "t.jsonl").classes == ("2.5", "3")
+    assert read_catalog_table(tmp_path / "t.jsonl").classes == ("2.5", "3")
 
 
 @pytest.fixture
@@ -180,12 +181,12 @@ def test_splits_that_clipset_makes_itself_do_not_leak(tmp_path: Path) -> None:
     for number in range(12):
         write_video(tmp_path / "ab"[number % 2] / f"{number}.mp4", seed=number // 4, seconds=0.3)
     for seed in range(5):
-        catalog = assign_splits(read_videos(tmp_path), test_fraction=0.4, seed=seed)
+        catalog = assign_splits(read_catalog(tmp_path), test_fraction=0.4, seed=seed)
         assert find_leaks(catalog) == []
 
 
 def test_official_splits_pass_as_they_were_published(tmp_path: Path) -> None:
     config = DataConfig(format="ucf101", split="all")
-    parts = read_parts(write_ucf101(tmp_path), config, test_fraction=0.25, seed=0)
+    parts = read_tasks(write_ucf101(tmp_path), config, test_fraction=0.25, seed=0)
     assert len(parts) == 3
     assert check_leaks([part.catalog for part in parts]) == []

@@ -10,7 +10,7 @@ from tests.attacks.conftest import TINY, write_videos
 from tests.conftest import SMALL, write_video
 from tests.miniatures import run
 
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 
@@ -26,7 +26,7 @@ def test_a_missing_file_is_tried_again_and_a_file_that_is_no_video_is_not(
     folder = write_videos(tmp_path / "videos", per_class=2)
     (folder / "red" / "text.mp4").write_text("not a video")
     (folder / "red" / "folder.mp4").mkdir()
-    catalog = read_videos(folder)
+    catalog = read_catalog(folder)
     (folder / "red" / "0.mp4").rename(tmp_path / "away.mp4")
     store = extract(catalog, tmp_path / "store", SMALL)
     assert failures(store) == {"red/0.mp4": True, "red/text.mp4": False}
@@ -41,7 +41,7 @@ def test_a_missing_file_is_tried_again_and_a_file_that_is_no_video_is_not(
 def test_a_bad_file_that_was_replaced_by_a_video_is_read(tmp_path: Path) -> None:
     folder = write_videos(tmp_path / "videos", per_class=1)
     (folder / "red" / "text.mp4").write_text("not a video")
-    catalog = read_videos(folder)
+    catalog = read_catalog(folder)
     assert len(extract(catalog, tmp_path / "store", SMALL)) == 2
     write_video(folder / "red" / "text.mp4", seed=9)
     assert len(extract(catalog, tmp_path / "store", SMALL)) == 3
@@ -49,7 +49,7 @@ def test_a_bad_file_that_was_replaced_by_a_video_is_read(tmp_path: Path) -> None
 
 def test_a_timeout_is_tried_again_with_more_time(tmp_path: Path) -> None:
     folder = write_videos(tmp_path / "videos", per_class=1)
-    catalog = read_videos(folder)
+    catalog = read_catalog(folder)
     hasty = replace(SMALL, workers=1, timeout=0.001)
     assert failures(extract(catalog, tmp_path / "store", hasty)) == {
         "green/0.mp4": True,

@@ -12,7 +12,7 @@ import pytest
 from tests.miniatures import run
 
 from clipset.cli.use import show_predictions, write_rows
-from clipset.data.catalog import Catalog, Video, read_catalog, write_catalog
+from clipset.data.catalog import Catalog, Video, read_catalog_table, write_catalog
 from clipset.inference.run import Guess, Moment, Prediction
 from clipset.progress import bar, say
 from clipset.report.content import Counts, MapPoint, ReportContent
@@ -112,7 +112,7 @@ def test_what_keeps_formulas_out_is_taken_away_again(tmp_path: Path) -> None:
     words = (*FORMULAS, "-1", "+2.5e3", "-")
     videos = tuple(Video(id=word, path=Path(f"/{n}.mp4")) for n, word in enumerate(words))
     write_catalog(Catalog(name="c", videos=videos), tmp_path / "c.csv")
-    assert tuple(video.id for video in read_catalog(tmp_path / "c.csv")) == words
+    assert tuple(video.id for video in read_catalog_table(tmp_path / "c.csv")) == words
     vectors = np.zeros((len(words), 1, 2), np.float32)
     none = (None,) * len(words)
     table = Representations(video_ids=words, labels=none, splits=none, vectors=vectors)

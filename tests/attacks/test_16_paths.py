@@ -13,7 +13,7 @@ from tests.attacks.conftest import COMMAND
 from tests.conftest import write_video
 from tests.miniatures import run, write_backbone
 
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import read_catalog_table
 from clipset.errors import ConfigError
 from clipset.inference.sources import list_new_videos
 from clipset.recipe import read_recipe
@@ -97,7 +97,7 @@ def test_a_nul_character_elsewhere_in_a_table_is_named(
     assert "has a NUL character in its label" in said
     assert run("catalog", tmp_path / "u.csv", *out) == 2
     assert "has NUL characters; save the table as UTF-8 text" in capfd.readouterr().err
-    assert len(read_catalog(tmp_path / "v.csv")) == 1
+    assert len(read_catalog_table(tmp_path / "v.csv")) == 1
 
 
 def test_a_nul_character_in_an_option_or_a_setting_is_refused(
@@ -148,4 +148,4 @@ def test_a_name_of_254_bytes_is_written(tmp_path: Path, capfd: pytest.CaptureFix
     write_video(tmp_path / "videos" / "a.mp4", seconds=0.3)
     out = tmp_path / f"{'ж' * 125}.csv"
     assert run("catalog", tmp_path / "videos", "--out", out) == 0, capfd.readouterr().err
-    assert len(read_catalog(out)) == 1
+    assert len(read_catalog_table(out)) == 1

@@ -17,7 +17,7 @@ from clipset.backbones.custom import MEAN, STD
 from clipset.backbones.registry import digest_of, find_backbone, load_backbone
 from clipset.backbones.runtime import import_openvino, open_engine
 from clipset.clips.config import Sampling
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.errors import BackboneError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
@@ -160,7 +160,7 @@ def test_extraction_takes_a_backbone_of_your_own(
         backbone=f"{file}:make_with_spec", workers=0, engine="torch",
         sampling=Sampling(num_clips=2, num_times=2, num_crops=1),
     )  # fmt: skip
-    catalog = read_videos(small_videos)
+    catalog = read_catalog(small_videos)
     store = extract(catalog.only(list(catalog)[:3]), tmp_path / "store", config)
     assert len(store) == 3
     assert store.manifest.backbone.name == "colours"
@@ -180,7 +180,7 @@ def test_extraction_takes_a_file_of_another_tool(
         backbone=str(tmp_path / name), frames=2, size=16, workers=0,
         sampling=Sampling(num_clips=2, num_times=2, num_crops=1),
     )  # fmt: skip
-    catalog = read_videos(small_videos)
+    catalog = read_catalog(small_videos)
     store = extract(catalog.only(list(catalog)[:2]), tmp_path / "store", config)
     assert (len(store), store.manifest.backbone.name) == (2, name)
     assert store.manifest.made_by["engine"] == "openvino"

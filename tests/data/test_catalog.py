@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clipset.data.catalog import Catalog, Video, read_catalog, write_catalog
-from clipset.data.labels import MISSING, split_name
-from clipset.data.sources import read_videos
+from clipset.data.catalog import Catalog, Video, read_catalog, read_catalog_table, write_catalog
+from clipset.data.labels import MISSING_VALUES, split_name
 from clipset.errors import CatalogError
 from clipset.text import normal_form
 
@@ -32,7 +31,7 @@ AWKWARD = st.sampled_from(
     ]
 )
 IDS = TEXT | AWKWARD | st.sampled_from(["=1+1", "'=1+1", "-2.5", "'-2.5", "@x", "+a", "\t", "''@"])
-WORDS = IDS.map(normal_form).filter(lambda word: word not in MISSING)
+WORDS = IDS.map(normal_form).filter(lambda word: word not in MISSING_VALUES)
 NAMES = IDS.map(lambda text: text.replace("/", "_")).filter(lambda text: text not in (".", ".."))
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 VIDEOS = st.builds(
@@ -55,19 +54,19 @@ def test_a_catalog_is_read_back_as_it_was_written(
     path = tmp_path_factory.getbasetemp() / "catalog.csv"
     catalog = Catalog(name="catalog", videos=tuple(videos))
     write_catalog(catalog, path)
-    assert read_catalog(path) == catalog
-    assert read_catalog(path).fingerprint == catalog.fingerprint
+    assert read_catalog_table(path) == catalog
+    assert read_catalog_table(path).fingerprint == catalog.fingerprint
 
 
 def test_a_file_name_that_is_no_utf8_is_read_back(tmp_path: Path) -> None:
     video = Video(id="caf\\xe9.mp4", path=Path("/videos/caf\udce9.mp4"))
     write_catalog(Catalog(name="c", videos=(video,)), tmp_path / "c.csv")
-    assert read_catalog(tmp_path / "c.csv").videos == (video,)
+    assert read_catalog_table(tmp_path / "c.csv").videos == (video,)
 
 
 def test_relative_paths_start_at_the_folder_of_the_catalog(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("path\nsub/a.mp4\n/else/b.mp4\n")
-    first, second = read_catalog(tmp_path / "c.csv")
+    first, second = read_catalog_table(tmp_path / "c.csv")
     assert (first.id, first.path) == ("sub/a.mp4", tmp_path / "sub/a.mp4")
     assert (second.id, second.path) == ("/else/b.mp4", Path("/else/b.mp4"))
 
@@ -78,13 +77,13 @@ def test_a_relative_path_is_written_so_that_it_is_found_again(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     write_catalog(Catalog(name="c", videos=(Video(id="a", path=Path("a.mp4")),)), Path("out/c.csv"))
-    assert read_catalog(Path("out/c.csv")).videos[0].path == tmp_path / "a.mp4"
+    assert read_catalog_table(Path("out/c.csv")).videos[0].path == tmp_path / "a.mp4"
 
 
 @pytest.mark.parametrize("column", ["path", "file", "filename", "video", "Path", " path "])
 def test_the_column_of_the_paths_may_have_its_usual_names(column: str, tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(f"{column},Class,extra\na.mp4,cat,1\n")
-    [video] = read_catalog(tmp_path / "c.csv")
+    [video] = read_catalog_table(tmp_path / "c.csv")
     assert video == Video(id="a.mp4", path=tmp_path / "a.mp4", label="cat")
 
 
@@ -93,7 +92,7 @@ def test_tables_of_other_programs_are_read(delimiter: str, tmp_path: Path) -> No
     rows = [["path", "label", "split"], ["a b.mp4", "cat", "train"], ["c.mp4", "", ""]]
     text = "\r\n".join(delimiter.join(row) for row in rows)
     (tmp_path / "c.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    first, second = read_catalog(tmp_path / "c.csv")
+    first, second = read_catalog_table(tmp_path / "c.csv")
     assert (first.label, first.split) == ("cat", "train")
     assert (second.label, second.split) == (None, None)
 
@@ -114,7 +113,7 @@ def check_rows(catalog: Catalog) -> None:
 
 def test_json_lines_with_any_column_names_are_read(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS) + "\n\n")
-    check_rows(read_catalog(tmp_path / "c.jsonl", columns=COLUMNS))
+    check_rows(read_catalog_table(tmp_path / "c.jsonl", columns=COLUMNS))
 
 
 def test_parquet_with_any_column_names_is_read(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_parquet_with_any_column_names_is_read(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [{key: value for key, value in row.items() if key != "extra"} for row in ROWS]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "c.parquet")
-    check_rows(read_catalog(tmp_path / "c.parquet", columns=COLUMNS))
+    check_rows(read_catalog_table(tmp_path / "c.parquet", columns=COLUMNS))
 
 
 def test_parquet_without_pyarrow_says_what_to_install(
@@ -131,7 +130,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "c.parquet").write_bytes(b"PAR1")
     with pytest.raises(CatalogError, match=r"needs pyarrow; run `pip install 'clipset\[tables\]'`"):
-        read_catalog(tmp_path / "c.parquet")
+        read_catalog_table(tmp_path / "c.parquet")
 
 
 @pytest.mark.parametrize(
@@ -142,9 +141,9 @@ def test_parquet_without_pyarrow_says_what_to_install(
         (
             "c.csv",
             "name,label\na.mp4,cat\n",
-            "needs a column 'path'; it has the columns: name, label",
+            "needs a column 'path'; its columns: name, label",
         ),
-        ("c.csv", "path,label\n", "names its columns but lists no video"),
+        ("c.csv", "path,label\n", "has a header but lists no videos"),
         ("c.csv", "path,label\n,cat\n", "row 2 of .* has an empty path"),
         ("c.csv", "path,label\na.mp4\n", "row 2 of .* has 1 fields; the header names 2"),
         ("c.csv", "path\na.mp4\na.mp4\n", "lists 'a.mp4' more than once"),
@@ -155,7 +154,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
         ("c.csv", "path,target\na.mp4,inf\n", "the target of 'a.mp4' must be a number, got inf"),
         ("c.jsonl", '{"path": "a"}\n{"path"', "line 2 of .* is not valid JSON"),
         ("c.jsonl", "[1]", "line 1 of .* is not a JSON object"),
-        ("c.jsonl", "", "needs a column 'path'; it has the columns: none"),
+        ("c.jsonl", "", "needs a column 'path'; its columns: none"),
         ("c.parquet", "text", "is not a readable parquet file"),
     ],
 )
@@ -164,26 +163,26 @@ def test_a_table_that_does_not_fit_is_refused(
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(CatalogError, match=expected) as caught:
-        read_videos(tmp_path / name)
+        read_catalog(tmp_path / name)
     assert "\n" not in str(caught.value)
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("path,label\na.mp4,cat\n")
-    with pytest.raises(CatalogError, match="no column 'clip'; it has the columns: path, label"):
-        read_catalog(tmp_path / "c.csv", columns={"path": "clip"})
-    with pytest.raises(CatalogError, match="a catalog has no 'colour'; it has: id, path"):
-        read_catalog(tmp_path / "c.csv", columns={"colour": "label"})
+    with pytest.raises(CatalogError, match="no column 'clip'; its columns: path, label"):
+        read_catalog_table(tmp_path / "c.csv", columns={"path": "clip"})
+    with pytest.raises(CatalogError, match="unknown catalog column 'colour'; available: id, path"):
+        read_catalog_table(tmp_path / "c.csv", columns={"colour": "label"})
 
 
 def test_a_catalog_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="there is no folder or catalog at"):
-        read_videos(tmp_path / "nothing")
+    with pytest.raises(CatalogError, match="not found; give a folder of videos or a catalog file"):
+        read_catalog(tmp_path / "nothing")
     with pytest.raises(CatalogError, match=r"cannot read .*: no such file or directory"):
-        read_catalog(tmp_path / "c.csv")
+        read_catalog_table(tmp_path / "c.csv")
     (tmp_path / "a.docx").touch()
     with pytest.raises(CatalogError, match="neither a folder nor a catalog; a catalog ends in"):
-        read_videos(tmp_path / "a.docx")
+        read_catalog(tmp_path / "a.docx")
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_place() -> None:

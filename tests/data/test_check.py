@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clipset.data.catalog import Catalog, Video
+from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.data.check import check_catalog
-from clipset.data.sources import read_videos
 from clipset.decoding.reader import open_video
 
 Make = Callable[..., Path]
@@ -28,7 +27,7 @@ def test_every_problem_is_named_and_good_videos_are_not(make_video: Make, tmp_pa
     (tmp_path / "gone.mp4").symlink_to("nowhere")
     (tmp_path / "text.mov").write_text("text")
     checked: list[str] = []
-    problems = check_catalog(read_videos(tmp_path), lambda video: checked.append(video.id))
+    problems = check_catalog(read_catalog(tmp_path), lambda video: checked.append(video.id))
     assert problems == [
         ("empty.mp4", "empty file"),
         ("gone.mp4", "no such file"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clipset.config import fingerprint
-from clipset.data.tasks import DataConfig, Part, join_parts, read_parts
+from clipset.data.tasks import DataConfig, Task, join_tasks, read_tasks
 from clipset.errors import CatalogError
 from clipset.recipe import read_recipe
 
@@ -28,14 +28,14 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def read(table: Path, **settings: object) -> tuple[Part, ...]:
+def read(table: Path, **settings: object) -> tuple[Task, ...]:
     config = DataConfig(**settings)  # type: ignore[arg-type]
-    return read_parts(table, config, test_fraction=0.25, seed=0)
+    return read_tasks(table, config, test_fraction=0.25, seed=0)
 
 
 def test_a_recipe_names_the_columns_of_its_table(table: Path) -> None:
     recipe = read_recipe(None, ["data.columns.label=order", "data.columns.group=person"])
-    [part] = read_parts(table, recipe.data, test_fraction=0.25, seed=0)
+    [part] = read_tasks(table, recipe.data, test_fraction=0.25, seed=0)
     assert part.catalog.classes == ("0", "1")
     assert {video.group for video in part.catalog} == {"p0", "p1", "p2", "p3"}
 
@@ -52,7 +52,7 @@ def test_columns_of_a_folder_are_refused(tmp_path: Path, table: Path) -> None:
         read(tmp_path, columns={"label": "order"})
     [part] = read(table)
     with pytest.raises(CatalogError, match="columns of a table"):
-        read_parts(part.catalog, DataConfig(tasks=TASKS), test_fraction=0.25, seed=0)
+        read_tasks(part.catalog, DataConfig(tasks=TASKS), test_fraction=0.25, seed=0)
 
 
 def test_several_tasks_share_the_videos_of_a_table(table: Path) -> None:
@@ -62,7 +62,7 @@ def test_several_tasks_share_the_videos_of_a_table(table: Path) -> None:
     assert order.catalog.classes == ("0", "1")
     assert count.catalog.classes == ()
     assert [video.target for video in count.catalog] == [14.0 + n for n in range(8)]
-    joined = join_parts([topic, order, count])
+    joined = join_tasks([topic, order, count])
     assert joined.name == "labels"
     assert joined.splits == ("test", "train")
     assert len(joined) == 8
@@ -104,5 +104,5 @@ def test_settings_that_are_not_used_leave_the_fingerprint_of_the_data_alone() ->
 
 
 def test_a_folder_that_is_said_to_be_a_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="is no table"):
+    with pytest.raises(CatalogError, match="is not a table"):
         read(tmp_path, format="table")

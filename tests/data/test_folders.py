@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.errors import CatalogError
 
 
@@ -19,14 +19,14 @@ def touch(folder: Path, *names: str) -> None:
 
 
 def ids(folder: Path) -> list[str]:
-    return [video.id for video in read_videos(folder)]
+    return [video.id for video in read_catalog(folder)]
 
 
 def test_videos_are_found_at_any_depth_in_natural_order(tmp_path: Path) -> None:
     touch(tmp_path, "b/clip10.mp4", "b/clip2.MP4", "a/x/y/z.webm", "a/1.Avi", "top.mkv")
     expected = ["a/1.Avi", "a/x/y/z.webm", "b/clip2.MP4", "b/clip10.mp4", "top.mkv"]
     assert ids(tmp_path) == expected
-    assert all(video.path == tmp_path / video.id for video in read_videos(tmp_path))
+    assert all(video.path == tmp_path / video.id for video in read_catalog(tmp_path))
 
 
 def test_other_files_and_hidden_files_are_left_out(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_names_with_spaces_quotes_and_other_letters_are_kept(tmp_path: Path) -> 
 
 def test_the_first_sub_folder_is_the_label(tmp_path: Path) -> None:
     touch(tmp_path, "cat/1.mp4", "dog/day 1/2.mp4", "3.mp4")
-    labels = {video.id: (video.label, video.split) for video in read_videos(tmp_path)}
+    labels = {video.id: (video.label, video.split) for video in read_catalog(tmp_path)}
     assert labels == {
         "cat/1.mp4": ("cat", None),
         "dog/day 1/2.mp4": ("dog", None),
@@ -52,15 +52,15 @@ def test_the_first_sub_folder_is_the_label(tmp_path: Path) -> None:
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
     touch(tmp_path, "1.mp4", "2.mp4")
-    catalog = read_videos(tmp_path)
+    catalog = read_catalog(tmp_path)
     assert catalog.classes == ()
     assert catalog.name == tmp_path.name
-    assert read_videos(tmp_path, name="mine").name == "mine"
+    assert read_catalog(tmp_path, name="mine").name == "mine"
 
 
 def test_folders_called_train_and_test_are_splits(tmp_path: Path) -> None:
     touch(tmp_path, "Train/cat/1.mp4", "test/dog/2.mp4", "validation/cat/x/3.mp4", "test/4.mp4")
-    facts = {video.id: (video.split, video.label) for video in read_videos(tmp_path)}
+    facts = {video.id: (video.split, video.label) for video in read_catalog(tmp_path)}
     assert facts == {
         "Train/cat/1.mp4": ("train", "cat"),
         "test/dog/2.mp4": ("test", "dog"),
@@ -71,7 +71,7 @@ def test_folders_called_train_and_test_are_splits(tmp_path: Path) -> None:
 
 def test_a_class_called_train_beside_others_is_a_class(tmp_path: Path) -> None:
     touch(tmp_path, "train/1.mp4", "ship/2.mp4")
-    assert read_videos(tmp_path).classes == ("ship", "train")
+    assert read_catalog(tmp_path).classes == ("ship", "train")
 
 
 def test_strange_things_with_the_name_of_a_video_stay_to_be_reported(tmp_path: Path) -> None:
@@ -93,8 +93,10 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
 
 def test_a_folder_without_videos_says_what_was_looked_for(tmp_path: Path) -> None:
     touch(tmp_path, "a.txt")
-    with pytest.raises(CatalogError, match="holds no videos; looked for files ending in mp4, m4v"):
-        read_videos(tmp_path)
+    with pytest.raises(
+        CatalogError, match="contains no videos; supported file extensions: mp4, m4v"
+    ):
+        read_catalog(tmp_path)
 
 
 def test_a_folder_that_cannot_be_read_says_so(
@@ -105,4 +107,4 @@ def test_a_folder_that_cannot_be_read_says_so(
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(CatalogError, match=r"cannot read the folder .*: permission denied"):
-        read_videos(tmp_path)
+        read_catalog(tmp_path)

@@ -10,8 +10,11 @@ import pytest
 
 from clipset.data.catalog import Catalog
 from clipset.data.check import find_coverage, only_present
+from clipset.data.datasets.hmdb51 import read_hmdb51
+from clipset.data.datasets.kinetics import read_kinetics
 from clipset.data.datasets.lvu import TASKS, read_lvu
-from clipset.data.datasets.official import read_hmdb51, read_kinetics, read_ssv2, read_ucf101
+from clipset.data.datasets.ssv2 import read_ssv2
+from clipset.data.datasets.ucf101 import read_ucf101
 from clipset.errors import CatalogError
 
 
@@ -237,21 +240,21 @@ def test_lists_that_do_not_fit_are_refused(ucf_lists: Path, tmp_path: Path) -> N
         read_ucf101(videos, ucf_lists, fold=4)
     with pytest.raises(CatalogError, match=r"cannot read .*trainlist03.txt: no such file"):
         read_ucf101(videos, ucf_lists, fold=3)
-    with pytest.raises(CatalogError, match="there is no folder of videos at"):
+    with pytest.raises(CatalogError, match="is not a folder of videos"):
         read_ucf101(tmp_path / "nowhere", ucf_lists)
-    with pytest.raises(CatalogError, match="'no class 1' is no line of a UCF101 list"):
+    with pytest.raises(CatalogError, match="'no class 1' is not a line of a UCF101 list"):
         read_ucf101(videos, bad)
     with pytest.raises(CatalogError, match=r"must end in 0, 1 \(train\) or 2 \(test\)"):
         read_hmdb51(videos, bad)
     with pytest.raises(CatalogError, match="holds no HMDB51 lists"):
         read_hmdb51(videos, bad, fold=2)
-    with pytest.raises(CatalogError, match="needs a column 'youtube_id'; it has the columns: name"):
+    with pytest.raises(CatalogError, match="needs a column 'youtube_id'; its columns: name"):
         read_kinetics(videos, bad / "k.csv")
     with pytest.raises(CatalogError, match="times that are no numbers"):
         read_kinetics(videos, bad / "times.csv")
-    with pytest.raises(CatalogError, match=r"labels.json does not know 'Doing something'"):
+    with pytest.raises(CatalogError, match=r"'Doing something' .* is not in SSv2's labels.json"):
         read_ssv2(videos, bad)
-    with pytest.raises(CatalogError, match=r"must hold one file that ends in labels.json"):
+    with pytest.raises(CatalogError, match=r"must contain one file that ends in labels.json"):
         read_ssv2(videos, ucf_lists)
     with pytest.raises(CatalogError, match="must begin with the columns class_id class_name"):
         read_lvu(videos, bad, task="genre")

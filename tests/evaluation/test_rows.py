@@ -13,7 +13,7 @@ import torch
 from sklearn.linear_model import Ridge
 from torch import Generator
 
-from clipset.data.catalog import Catalog, Video, read_catalog
+from clipset.data.catalog import Catalog, Video, read_catalog_table
 from clipset.data.splits import keep_of_each
 from clipset.errors import CatalogError, ProbeError
 from clipset.evaluation.config import FitConfig, ProbeConfig
@@ -494,7 +494,7 @@ def test_targets_pose_a_problem_of_numbers(small_store: FeatureStore) -> None:
 def test_targets_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("path,target\na.mp4,3.5\nb.mp4,many\n")
     with pytest.raises(CatalogError, match=r"target of 'b.mp4' must be a number, got 'many'"):
-        read_catalog(tmp_path / "c.csv")
+        read_catalog_table(tmp_path / "c.csv")
 
 
 def test_a_split_for_choices_is_found_next_to_a_test_split(small_store: FeatureStore) -> None:

@@ -22,7 +22,7 @@ import torch
 from tests.conftest import SMALL
 
 from clipset import cli
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import read_catalog_table
 from clipset.features import writer
 from clipset.features.extract import extract
 from clipset.progress import set_quiet
@@ -48,7 +48,7 @@ def main() -> None:
             words = ["extract", catalog, "--out", folder, "--backbone", backbone]
             cli.main([*words, "--workers", workers, *OPTIONS.split()])
             return
-        videos, config = read_catalog(Path(catalog)), replace(SMALL, backbone=backbone)
+        videos, config = read_catalog_table(Path(catalog)), replace(SMALL, backbone=backbone)
         if address:
             from clipset.features.cluster import extract_on_ray
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tests.conftest import SMALL
 
-from clipset.data.catalog import Catalog
-from clipset.data.sources import read_videos
+from clipset.data.catalog import Catalog, read_catalog
 from clipset.errors import ClipsetError
 from clipset.features import cluster
 from clipset.features.cluster import extract_on_ray
@@ -89,10 +88,10 @@ def test_backbones_of_your_own_are_found_on_ray_and_repair_takes_them_from_any_f
 
 @pytest.mark.usefixtures("ray")
 def test_a_bad_file_on_ray_fails_with_the_same_reason(small_videos: Path, tmp_path: Path) -> None:
-    catalog = read_videos(small_videos)
+    catalog = read_catalog(small_videos)
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "empty.mp4").touch()
-    bad = read_videos(tmp_path / "videos").videos
+    bad = read_catalog(tmp_path / "videos").videos
     mixed = Catalog(name="mixed", videos=(*catalog.videos[:2], *bad, *catalog.videos[2:3]))
     store = extract_on_ray(mixed, tmp_path / "ray", SMALL)
     assert [(entry.id, entry.reason) for entry in store.failed] == [("empty.mp4", "empty file")]

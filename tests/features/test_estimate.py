@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import SMALL
 
 from clipset.cli import main
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.errors import StoreError
 from clipset.features.estimate import estimate
 from clipset.features.store import FeatureStore
@@ -54,4 +54,4 @@ def test_a_dry_run_writes_nothing(
 def test_a_dry_run_without_a_readable_video_says_why(tmp_path: Path) -> None:
     (tmp_path / "x.mp4").touch()
     with pytest.raises(StoreError, match=r"none of 1 videos could be read \(empty file\)"):
-        estimate(read_videos(tmp_path), SMALL)
+        estimate(read_catalog(tmp_path), SMALL)

@@ -17,8 +17,7 @@ from clipset.backbones.registry import load_backbone
 from clipset.backbones.runtime import open_engine
 from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
-from clipset.data.catalog import Catalog
-from clipset.data.sources import read_videos
+from clipset.data.catalog import Catalog, read_catalog
 from clipset.decoding.reader import open_video
 from clipset.errors import StoreError
 from clipset.features.extract import extract
@@ -85,9 +84,9 @@ from dataclasses import replace
 from tests.conftest import SMALL
 from clipset.features import writer
 from clipset.features.extract import extract
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import read_catalog_table
 writer.COMMIT_SECONDS = 0.0
-extract(read_catalog(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
+extract(read_catalog_table(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
 """
 
 
@@ -131,12 +130,12 @@ def test_bad_files_are_recorded_and_change_nothing_else(
     (folder / "letter.mp4").write_text("Dear reader, this is no video.")
     (folder / "gone.mp4").symlink_to(tmp_path / "nowhere.mp4")
     config = replace(SMALL, workers=workers)
-    store = extract(read_videos(folder), tmp_path / "mixed", config)
+    store = extract(read_catalog(folder), tmp_path / "mixed", config)
     assert [entry.id for entry in store.entries] == [f"good {n}.mp4" for n in range(3)]
     reasons = {entry.id: entry.reason or "" for entry in store.failed}
     assert sorted(reasons) == ["empty.mp4", "gone.mp4", "letter.mp4"]
     assert "empty" in reasons["empty.mp4"]
-    clean = [video for video in read_videos(folder) if video.id.startswith("good")]
+    clean = [video for video in read_catalog(folder) if video.id.startswith("good")]
     extract(Catalog(name="clean", videos=tuple(clean)), tmp_path / "clean", config)
     for kind in ("random", "regular"):
         for name in ("features", "boxes", "times"):
@@ -147,7 +146,7 @@ def test_bad_files_are_recorded_and_change_nothing_else(
 def test_a_video_that_takes_too_long_is_recorded_and_the_worker_replaced(
     small_videos: Path, tmp_path: Path
 ) -> None:
-    catalog = read_videos(small_videos)
+    catalog = read_catalog(small_videos)
     few = catalog.only(catalog.videos[:2])
     store = extract(few, tmp_path / "store", replace(SMALL, workers=1, timeout=1e-4))
     assert [entry.reason for entry in store.failed] == ["took longer than 0.0001 s"] * 2
@@ -157,7 +156,7 @@ def test_a_video_that_takes_too_long_is_recorded_and_the_worker_replaced(
 
 
 def test_every_flipped_bit_is_found(small_videos: Path, tmp_path: Path) -> None:
-    catalog = read_videos(small_videos)
+    catalog = read_catalog(small_videos)
     extract(catalog.only(catalog.videos[:3]), tmp_path / "store", SMALL)
     path = tmp_path / "store" / "regular" / "features.npy"
     content = bytearray(path.read_bytes())
@@ -173,7 +172,7 @@ def test_every_flipped_bit_is_found(small_videos: Path, tmp_path: Path) -> None:
 def test_a_store_made_in_another_way_is_not_mixed_with_this_one(
     small_videos: Path, tmp_path: Path
 ) -> None:
-    catalog = read_videos(small_videos)
+    catalog = read_catalog(small_videos)
     few = catalog.only(catalog.videos[:1])
     extract(few, tmp_path / "store", SMALL)
     with pytest.raises(StoreError, match="size 32, not 40"):
@@ -187,21 +186,21 @@ def test_a_folder_that_holds_something_else_is_left_alone(
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(StoreError, match="no feature store"):
-        extract(read_videos(small_videos), tmp_path, SMALL)
+        extract(read_catalog(small_videos), tmp_path, SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_store_without_a_readable_video_says_why(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "empty.mp4").touch()
-    extract(read_videos(tmp_path / "videos"), tmp_path / "store", SMALL)
+    extract(read_catalog(tmp_path / "videos"), tmp_path / "store", SMALL)
     with pytest.raises(StoreError, match=r"no video that could be read: empty\.mp4"):
         open_store(tmp_path / "store")
 
 
 def test_a_video_of_one_frame_has_features(tmp_path: Path) -> None:
     write_video(tmp_path / "videos" / "still.mp4", seconds=1 / 12)
-    store = extract(read_videos(tmp_path / "videos"), tmp_path / "store", SMALL)
+    store = extract(read_catalog(tmp_path / "videos"), tmp_path / "store", SMALL)
     assert len(store) == 1
     assert store.entries[0].frames_found == 1
     assert torch.isfinite(torch.from_numpy(store.random.features.astype(np.float32))).all()

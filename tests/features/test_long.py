@@ -15,8 +15,7 @@ from tests.conftest import SMALL, write_video
 from tests.data.makers import CUT_KINDS, make_long_video, make_video, spoil_the_middle
 from tests.features import tiny_backbone
 
-from clipset.data.catalog import Video
-from clipset.data.sources import read_videos
+from clipset.data.catalog import Video, read_catalog
 from clipset.decoding.reader import VideoReader
 from clipset.features import cutting, encode
 from clipset.features.cutting import cut_video
@@ -45,7 +44,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_video_cut_in_pieces_has_the_same_rows(
     timing: str, most: int, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = read_videos(videos)
+    catalog = read_catalog(videos)
     sampling = replace(SMALL.sampling, clips_per_minute=240.0, timing=timing)
     config = replace(TINY, sampling=sampling)
     whole = extract(catalog, tmp_path / "whole", config)
@@ -78,7 +77,7 @@ def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once
     monkeypatch.setattr(cutting, "open_video", open_noted)
     monkeypatch.setattr(cutting, "WHOLE_BYTES", 0)
     monkeypatch.setattr(cutting, "PIECE_BYTES", CLIP_BYTES)
-    store = extract(read_videos(tmp_path), tmp_path / "store", replace(TINY, workers=0))
+    store = extract(read_catalog(tmp_path), tmp_path / "store", replace(TINY, workers=0))
     assert opened == [path]
     assert store.entries[0].frames_missing == whole.facts.frames_missing
 

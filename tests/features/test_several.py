@@ -166,10 +166,10 @@ from dataclasses import replace
 from tests.conftest import SMALL
 from clipset.features import writer
 from clipset.features.extract import extract
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import read_catalog_table
 writer.COMMIT_SECONDS = 0.0
 config = replace(SMALL, backbone=sys.argv[3], frames=None, stride=None, size=None)
-extract(read_catalog(Path(sys.argv[1])), Path(sys.argv[2]), config)
+extract(read_catalog_table(Path(sys.argv[1])), Path(sys.argv[2]), config)
 """
 
 

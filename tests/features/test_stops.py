@@ -16,8 +16,7 @@ import pytest
 from tests.conftest import SMALL, write_video
 from tests.features import stopper, tiny_backbone
 
-from clipset.data.catalog import Catalog, write_catalog
-from clipset.data.sources import read_videos
+from clipset.data.catalog import Catalog, read_catalog, write_catalog
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, store_digest
 from clipset.features.verify import verify_store
@@ -45,7 +44,7 @@ class Scene:
         for number in range(VIDEOS - 1):
             write_video(folder / "videos" / f"{number:02d}.mp4", seed=number, colour=number)
         write_white_video(folder / "videos" / "white.mp4")
-        self.catalog: Catalog = read_videos(folder / "videos")
+        self.catalog: Catalog = read_catalog(folder / "videos")
         write_catalog(self.catalog, folder / "catalog.csv")
         shutil.copy(tiny_backbone.__file__, folder / "watched.py")
         self.config = replace(SMALL, backbone=f"{folder / 'watched.py'}:make_watched")

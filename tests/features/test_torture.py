@@ -27,8 +27,7 @@ from tests.data.makers import (
 from tests.features import tiny_backbone
 from tests.features.spoilers import spoil
 
-from clipset.data.catalog import Catalog, Video
-from clipset.data.sources import read_videos
+from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.features import child
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
@@ -129,7 +128,7 @@ def torture(tmp_path_factory: pytest.TempPathFactory) -> Torture:
     folder = tmp_path_factory.mktemp("torture")
     for number in range(4):
         write_video(folder / f"good {number}.mp4", seed=number, colour=number)
-    good = extract(read_videos(folder), tmp_path_factory.mktemp("good") / "store", TINY)
+    good = extract(read_catalog(folder), tmp_path_factory.mktemp("good") / "store", TINY)
     cut = write_torture(folder)
     holds = DONE | {name: counts for name, counts in cut.items() if name not in FAILED}
     return Torture(folder, holds, good)
@@ -169,5 +168,5 @@ def compare(store: FeatureStore, place: int, good: FeatureStore) -> None:
 
 
 def test_a_folder_is_read_with_all_that_is_called_like_a_video(torture: Torture) -> None:
-    named = {video.id for video in read_videos(torture.folder)}
+    named = {video.id for video in read_catalog(torture.folder)}
     assert named == {video.id for video in torture.catalog()} - {"directory.mp4"}

@@ -10,8 +10,7 @@ import pytest
 from tests.conftest import SMALL, write_video
 
 from clipset.cli import main
-from clipset.data.catalog import Catalog
-from clipset.data.sources import read_videos
+from clipset.data.catalog import Catalog, read_catalog
 from clipset.errors import StoreError
 from clipset.features.extract import extract
 from clipset.features.maintenance import merge_stores, repair_store
@@ -21,7 +20,7 @@ from clipset.features.verify import verify_store
 
 @pytest.fixture(scope="module")
 def few(small_videos: Path) -> Catalog:
-    catalog = read_videos(small_videos)
+    catalog = read_catalog(small_videos)
     return catalog.only(catalog.videos[:6])
 
 
@@ -93,7 +92,7 @@ def test_a_whole_store_is_left_as_it_is(copy: Path, whole: Path) -> None:
 def test_a_damaged_video_that_is_gone_is_recorded_as_failed_and_comes_back(tmp_path: Path) -> None:
     for number in range(3):
         write_video(tmp_path / "videos" / f"{number}.mp4", seed=number)
-    catalog = read_videos(tmp_path / "videos")
+    catalog = read_catalog(tmp_path / "videos")
     extract(catalog, tmp_path / "store", SMALL)
     before = open_store(tmp_path / "store").random.features[8:16].copy()
     flip_bits(tmp_path / "store")
@@ -113,7 +112,7 @@ def test_a_damaged_video_that_is_gone_is_recorded_as_failed_and_comes_back(tmp_p
 def test_a_damaged_video_whose_file_was_replaced_says_so(tmp_path: Path) -> None:
     for number in range(2):
         write_video(tmp_path / "videos" / f"{number}.mp4", seed=number)
-    extract(read_videos(tmp_path / "videos"), tmp_path / "store", SMALL)
+    extract(read_catalog(tmp_path / "videos"), tmp_path / "store", SMALL)
     flip_bits(tmp_path / "store")
     write_video(tmp_path / "videos" / "0.mp4", seed=9)
     repair = repair_store(tmp_path / "store", workers=0)
@@ -188,7 +187,7 @@ def test_stores_that_do_not_fit_are_not_merged(
 def test_a_video_with_different_rows_in_two_stores_is_refused(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         write_video(tmp_path / name / "x.mp4", seed=seed)
-        extract(read_videos(tmp_path / name), tmp_path / f"store-{name}", SMALL)
+        extract(read_catalog(tmp_path / name), tmp_path / f"store-{name}", SMALL)
     with pytest.raises(StoreError, match=r"x\.mp4 has other rows"):
         merge_stores([tmp_path / "store-a", tmp_path / "store-b"], tmp_path / "merged")
 

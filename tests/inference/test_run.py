@@ -16,7 +16,7 @@ from tests.conftest import SMALL, write_video
 
 import clipset
 from clipset.clips.windows import WindowGrid
-from clipset.data.catalog import read_catalog, write_catalog
+from clipset.data.catalog import read_catalog_table, write_catalog
 from clipset.errors import BackboneError, ClipError, ModelError, ProbeError, RunError
 from clipset.evaluation.config import ProbeConfig, RowName
 from clipset.evaluation.networks import SetProbe
@@ -219,7 +219,7 @@ def test_the_split_for_choices_chooses_and_calibrates_where_there_is_one(
 ) -> None:
     copied = tmp_path / "run"
     shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
-    catalog = read_catalog(copied / "catalog.csv")
+    catalog = read_catalog_table(copied / "catalog.csv")
     train = [video.id for video in catalog if video.split == "train"]
     some = set(train[::3])
     split = (replace(v, split="val") if v.id in some else v for v in catalog)
@@ -229,7 +229,7 @@ def test_the_split_for_choices_chooses_and_calibrates_where_there_is_one(
     assert card.videos == 12
     assert card.calibration_error is not None
     alone = (replace(v, split="train" if v.split == "test" else v.split)
-             for v in read_catalog(copied / "catalog.csv"))  # fmt: skip
+             for v in read_catalog_table(copied / "catalog.csv"))  # fmt: skip
     write_catalog(catalog.only(alone), copied / "catalog.csv")
     judged = load_run(copied, workers=0, row="linear").head.card
     assert "training videos" in judged.selected_on  # the table is judged on `val`: it has no say
@@ -252,7 +252,7 @@ def test_labels_of_test_videos_do_not_change_the_classifier(
     copied = tmp_path / "run"
     shutil.copytree(run_folder, copied)
     shutil.rmtree(copied / "head", ignore_errors=True)
-    catalog = read_catalog(copied / "catalog.csv")
+    catalog = read_catalog_table(copied / "catalog.csv")
     wrong = (replace(video, label="red") if video.split == "test" else video for video in catalog)
     write_catalog(catalog.only(wrong), copied / "catalog.csv")
     other = load_run(copied, workers=0).head
@@ -267,7 +267,7 @@ def test_new_labels_make_a_new_classifier(
     before = trained.head.card
     copied = tmp_path / "run"
     shutil.copytree(run_folder, copied)
-    catalog = read_catalog(copied / "catalog.csv")
+    catalog = read_catalog_table(copied / "catalog.csv")
     renamed = (replace(v, label=f"very {v.label}") for v in catalog)
     write_catalog(catalog.only(renamed), copied / "catalog.csv")
     after = load_run(copied, workers=0).head.card
@@ -292,7 +292,7 @@ def test_without_labels_one_can_embed_but_not_predict(
 ) -> None:
     copied = tmp_path / "run"
     shutil.copytree(run_folder, copied)
-    catalog = read_catalog(copied / "catalog.csv")
+    catalog = read_catalog_table(copied / "catalog.csv")
     bare = (replace(video, label=None, split=None) for video in catalog)
     write_catalog(catalog.only(bare), copied / "catalog.csv")
     run = load_run(copied, workers=0)

@@ -8,7 +8,7 @@ import pytest
 from tests.miniatures import TINY as SETTINGS
 from tests.miniatures import run, write_backbone
 
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.features.store import store_digest
 
 TINY = (*SETTINGS, "--set=pretrain.min_steps=1")
@@ -78,7 +78,7 @@ def test_a_linked_store_keeps_its_own_labels_and_splits(
     table = tmp_path / "labels.csv"
     lines = [
         f"{v.id},{v.path},{v.label},{'val' if n % 4 == 0 else 'train'}"
-        for n, v in enumerate(read_videos(small_videos))
+        for n, v in enumerate(read_catalog(small_videos))
     ]
     table.write_text("\n".join(["id,path,label,split", *lines]) + "\n")
     before = (first / "store" / "catalog.csv").read_bytes()

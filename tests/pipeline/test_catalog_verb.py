@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import write_video
 
 from clipset.cli import main
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import read_catalog_table
 
 
 def run(*words: object) -> int:
@@ -29,7 +29,7 @@ def test_official_lists_become_a_catalog(tmp_path: Path, capfd: pytest.CaptureFi
     words = ("catalog", videos, "--dataset", "ucf101", "--lists", lists, "--out", out, "--json")
     assert run(*words) == 0
     assert json.loads(capfd.readouterr().out)["splits"] == {"test": 1, "train": 1}
-    assert read_catalog(out).classes == ("ApplyLipstick", "Archery")
+    assert read_catalog_table(out).classes == ("ApplyLipstick", "Archery")
 
 
 def test_a_dataset_without_its_lists_is_refused(

@@ -20,9 +20,9 @@ from tests.miniatures import (
     write_ucf101,
 )
 
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import read_catalog_table
 from clipset.data.datasets.lvu import CLASSIFICATION, REGRESSION
-from clipset.data.tasks import DataConfig, Part, join_parts, read_parts
+from clipset.data.tasks import DataConfig, Task, join_tasks, read_tasks
 from clipset.errors import ClipsetError
 from clipset.evaluation.results import read_predictions
 from clipset.evaluation.suite import ROWS
@@ -186,7 +186,7 @@ def test_kinetics_is_judged_on_its_validation_videos(tmp_path: Path, backbone: s
     records = run_recipe("k400", folder, tmp_path / "out", backbone)
     assert rows(records) == list(ROWS)
     assert {(record["split"], record["n"]) for record in records} == {("val", 6)}
-    assert read_catalog(tmp_path / "out" / "catalog.csv").splits == ("train", "val")
+    assert read_catalog_table(tmp_path / "out" / "catalog.csv").splits == ("train", "val")
 
 
 def test_low_shot_kinetics_pre_trains_on_all_and_probes_on_a_tenth(
@@ -309,25 +309,25 @@ def test_a_wrong_protocol_is_named(settings: list[str], message: str) -> None:
 
 
 def test_lists_that_are_not_there_or_there_twice_are_said(ucf101: Path, tmp_path: Path) -> None:
-    def read(folder: Path, **settings: Any) -> tuple[Part, ...]:
-        return read_parts(folder, DataConfig(**settings), test_fraction=0.25, seed=0)
+    def read(folder: Path, **settings: Any) -> tuple[Task, ...]:
+        return read_tasks(folder, DataConfig(**settings), test_fraction=0.25, seed=0)
 
-    with pytest.raises(ClipsetError, match="found: nowhere; say which"):
+    with pytest.raises(ClipsetError, match="found: none; name it with"):
         read(tmp_path, format="ucf101")
     with pytest.raises(ClipsetError, match="holds no lists of LVU"):
         read(tmp_path, format="lvu")
-    with pytest.raises(ClipsetError, match="there is no folder of hmdb51"):
+    with pytest.raises(ClipsetError, match="is not a folder of hmdb51"):
         read(tmp_path / "nowhere", format="hmdb51")
     for copy in ("one", "two"):
         write_lines(tmp_path / copy / "trainlist01.txt", ["a 1"])
-    with pytest.raises(ClipsetError, match=r"one, .*two; say which with data.lists"):
+    with pytest.raises(ClipsetError, match=r"one, .*two; name it with data.lists"):
         read(tmp_path, format="ucf101")
     with pytest.raises(ClipsetError, match="no video of the split 'val' has a label"):
         read(ucf101, format="ucf101", judge="val")
-    with pytest.raises(ClipsetError, match="is no table; data"):
+    with pytest.raises(ClipsetError, match="is not a file, but data"):
         read(ucf101, format="table")
     parts = read(ucf101, format="ucf101", split="all", lists="ucfTrainTestlist")
-    whole = join_parts(parts)
+    whole = join_tasks(parts)
     assert [part.name for part in parts] == ["split-1", "split-2", "split-3"]
     assert (whole.name, len(whole), len(whole.classes)) == ("ucf101", 18, 3)
     assert whole.splits == ()  # a video is tested by one of the splits and learned from by others

@@ -13,7 +13,7 @@ from tests.conftest import SMALL
 from tests.features.test_several import OWN
 
 from clipset.clips.config import Sampling
-from clipset.data.sources import read_videos
+from clipset.data.catalog import read_catalog
 from clipset.errors import StoreError, TrainingError
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.low_shot import run_low_shot
@@ -230,7 +230,7 @@ def test_time_bins_are_learned_from_as_clips(small_videos: Path, tmp_path: Path)
         SMALL, frames=4, time_bins=2, sampling=Sampling(num_clips=4, num_times=2, num_crops=1)
     )
     model = replace(TINY, bins_as_clips=True)
-    few = read_videos(small_videos)
+    few = read_catalog(small_videos)
     recipe = recipe_for(config, "")
     recipe = replace(
         recipe, pretrain=replace(recipe.pretrain, validate_every=0, model=model), extract=config

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from clipset.data.catalog import read_catalog, write_catalog
+from clipset.data.catalog import read_catalog_table, write_catalog
 from clipset.errors import StoreError, TrainingError
 from clipset.features.arrays import HEADER_BYTES
 from clipset.features.ledger import Ledger
@@ -132,7 +132,7 @@ def test_validation_never_looks_at_the_test_split(
     assert not set(bank) & set(judged)
     assert {video.label for video in judged.values()} == {"red", "green", "blue"}
     store = copy_of(small_store, tmp_path / "store")
-    catalog = read_catalog(store.folder / "catalog.csv")
+    catalog = read_catalog_table(store.folder / "catalog.csv")
     some = catalog.split("train").videos[::4]
     moved = catalog.only(replace(v, split="val") if v in some else v for v in catalog)
     write_catalog(moved, store.folder / "catalog.csv")

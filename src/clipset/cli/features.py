@@ -61,7 +61,7 @@ def extract(
     set
         One setting, such as `--set extract.preset=paper`; may be repeated.
     """
-    from clipset.data.sources import read_videos
+    from clipset.data.catalog import read_catalog
     from clipset.features.extract import extract
     from clipset.features.store import refuse_nothing_read
     from clipset.recipe import read_recipe
@@ -74,7 +74,7 @@ def extract(
         "extract.retry_failed": retry_failed,
     }
     config = read_recipe(recipe, set, flags).extract
-    catalog = read_videos(videos)
+    catalog = read_catalog(videos)
     if dry_run:
         _estimate(catalog, out, config, common)
         return
@@ -143,11 +143,11 @@ def import_features(
     test_fraction
         Share of the labelled videos set aside for the test, where nothing says which.
     """
-    from clipset.data.sources import read_videos
+    from clipset.data.catalog import read_catalog
     from clipset.data.splits import assign_splits
     from clipset.features.importers import catalog_of, import_features
 
-    listed = read_videos(catalog) if catalog else catalog_of(features)
+    listed = read_catalog(catalog) if catalog else catalog_of(features)
     listed = assign_splits(listed, test_fraction=test_fraction, seed=common.seed)
     store = import_features(features, out, listed, config)
     result = {

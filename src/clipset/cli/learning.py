@@ -180,8 +180,8 @@ def probe(
         know; what it is is said.
     """
     from clipset.config import check_output, to_mapping
+    from clipset.data.catalog import read_catalog
     from clipset.data.leaks import check_leaks
-    from clipset.data.sources import read_videos
     from clipset.evaluation.low_shot import run_low_shot
     from clipset.evaluation.suite import run_suite
     from clipset.evaluation.task import make_task
@@ -194,7 +194,7 @@ def probe(
         check_output(out, "file")
     where = find_model(model) if model else None
     trained, training = (load_model(where)[0], read_training(where)) if where else (None, None)
-    labels, opened = read_videos(catalog) if catalog else None, open_store(store)
+    labels, opened = read_catalog(catalog) if catalog else None, open_store(store)
     known = {entry.id for entry in opened.everything}
     unknown = [video.id for video in labels or () if video.id not in known]
     check_leaks([labels or opened.catalog], allow_leaks=allow_leaks, unknown=unknown)

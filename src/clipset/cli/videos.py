@@ -52,16 +52,16 @@ def catalog(
         Keep only this share of the training videos of each class (low-shot).
     """
     from clipset.config import check_output
-    from clipset.data.catalog import describe, write_catalog
+    from clipset.data.catalog import describe, read_catalog, write_catalog
+    from clipset.data.datasets import read_dataset
     from clipset.data.leaks import describe_leaks
-    from clipset.data.sources import read_dataset, read_videos
     from clipset.data.splits import assign_splits, keep_fraction
 
     check_output(out, "file")
     if dataset:
         found = read_dataset(dataset, videos, lists, fold=fold, task=task)
     else:
-        found = assign_splits(read_videos(videos), test_fraction=test_fraction, seed=common.seed)
+        found = assign_splits(read_catalog(videos), test_fraction=test_fraction, seed=common.seed)
     if keep is not None:
         found = keep_fraction(found, keep)
     leaks = describe_leaks([found])
@@ -95,12 +95,12 @@ def check(videos: Path, *, common: Common = COMMON) -> None:
     videos
         A folder or a catalog.
     """
+    from clipset.data.catalog import read_catalog
     from clipset.data.check import check_catalog, find_coverage
     from clipset.data.leaks import describe_leaks
-    from clipset.data.sources import read_videos
     from clipset.progress import bar
 
-    found = read_videos(videos)
+    found = read_catalog(videos)
     leaks = describe_leaks([found])
     with bar("checking", len(found), "videos") as advance:
         problems = check_catalog(found, lambda _: advance())

@@ -1,4 +1,4 @@
-"""Video and Catalog: which videos there are, what they show, and which split they belong to."""
+"""Video and Catalog: the videos of a folder or a table, with their labels, splits and groups."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clipset.config import fingerprint, write_atomic
-from clipset.data.labels import WORDS, clean_rows
-from clipset.data.tables import read_table, say_decoded
+from clipset.data.folder import EXTENSIONS, list_videos, natural_key, parse_folder_names
+from clipset.data.labels import TEXT_COLUMNS, clean_rows
+from clipset.data.tables import SUFFIXES, read_table, say_decoded
 from clipset.errors import CatalogError
 from clipset.text import (
     csv_text,
@@ -25,7 +26,7 @@ from clipset.text import (
 )
 
 COLUMNS = ("id", "path", "label", "split", "group", "target", "end")
-USUAL_NAMES = {  # what the columns of a catalog are often called
+COLUMN_NAMES = {  # common names of each column, the first one found is used
     "id": ("id", "video_id"),
     "path": ("path", "file", "filename", "video"),
     "label": ("label", "class"),
@@ -38,10 +39,10 @@ USUAL_NAMES = {  # what the columns of a catalog are often called
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """One video file: where it is and what is known about it.
+    """One video file and its annotations.
 
-    `label` is its class, `target` a number to predict instead; videos of one `group` belong in one
-    split; what comes after `end` (seconds) is not part of the video.
+    `label` is its class, `target` a number to predict instead. Videos of one `group` belong in one
+    split. Frames after `end` (seconds) are ignored.
     """
 
     id: str
@@ -71,9 +72,9 @@ class Catalog:
 
     def __post_init__(self) -> None:
         counts = Counter(video.id for video in self.videos)
-        twice = [id for id, count in counts.items() if count > 1]
-        if twice:
-            raise CatalogError(f"the catalog {self.name!r} lists {twice[0]!r} more than once")
+        duplicates = [video_id for video_id, count in counts.items() if count > 1]
+        if duplicates:
+            raise CatalogError(f"the catalog {self.name!r} lists {duplicates[0]!r} more than once")
 
     def __len__(self) -> int:
         return len(self.videos)
@@ -83,49 +84,51 @@ class Catalog:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels that occur, sorted: a class's number is its place here."""
+        """The distinct labels, sorted; the class index is the index in this tuple."""
         return tuple(sorted({video.label for video in self.videos if video.label is not None}))
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that occur, sorted."""
+        """The distinct splits, sorted."""
         return tuple(sorted({video.split for video in self.videos if video.split is not None}))
 
     def split(self, name: str) -> Catalog:
         """The videos of one split."""
         if name not in self.splits:
-            known = ", ".join(self.splits) or "none"
-            raise CatalogError(f"the catalog {self.name!r} has no split {name!r}; it has: {known}")
+            available = ", ".join(self.splits) or "none"
+            raise CatalogError(
+                f"the catalog {self.name!r} has no split {name!r}; available: {available}"
+            )
         return self.only(video for video in self.videos if video.split == name)
 
     def only(self, videos: Iterable[Video]) -> Catalog:
-        """The same catalog with just these videos."""
+        """A catalog of the same name with the given videos."""
         return Catalog(name=self.name, videos=tuple(videos))
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a video or what is known of it changes; not when the folder is moved."""
-        return fingerprint([_facts(video) for video in self.videos])
+        """A hash of ids and annotations; it does not depend on where the files are."""
+        return fingerprint([_annotations(video) for video in self.videos])
 
 
-def _facts(video: Video) -> list[str | float | None]:
-    facts: list[str | float | None] = [video.id, video.label, video.split, video.group]
+def _annotations(video: Video) -> list[str | float | None]:
+    annotations: list[str | float | None] = [video.id, video.label, video.split, video.group]
     if video.target is not None or video.end is not None:
-        facts += [video.target, video.end]
-    return facts
+        annotations += [video.target, video.end]
+    return annotations
 
 
 def describe(catalog: Catalog) -> str:
-    """A catalog in one line."""
+    """One line about a catalog: number of videos, classes and videos of each split."""
     classes = f", {len(catalog.classes)} classes" if catalog.classes else ", no labels"
     splits = "".join(f", {len(catalog.split(name))} {name}" for name in catalog.splits)
     return f"{len(catalog)} videos{classes}{splits}"
 
 
-def write_catalog(catalog: Catalog, path: Path) -> None:
-    """Write a catalog.csv that `read_catalog` reads back as it was, from any folder.
+def write_catalog(catalog: Catalog, path: str | Path) -> None:
+    """Write a catalog as csv with absolute paths; `read_catalog` restores it.
 
-    A word that a spreadsheet would take for a formula gets an apostrophe, which reading removes.
+    Cells that a spreadsheet would take for a formula get an apostrophe, which reading removes.
     """
     rows = (
         (
@@ -135,50 +138,94 @@ def write_catalog(catalog: Catalog, path: Path) -> None:
         for video in catalog
     )  # fmt: skip
     text = csv_text([COLUMNS, *rows])
-    write_atomic(path, text.encode("utf-8", errors="surrogateescape"))
+    write_atomic(Path(path), text.encode("utf-8", errors="surrogateescape"))
 
 
-def read_catalog(
-    path: Path, *, name: str | None = None, columns: Mapping[str, str] | None = None
-) -> Catalog:
-    """The catalog in a csv, tsv, jsonl or parquet file; paths in it start at the file's folder.
+def read_catalog(source: str | Path, *, name: str | None = None) -> Catalog:
+    """The videos of a folder, or of a catalog file (csv, tsv, jsonl or parquet)."""
+    source = Path(source)
+    if os.path.isdir(source):  # noqa: PTH112 (never raises)
+        return read_folder(source, name=name)
+    if not os.path.exists(source):  # noqa: PTH110 (never raises)
+        raise CatalogError(f"{source} not found; give a folder of videos or a catalog file")
+    if source.suffix.lower() not in SUFFIXES:
+        raise CatalogError(
+            f"{source} is neither a folder nor a catalog; a catalog ends in {', '.join(SUFFIXES)}"
+        )
+    return read_catalog_table(source, name=name)
 
-    `columns` names the table's columns where they are not the usual ones: {"path": "clip_file"}.
+
+def read_folder(folder: str | Path, *, name: str | None = None) -> Catalog:
+    """All video files under a folder, in natural order.
+
+    The first sub-folder of a video's path is its label. If all first sub-folders are called train,
+    test or val, they are splits, and the second one is the label. Unreadable sub-folders are
+    skipped with a message.
     """
-    table, columns = read_table(path), columns or {}
+    folder = Path(folder).absolute()
+    paths = sorted(list_videos(folder), key=lambda path: natural_key(path_text(path.as_posix())))
+    if not paths:
+        raise CatalogError(
+            f"{folder} contains no videos; supported file extensions: {', '.join(EXTENSIONS)}"
+        )
+    rows = clean_rows(parse_folder_names(paths), name_text(folder.name))
+    ids = unique_ids(path_text(path.as_posix()) for path in paths)
+    videos = (
+        Video(
+            id=ids[path_text(path.as_posix())],
+            path=folder / path,
+            label=row.get("label"),
+            split=row.get("split"),
+        )
+        for path, row in zip(paths, rows, strict=True)
+    )
+    return Catalog(name=name or name_text(folder.name) or "videos", videos=tuple(videos))
+
+
+def read_catalog_table(
+    path: str | Path, *, name: str | None = None, columns: Mapping[str, str] | None = None
+) -> Catalog:
+    """The videos of a csv, tsv, jsonl or parquet file; paths are relative to the file's folder.
+
+    `columns` maps our column names to the table's, such as {"path": "clip_file"}.
+    """
+    path, columns = Path(path), columns or {}
+    table = read_table(path)
     unknown = sorted(set(columns) - set(COLUMNS))
     if unknown:
-        raise CatalogError(f"a catalog has no {unknown[0]!r}; it has: {', '.join(COLUMNS)}")
-    if "path" not in columns and not table.has(USUAL_NAMES["path"]):
-        raise CatalogError(f"{path} needs a column 'path'; {table.found}")
+        raise CatalogError(
+            f"unknown catalog column {unknown[0]!r}; available: {', '.join(COLUMNS)}"
+        )
+    if "path" not in columns and not table.has_column(COLUMN_NAMES["path"]):
+        raise CatalogError(f"{path} needs a column 'path'; {table.columns_text}")
     if not table.rows:
-        raise CatalogError(f"{path} names its columns but lists no video")
-    rows = table.renamed(columns, USUAL_NAMES)
-    for number, row in enumerate(rows, start=2):
+        raise CatalogError(f"{path} has a header but lists no videos")
+    rows = table.select(columns, COLUMN_NAMES)
+    for line, row in enumerate(rows, start=2):
         if "path" not in row:
-            raise CatalogError(f"row {number} of {path} has an empty path")
-        row |= {word: deneutralise(row[word]) for word in ("id", *WORDS) if word in row}
+            raise CatalogError(f"row {line} of {path} has an empty path")
+        row |= {key: deneutralise(row[key]) for key in ("id", *TEXT_COLUMNS) if key in row}
     folder = path.parent.absolute()
-    _choose_paths(rows, folder, path)
+    _resolve_encodings(rows, folder, path)
     ids = unique_ids(row["path"] for row in rows if "id" not in row)
-    videos = (_video(row, folder, ids) for row in clean_rows(rows, path.name))
+    videos = (_make_video(row, folder, ids) for row in clean_rows(rows, path.name))
     return Catalog(name=name or name_text(path.stem), videos=tuple(videos))
 
 
 def clean_catalog(catalog: Catalog) -> Catalog:
     """The same catalog with labels, splits and groups in one spelling each."""
-    words = [
-        {word: text for word in WORDS if (text := getattr(video, word)) is not None}
+    rows = [
+        {key: text for key in TEXT_COLUMNS if (text := getattr(video, key)) is not None}
         for video in catalog
     ]
     return catalog.only(
         replace(video, label=row.get("label"), split=row.get("split"), group=row.get("group"))
-        for video, row in zip(catalog, clean_rows(words, catalog.name), strict=True)
+        for video, row in zip(catalog, clean_rows(rows, catalog.name), strict=True)
     )
 
 
-def _choose_paths(rows: list[dict[str, str]], folder: Path, table: Path) -> None:
-    """Of a path that is not UTF-8, take the spelling that exists: its bytes, or Windows-1252."""
+def _resolve_encodings(rows: list[dict[str, str]], folder: Path, table: Path) -> None:
+    """Read paths that are not UTF-8 as Windows-1252 where only that file exists."""
     examples = []
     for row in rows:
         text = decode_western(row["path"])
@@ -192,19 +239,19 @@ def _exists(folder: Path, path: str) -> bool:
     return os.path.isfile(folder / text_path(path))  # noqa: PTH113 (never raises)
 
 
-def _video(row: dict[str, str], folder: Path, ids: Mapping[str, str]) -> Video:
+def _make_video(row: dict[str, str], folder: Path, ids: Mapping[str, str]) -> Video:
     return Video(
         id=row["id"] if "id" in row else ids[row["path"]],
         path=folder / text_path(row["path"]),
         label=row.get("label"),
         split=row.get("split"),
         group=row.get("group"),
-        target=_number(row, "target"),
-        end=_number(row, "end"),
+        target=_parse_float(row, "target"),
+        end=_parse_float(row, "end"),
     )
 
 
-def _number(row: dict[str, str], column: str) -> float | None:
+def _parse_float(row: dict[str, str], column: str) -> float | None:
     try:
         return float(row[column]) if column in row else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""One spelling for one thing: labels, splits and groups as tables and folders give them."""
+"""Labels, splits and groups in one spelling each, as tables and folders vary them."""
 
 from __future__ import annotations
 
@@ -12,68 +12,68 @@ SPLIT_NAMES = {
     "train": "train", "training": "train", "test": "test", "testing": "test",
     "val": "val", "valid": "val", "validate": "val", "validation": "val",
 }  # fmt: skip
-MISSING = frozenset(("", "nan", "NaN", "None", "null", "NULL", "NA", "N/A", "n/a", "<NA>"))
-"""How pandas and others write that there is no value."""
-WORDS = ("label", "split", "group")
+MISSING_VALUES = frozenset(("", "nan", "NaN", "None", "null", "NULL", "NA", "N/A", "n/a", "<NA>"))
+"""How pandas and others write a missing value."""
+TEXT_COLUMNS = ("label", "split", "group")
 
 
 def split_name(text: str) -> str:
-    """The split that a word means: `Train` and ` training` are train; other words stay."""
-    word = normal_form(text)
-    return SPLIT_NAMES.get(word.lower(), word)
+    """The canonical name of a split: `Train` and ` training` are train; other names stay."""
+    name = normal_form(text)
+    return SPLIT_NAMES.get(name.lower(), name)
 
 
 def is_split_name(text: str) -> bool:
-    """Whether a word means train, test or val."""
+    """Whether a text names train, test or val."""
     return split_name(text) in SPLIT_NAMES.values()
 
 
 def clean_rows(rows: Iterable[dict[str, str]], source: str) -> list[dict[str, str]]:
     """The rows with label, split and group in one spelling each, and without missing values.
 
-    Says how many values were missing, and which spellings were joined.
+    Prints how many values were missing and which spellings were merged.
     """
     cleaned = [dict(row) for row in rows]
-    for column in WORDS:
+    for column in TEXT_COLUMNS:
         _drop_missing(cleaned, column, source)
-        _join_spellings(cleaned, column, source)
+        _merge_spellings(cleaned, column, source)
     _drop_missing(cleaned, "target", source)
     return cleaned
 
 
-def say_case(labels: Sequence[str], source: str) -> None:
-    """Name labels that differ only by case; they stay classes of their own."""
+def warn_about_case(labels: Sequence[str], source: str) -> None:
+    """Print labels that differ only by case; they stay separate classes."""
     by_folded: defaultdict[str, list[str]] = defaultdict(list)
     for label in labels:
         by_folded[label.casefold()].append(label)
-    alike = [names for names in by_folded.values() if len(names) > 1]
-    if alike:
-        names = " and ".join(repr(name) for name in alike[0])
-        more = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
+    similar = [names for names in by_folded.values() if len(names) > 1]
+    if similar:
+        names = " and ".join(repr(name) for name in similar[0])
+        more = f" (and {len(similar) - 1} more)" if len(similar) > 1 else ""
         say(f"{source}: the labels {names}{more} differ only by case and stay separate classes")
 
 
 def _drop_missing(rows: list[dict[str, str]], column: str, source: str) -> None:
-    missing = [row for row in rows if column in row and row[column].strip() in MISSING]
-    words = sorted({row.pop(column) for row in missing})
+    missing = [row for row in rows if column in row and row[column].strip() in MISSING_VALUES]
+    values = sorted({row.pop(column) for row in missing})
     if missing:
-        shown = ", ".join(repr(word) for word in words[:3])
-        say(f"{source}: {len(missing)} videos have no {column} ({shown} is no value)")
+        examples = ", ".join(repr(value) for value in values[:3])
+        say(f"{source}: {len(missing)} videos have no {column} ({examples} means missing)")
 
 
-def _join_spellings(rows: list[dict[str, str]], column: str, source: str) -> None:
+def _merge_spellings(rows: list[dict[str, str]], column: str, source: str) -> None:
     spellings: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
         if column in row:
             clean = split_name(row[column]) if column == "split" else normal_form(row[column])
             spellings[clean].add(row[column])
             row[column] = clean
-    joined = {clean: sorted(raw) for clean, raw in spellings.items() if len(raw) > 1}
-    if joined:
-        clean, raw = next(iter(joined.items()))
-        names = " and ".join(ascii(word) if word != clean else repr(word) for word in raw[:2])
-        how = "case, spaces" if column == "split" else "spaces"
+    merged = {clean: sorted(raw) for clean, raw in spellings.items() if len(raw) > 1}
+    if merged:
+        clean, raw = next(iter(merged.items()))
+        names = " and ".join(ascii(text) if text != clean else repr(text) for text in raw[:2])
+        difference = "case, spaces" if column == "split" else "spaces"
         say(
-            f"{source}: {len(joined)} {column}s are spelled in several ways that differ only by "
-            f"{how} or Unicode form and were joined, such as {names}"
+            f"{source}: merged the spellings of {len(merged)} {column}s that differ only by "
+            f"{difference} or Unicode form, such as {names}"
         )

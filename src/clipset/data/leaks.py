@@ -14,7 +14,7 @@ from typing import Literal
 
 from clipset.data.catalog import Catalog, Video
 from clipset.data.file_state import file_digest
-from clipset.data.labels import say_case
+from clipset.data.labels import warn_about_case
 from clipset.errors import CatalogError
 from clipset.progress import say
 
@@ -72,7 +72,7 @@ def describe_leaks(catalogs: Sequence[Catalog]) -> list[str]:
     for catalog in catalogs:
         whose = f"{catalog.name}: " if len(catalogs) > 1 else ""
         lines += [f"{whose}{leak}" for leak in find_leaks(catalog, keys)]
-        say_case(catalog.classes, catalog.name)
+        warn_about_case(catalog.classes, catalog.name)
     for copies in dict.fromkeys(describe_copies(catalog, keys) for catalog in catalogs):
         if copies:
             say(copies)

@@ -1,30 +1,35 @@
-"""How a dataset is read and judged: official splits and tasks."""
+"""Tasks: the label sets and official splits of a dataset, each with a catalog of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from clipset.config import near_names
-from clipset.data.catalog import Catalog, Video, clean_catalog, read_catalog
+from clipset.data.catalog import (
+    Catalog,
+    Video,
+    clean_catalog,
+    read_catalog,
+    read_catalog_table,
+    read_folder,
+)
+from clipset.data.datasets import DatasetName, read_dataset
+from clipset.data.datasets.lists import FOLDS, search_lists
 from clipset.data.datasets.lvu import CLASSIFICATION, REGRESSION, TASKS, read_lvu
-from clipset.data.datasets.official import FOLDS
-from clipset.data.folder import read_folder
-from clipset.data.sources import Dataset, read_dataset, read_videos
 from clipset.data.splits import assign_splits, hold_out_groups
 from clipset.data.tables import SUFFIXES
 from clipset.errors import CatalogError
 from clipset.text import text_path
 
-MARKERS: dict[str, str] = {  # a file that only the folder with a dataset's official lists has
+LIST_PATTERNS: dict[str, str] = {  # a file that only the folder of a dataset's lists contains
     "ucf101": "trainlist01.txt",
     "hmdb51": "*_test_split1.txt",
     "kinetics": "*.csv",
     "ssv2": "*labels.json",
 }
-DEPTH = 3  # folders below the given one in which lists are looked for
 TASK_GROUPS = {"all": TASKS, "classification": CLASSIFICATION, "regression": REGRESSION}
 
 
@@ -54,10 +59,11 @@ class DataConfig:
     """groups of the train split that become the split val, to make choices or to be judged on"""
 
     def __post_init__(self) -> None:
-        known = ("all", *self.tasks) if self.tasks else (*TASK_GROUPS, *TASKS)
-        if self.task not in known:
-            whose = "data.tasks" if self.tasks else "LVU"
-            raise CatalogError(f"{whose} has no task {self.task!r}; {near_names(self.task, known)}")
+        available = ("all", *self.tasks) if self.tasks else (*TASK_GROUPS, *TASKS)
+        if self.task not in available:
+            source = "data.tasks" if self.tasks else "LVU"
+            near = near_names(self.task, available)
+            raise CatalogError(f"{source} has no task {self.task!r}; {near}")
         for name, columns in self.tasks.items():
             if not name.isidentifier() or not {"label", "target"} & set(columns):
                 raise CatalogError(
@@ -67,169 +73,173 @@ class DataConfig:
 
     @property
     def official(self) -> bool:
-        """Whether splits are those that a dataset's authors published."""
-        return self.format in get_args(Dataset)
+        """Whether the splits are those of the dataset's authors."""
+        return self.format in get_args(DatasetName)
 
     @property
     def averaged(self) -> bool:
-        """Whether several parts are repetitions of one problem, of which the mean is taken."""
+        """Whether the tasks are official splits of one dataset, whose scores are averaged."""
         return self.format != "lvu" and not self.tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One problem on the videos: an official split or a task. Without a name it is the only one."""
+class Task:
+    """A label set or an official split of the videos. The name is empty if it is the only one."""
 
     name: str = ""
     catalog: Catalog
 
 
-def read_parts(
+def read_tasks(
     source: Path | Catalog, config: DataConfig, *, test_fraction: float, seed: int
-) -> tuple[Part, ...]:
-    """The problems that a dataset poses; all of them are about the same videos."""
+) -> tuple[Task, ...]:
+    """The tasks of a dataset; all of them share the same videos."""
     if isinstance(source, Catalog):
         _refuse_columns(config, f"the catalog {source.name!r}")
-        parts = [Part(catalog=clean_catalog(source))]
+        tasks = [Task(catalog=clean_catalog(source))]
     elif config.official:
-        parts = _read_official(source, config)
+        tasks = _read_official(source, config)
+    elif source.is_file() and (config.format == "table" or source.suffix.lower() in SUFFIXES):
+        tasks = _read_table_tasks(source, config)
     else:
-        parts = _read_plain(source, config)
+        tasks = [Task(catalog=_read_untabled(source, config))]
     return tuple(
         replace(
-            part,
-            catalog=_judged_on(
+            task,
+            catalog=_select_test_split(
                 hold_out_groups(
-                    assign_splits(part.catalog, test_fraction=test_fraction, seed=seed),
+                    assign_splits(task.catalog, test_fraction=test_fraction, seed=seed),
                     config.validation_groups,
                 ),
                 config.judge,
             ),
         )
-        for part in parts
+        for task in tasks
     )
 
 
-def join_parts(parts: Sequence[Part]) -> Catalog:
-    """Every video of the parts once. What the parts do not agree on, it does not say."""
-    if len(parts) == 1:
-        return parts[0].catalog
+def join_tasks(tasks: Sequence[Task]) -> Catalog:
+    """All videos of some tasks; annotations on which the tasks differ are left out."""
+    if len(tasks) == 1:
+        return tasks[0].catalog
     videos: dict[str, Video] = {}
-    for video in (video for part in parts for video in part.catalog):
-        known = videos.setdefault(video.id, video)
-        if (known.path, known.end) != (video.path, video.end):
-            raise CatalogError(f"{video.id!r} is {known.path} in one part and {video.path} here")
+    for video in (video for task in tasks for video in task.catalog):
+        first = videos.setdefault(video.id, video)
+        if (first.path, first.end) != (video.path, video.end):
+            raise CatalogError(
+                f"{video.id!r} is {first.path} in one task and {video.path} in another"
+            )
         videos[video.id] = replace(
-            known,
-            label=known.label if known.label == video.label else None,
-            split=known.split if known.split == video.split else None,
-            target=known.target if known.target == video.target else None,
+            first,
+            label=first.label if first.label == video.label else None,
+            split=first.split if first.split == video.split else None,
+            target=first.target if first.target == video.target else None,
         )
-    return Catalog(name=_shared_name(parts), videos=tuple(videos.values()))
+    first_name = tasks[0].catalog.name
+    return Catalog(name=first_name.rpartition("-")[0] or first_name, videos=tuple(videos.values()))
 
 
-def _read_plain(source: Path, config: DataConfig) -> list[Part]:
-    format = config.format
-    if format in ("folder", "table") and not (source.is_dir, source.is_file)[format == "table"]():
-        raise CatalogError(f"{source} is no {format}; data.format says that it is one")
-    if source.is_file() and (format == "table" or source.suffix.lower() in SUFFIXES):
-        return _read_columns(source, config)
+def _read_untabled(source: Path, config: DataConfig) -> Catalog:
+    if config.format == "folder" and not source.is_dir():
+        raise CatalogError(f"{source} is not a folder, but data.format is 'folder'")
+    if config.format == "table":
+        raise CatalogError(f"{source} is not a file, but data.format is 'table'")
     _refuse_columns(config, str(source))
-    return [Part(catalog=read_folder(source) if format == "folder" else read_videos(source))]
+    return read_folder(source) if config.format == "folder" else read_catalog(source)
 
 
-def _read_columns(table: Path, config: DataConfig) -> list[Part]:
-    """The problem of a table's columns, or several that share its videos."""
+def _read_table_tasks(table: Path, config: DataConfig) -> list[Task]:
+    """One task from the label column of a table, or several from its other columns."""
+    if config.format == "folder":
+        raise CatalogError(f"{table} is not a folder, but data.format is 'folder'")
     if not config.tasks:
-        return [Part(catalog=read_catalog(table, columns=config.columns))]
-    tasks = config.tasks if config.task == "all" else {config.task: config.tasks[config.task]}
-    parts = []
-    for name, columns in tasks.items():
-        found = read_catalog(table, name=f"{table.stem}-{name}", columns=config.columns | columns)
-        other = {"label": None} if "label" not in columns else {"target": None}
-        asked = found.only(replace(video, **other) for video in found)  # type: ignore[arg-type]
-        parts.append(Part(name=name if len(tasks) > 1 else "", catalog=asked))
-    return parts
+        return [Task(catalog=read_catalog_table(table, columns=config.columns))]
+    selected = config.tasks if config.task == "all" else {config.task: config.tasks[config.task]}
+    tasks = []
+    for name, columns in selected.items():
+        catalog = read_catalog_table(
+            table, name=f"{table.stem}-{name}", columns=config.columns | columns
+        )
+        if "label" in columns:
+            catalog = catalog.only(replace(video, target=None) for video in catalog)
+        else:
+            catalog = catalog.only(replace(video, label=None) for video in catalog)
+        tasks.append(Task(name=name if len(selected) > 1 else "", catalog=catalog))
+    return tasks
 
 
-def _refuse_columns(config: DataConfig, what: str) -> None:
+def _refuse_columns(config: DataConfig, source: str) -> None:
     if config.columns or config.tasks:
         raise CatalogError(
-            f"data.columns and data.tasks name columns of a table, and {what} is none; "
+            f"data.columns and data.tasks name columns of a table, but {source} is not a table; "
             f"give a file that ends in {', '.join(SUFFIXES)}"
         )
 
 
-def _read_official(folder: Path, config: DataConfig) -> list[Part]:
+def _read_official(folder: Path, config: DataConfig) -> list[Task]:
     if not folder.is_dir():
-        raise CatalogError(f"there is no folder of {config.format} at {folder}")
+        raise CatalogError(f"{folder} is not a folder of {config.format}")
     if config.format == "lvu":
-        return _read_tasks(folder, config)
-    lists = folder / text_path(config.lists) if config.lists else _find_lists(folder, config.format)
-    if config.format in ("ucf101", "hmdb51"):
-        folds = FOLDS if config.split == "all" else (config.split,)
-        catalogs = [read_dataset(config.format, folder, lists, fold=fold) for fold in folds]
-        if len(catalogs) == 1:
-            return [Part(catalog=catalogs[0])]
-        return [
-            Part(name=f"split-{fold}", catalog=catalog)
-            for fold, catalog in zip(folds, catalogs, strict=True)
-        ]
-    assert config.format in ("kinetics", "ssv2")
-    return [Part(catalog=read_dataset(config.format, folder, lists))]
+        return _read_lvu_tasks(folder, config)
+    dataset = cast(DatasetName, config.format)
+    lists = folder / text_path(config.lists) if config.lists else _find_lists(folder, dataset)
+    if dataset not in ("ucf101", "hmdb51"):
+        return [Task(catalog=read_dataset(dataset, folder, lists))]
+    if config.split != "all":
+        return [Task(catalog=read_dataset(dataset, folder, lists, fold=config.split))]
+    return [
+        Task(name=f"split-{fold}", catalog=read_dataset(dataset, folder, lists, fold=fold))
+        for fold in FOLDS
+    ]
 
 
-def _read_tasks(folder: Path, config: DataConfig) -> list[Part]:
-    tasks = TASK_GROUPS.get(config.task, (config.task,))
-    lists = folder / text_path(config.lists) if config.lists else _find_tasks(folder, tasks[0])
-    durations = next(_look_for(folder, "durations.csv"), None)
-    catalogs = {task: read_lvu(folder, lists, task=task, durations=durations) for task in tasks}
-    if len(tasks) == 1:
-        return [Part(catalog=catalogs[tasks[0]])]
-    return [Part(name=task, catalog=catalog) for task, catalog in catalogs.items()]
-
-
-def _find_lists(folder: Path, format: str) -> Path:
-    """The one folder below (or the given one) that holds the official lists."""
-    found = sorted({path.parent for path in _look_for(folder, MARKERS[format])})
-    if len(found) != 1:
-        places = ", ".join(str(path) for path in found) or "nowhere"
-        raise CatalogError(
-            f"the lists of {format} ({MARKERS[format]}) must be in one folder in {folder}, found: "
-            f"{places}; say which with data.lists"
+def _read_lvu_tasks(folder: Path, config: DataConfig) -> list[Task]:
+    names = TASK_GROUPS.get(config.task, (config.task,))
+    lists = folder / text_path(config.lists) if config.lists else _find_lvu_lists(folder, names[0])
+    durations = next(search_lists(folder, "durations.csv"), None)
+    return [
+        Task(
+            name=name if len(names) > 1 else "",
+            catalog=read_lvu(folder, lists, task=name, durations=durations),
         )
-    return found[0]
+        for name in names
+    ]
 
 
-def _find_tasks(folder: Path, task: str) -> Path:
-    found = [path.parent.parent for path in _look_for(folder, f"{task}/train.csv")]
-    if not found:
+def _find_lists(folder: Path, dataset: DatasetName) -> Path:
+    """The one folder with the official lists: the dataset's folder or one below it."""
+    pattern = LIST_PATTERNS[dataset]
+    folders = sorted({path.parent for path in search_lists(folder, pattern)})
+    if len(folders) != 1:
+        names = ", ".join(str(path) for path in folders) or "none"
         raise CatalogError(
-            f"{folder} holds no lists of LVU ({task}/train.csv); say where they are with data.lists"
+            f"the lists of {dataset} ({pattern}) must be in one folder under {folder}, found: "
+            f"{names}; name it with data.lists"
         )
-    return found[0]
+    return folders[0]
 
 
-def _look_for(folder: Path, pattern: str) -> Iterator[Path]:
-    """Files of a pattern, the ones nearest to the folder first."""
-    return (
-        path for depth in range(DEPTH + 1) for path in sorted(folder.glob("*/" * depth + pattern))
-    )
+def _find_lvu_lists(folder: Path, task: str) -> Path:
+    path = next(search_lists(folder, f"{task}/train.csv"), None)
+    if path is None:
+        raise CatalogError(
+            f"{folder} contains no lists of LVU ({task}/train.csv); name their folder with "
+            f"data.lists"
+        )
+    return path.parent.parent
 
 
-def _judged_on(catalog: Catalog, judge: str) -> Catalog:
-    """Leave out the videos of `test` where scores are to be from `val`."""
-    if judge == "auto":
+def _select_test_split(catalog: Catalog, test_split: str) -> Catalog:
+    """Leave out the videos of `test` if the scores are those of `val`."""
+    if test_split == "auto":
         return catalog
     if not any(
-        video.split == judge and (video.label is not None or video.target is not None)
+        video.split == test_split and (video.label is not None or video.target is not None)
         for video in catalog
     ):
-        raise CatalogError(f"no video of the split {judge!r} has a label, but data.judge names it")
-    if judge == "test":
+        raise CatalogError(
+            f"no video of the split {test_split!r} has a label, but data.judge is {test_split!r}"
+        )
+    if test_split == "test":
         return catalog
     return catalog.only(video for video in catalog if video.split != "test")
-
-
-def _shared_name(parts: Sequence[Part]) -> str:
-    return parts[0].catalog.name.rpartition("-")[0] or parts[0].catalog.name

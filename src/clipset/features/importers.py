@@ -28,7 +28,7 @@ from clipset.backbones.registry import BackboneSpec, Weights
 from clipset.clips.config import Sampling
 from clipset.data.catalog import Catalog, Video
 from clipset.data.file_state import try_read_state
-from clipset.data.folder import natural_key, read_names
+from clipset.data.folder import natural_key, parse_folder_names
 from clipset.data.labels import clean_rows
 from clipset.errors import StoreError
 from clipset.features.cutting import CutFacts
@@ -75,7 +75,9 @@ def catalog_of(source: Path) -> Catalog:
     """A catalog of the files themselves: sub-folders are labels (or splits, and then labels)."""
     files = list_files(source, quiet=True)  # `import_features` lists them again
     title = name_text(source.absolute().name) or "features"
-    rows = clean_rows(read_names([path.relative_to(source) for path in files.values()]), title)
+    rows = clean_rows(
+        parse_folder_names([path.relative_to(source) for path in files.values()]), title
+    )
     videos = (
         Video(id=name, path=path, label=row.get("label"), split=row.get("split"))
         for (name, path), row in zip(files.items(), rows, strict=True)

@@ -32,7 +32,7 @@ from clipset.backbones.registry import BackboneSpec
 from clipset.clips.box import ROW
 from clipset.clips.config import Sampling
 from clipset.config import build, fingerprint, read_json
-from clipset.data.catalog import Catalog, read_catalog
+from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.errors import NothingReadError, StoreError
 from clipset.features.arrays import open_rows
 from clipset.features.ledger import KINDS, Entry, Kind, Ledger
@@ -176,7 +176,7 @@ class FeatureStore:
     @cached_property
     def catalog(self) -> Catalog:
         """The videos with their labels and splits, as given when the store was last extended."""
-        return read_catalog(self.folder / "catalog.csv")
+        return read_catalog_table(self.folder / "catalog.csv")
 
     @cached_property
     def ids(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch
 
 from clipset.clips.windows import WindowGrid
 from clipset.config import build, fingerprint
-from clipset.data.catalog import Catalog, read_catalog
+from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.evaluation.config import ProbeConfig
 from clipset.evaluation.task import LabelledVideos
@@ -110,7 +110,7 @@ class TrainedRun:
         self.folder, self.row = folder, None if row is None else row_called(row)
         self.content = read_run(folder)
         listed = folder / "catalog.csv"
-        catalog = read_catalog(listed) if listed.is_file() else None
+        catalog = read_catalog_table(listed) if listed.is_file() else None
         self.store: FeatureStore = open_store(folder / "store", catalog)
         self.device, self.workers, self.backbone = device, workers, backbone
 
@@ -147,7 +147,7 @@ class TrainedRun:
     @cached_property
     def catalog(self) -> Catalog:
         """The run's own videos."""
-        return read_catalog(self.folder / "catalog.csv")
+        return read_catalog_table(self.folder / "catalog.csv")
 
     @cached_property
     def head(self) -> Head:

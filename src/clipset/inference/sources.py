@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clipset.data.catalog import Catalog, Video, read_catalog
-from clipset.data.folder import read_folder
+from clipset.data.catalog import Catalog, Video, read_catalog_table, read_folder
 from clipset.data.tables import SUFFIXES
 from clipset.errors import CatalogError
 from clipset.text import name_text, path_text, unique_ids
@@ -45,6 +44,6 @@ def _videos(paths: Sequence[Path]) -> Iterable[Video]:
             for video in read_folder(path):
                 yield replace(video, id=str(Path(ids[path_text(path)]) / video.id))
         elif path.suffix.lower() in SUFFIXES:
-            yield from read_catalog(path)
+            yield from read_catalog_table(path)
         else:
             yield Video(id=ids[path_text(path)], path=path)

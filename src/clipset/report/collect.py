@@ -16,7 +16,7 @@ from PIL import Image
 
 from clipset.clips.frame_times import frames_at
 from clipset.config import parse_json
-from clipset.data.catalog import Catalog, read_catalog
+from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.decoding.reader import open_video
 from clipset.errors import ReportError, VideoError
 from clipset.features.ledger import Entry
@@ -104,7 +104,7 @@ def _open_store_of(folder: Path) -> FeatureStore:
     above = folder.absolute().parent / "store"
     own, listed = folder / "store", folder / "catalog.csv"
     where = above if not own.exists() and above.is_dir() else own
-    return open_store(where, read_catalog(listed) if listed.is_file() else None)
+    return open_store(where, read_catalog_table(listed) if listed.is_file() else None)
 
 
 def _subtitle(run: dict[str, Any], store: FeatureStore) -> str:

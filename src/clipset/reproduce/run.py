@@ -13,7 +13,7 @@ from typing import Any
 from clipset.backbones.registry import find_backbone, where_to_get
 from clipset.config import fingerprint, to_mapping
 from clipset.data.leaks import check_leaks
-from clipset.data.tasks import Part, join_parts, read_parts
+from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.errors import ClipsetError, ConfigError
 from clipset.evaluation.suite import run_probes
 from clipset.evaluation.task import EvaluationTask, make_task
@@ -143,18 +143,18 @@ def _open(plan: Plan, folder: Path, recipe: Recipe, order: Order, backbone: str)
     """The features of all videos, once, and a leg for each part."""
     if order.store is not None:
         source: Any = open_store(order.store).catalog
-        parts = read_parts(source, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed)
+        parts = read_tasks(source, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed)
         _check_leaks(parts, recipe, order)
         where = order.store
     else:
         assert order.data is not None
-        parts = read_parts(
+        parts = read_tasks(
             order.data, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed
         )
         _check_leaks(parts, recipe, order)
         where = folder / "store"
         folder.mkdir(exist_ok=True)
-        extract(join_parts(parts), where, recipe.extract, seed=order.seed, device=order.device)
+        extract(join_tasks(parts), where, recipe.extract, seed=order.seed, device=order.device)
     title, names = backbone_title(backbone), tuple(part.name for part in parts)
     return [
         _Leg(
@@ -172,7 +172,7 @@ def _open(plan: Plan, folder: Path, recipe: Recipe, order: Order, backbone: str)
     ]
 
 
-def _check_leaks(parts: Sequence[Part], recipe: Recipe, order: Order) -> None:
+def _check_leaks(parts: Sequence[Task], recipe: Recipe, order: Order) -> None:
     allow_leaks = order.allow_leaks or recipe.data.official
     check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)
 
@@ -192,7 +192,7 @@ class _Leg:
     """One part of the data seen through one backbone: what its cells share."""
 
     plan: Plan
-    part: Part
+    part: Task
     folder: Path
     store: FeatureStore
     recipe: Recipe
