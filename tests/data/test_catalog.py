@@ -145,7 +145,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
         ),
         ("c.csv", "path,label\n", "has a header but lists no videos"),
         ("c.csv", "path,label\n,cat\n", "row 2 of .* has an empty path"),
-        ("c.csv", "path,label\na.mp4\n", "row 2 of .* has 1 fields; the header names 2"),
+        ("c.csv", "path,label\na.mp4\n", "row 2 of .* has 1 fields; the header has 2"),
         ("c.csv", "path\na.mp4\na.mp4\n", "lists 'a.mp4' more than once"),
         ("c.csv", "id,path\n1,a.mp4\n1,b.mp4\n", "lists '1' more than once"),
         ("c.csv", 'path\n"a.mp4\n', "is not a valid table"),

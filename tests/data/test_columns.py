@@ -43,7 +43,7 @@ def test_a_recipe_names_the_columns_of_its_table(table: Path) -> None:
 def test_a_column_that_is_not_there_is_named_with_those_that_are(table: Path) -> None:
     with pytest.raises(CatalogError, match=r"no column 'topic'.*n_topic"):
         read(table, columns={"label": "topic"})
-    with pytest.raises(CatalogError, match="no 'colour'"):
+    with pytest.raises(CatalogError, match="unknown catalog column 'colour'"):
         read(table, columns={"colour": "order"})
 
 
@@ -104,5 +104,5 @@ def test_settings_that_are_not_used_leave_the_fingerprint_of_the_data_alone() ->
 
 
 def test_a_folder_that_is_said_to_be_a_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="is not a table"):
+    with pytest.raises(CatalogError, match="is not a file, but data"):
         read(tmp_path, format="table")

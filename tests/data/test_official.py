@@ -246,11 +246,11 @@ def test_lists_that_do_not_fit_are_refused(ucf_lists: Path, tmp_path: Path) -> N
         read_ucf101(videos, bad)
     with pytest.raises(CatalogError, match=r"must end in 0, 1 \(train\) or 2 \(test\)"):
         read_hmdb51(videos, bad)
-    with pytest.raises(CatalogError, match="holds no HMDB51 lists"):
+    with pytest.raises(CatalogError, match="contains no HMDB51 lists"):
         read_hmdb51(videos, bad, fold=2)
     with pytest.raises(CatalogError, match="needs a column 'youtube_id'; its columns: name"):
         read_kinetics(videos, bad / "k.csv")
-    with pytest.raises(CatalogError, match="times that are no numbers"):
+    with pytest.raises(CatalogError, match="times that are not numbers"):
         read_kinetics(videos, bad / "times.csv")
     with pytest.raises(CatalogError, match=r"'Doing something' .* is not in SSv2's labels.json"):
         read_ssv2(videos, bad)
