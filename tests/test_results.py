@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROWS = ("knn", "scale_knn", "linear", "scale_linear", "transformer", "finetune", "ordered")
 NAMED = "--set=data.name=Squares"
 SHORT = "--set=pretrain.min_steps=1"
-HELD_OUT = ('--set=data.validation_groups=["p2"]', "--set=data.judge=val")
+HELD_OUT = ('--set=data.validation_groups=["p2"]', "--set=data.test_split=val")
 
 
 def rows(*names: str) -> str:

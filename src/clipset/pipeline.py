@@ -92,7 +92,7 @@ def walk(
     """
     recipe, began = recipe or Recipe(), time.perf_counter()
     named, source = _names(videos, recipe)
-    parts = read_tasks(videos, recipe.data, test_fraction=recipe.test_fraction, seed=seed)
+    parts = read_tasks(videos, recipe.data)
     catalog = join_tasks(parts)
     allow_leaks = allow_leaks or recipe.data.official
     leaks = check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)

@@ -29,8 +29,6 @@ C = TypeVar("C", ExtractConfig, PretrainConfig, ProbeConfig)
 class Recipe:
     """The settings of a run, one section for each step."""
 
-    test_fraction: float = 0.25
-    """fraction of the labelled videos used for testing, where the catalog has no split"""
     data: DataConfig = field(default_factory=DataConfig)
     """which videos there are, and which are scored"""
     extract: ExtractConfig = field(default_factory=ExtractConfig)
@@ -39,10 +37,6 @@ class Recipe:
     """how the model is trained"""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """how features are evaluated"""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.test_fraction < 1:
-            raise ConfigError(f"test_fraction must lie between 0 and 1, got {self.test_fraction}")
 
 
 def read_recipe(

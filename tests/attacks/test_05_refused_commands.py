@@ -23,8 +23,8 @@ REFUSED = {
     "an unknown setting": ("--set=pretrain.epoch=3",),
     "sets larger than a video has clips": ("--set=pretrain.clips_per_set=4",),
     "batches of groups without groups": ("--set=pretrain.batch_from=group",),
-    "a bad fraction": ("--set=test_fraction=7",),
-    "an unknown split to judge on": ("--set=data.judge=val",),
+    "a bad fraction": ("--set=data.test_fraction=7",),
+    "a test split without labels": ("--set=data.test_split=val",),
     "an unknown device": ("--device=tpu",),
     "a missing recipe": ("--recipe=nothing.toml",),
 }

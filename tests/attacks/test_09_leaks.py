@@ -186,7 +186,7 @@ def test_splits_that_clipset_makes_itself_do_not_leak(tmp_path: Path) -> None:
 
 
 def test_official_splits_pass_as_they_were_published(tmp_path: Path) -> None:
-    config = DataConfig(format="ucf101", split="all")
-    parts = read_tasks(write_ucf101(tmp_path), config, test_fraction=0.25, seed=0)
+    config = DataConfig(format="ucf101", task="all")
+    parts = read_tasks(write_ucf101(tmp_path), config)
     assert len(parts) == 3
     assert check_leaks([part.catalog for part in parts]) == []

@@ -54,7 +54,7 @@ def test_a_recipe_that_is_nested_too_deeply_is_one_line(
         "a." * 20_000 + "b = 1",
         "[" + "a." * 20_000 + "b]",
         "a = " + "{a = " * 20_000 + "1" + "}" * 20_000,
-        "test_fraction = " + "9" * 5000,
+        "data.test_fraction = " + "9" * 5000,
     ):
         recipe.write_text(text)
         assert str(recipe) in refused(*words, "--recipe", recipe)

@@ -1,10 +1,11 @@
 """Any column of a table can be the label, the target or the group; groups can be held out."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clipset.config import fingerprint
+from clipset.data.catalog import Catalog, Video
 from clipset.data.tasks import DataConfig, Task, join_tasks, read_tasks
 from clipset.errors import CatalogError
 from clipset.recipe import read_recipe
@@ -30,12 +31,12 @@ def table(tmp_path: Path) -> Path:
 
 def read(table: Path, **settings: object) -> tuple[Task, ...]:
     config = DataConfig(**settings)  # type: ignore[arg-type]
-    return read_tasks(table, config, test_fraction=0.25, seed=0)
+    return read_tasks(table, config)
 
 
 def test_a_recipe_names_the_columns_of_its_table(table: Path) -> None:
     recipe = read_recipe(None, ["data.columns.label=order", "data.columns.group=person"])
-    [part] = read_tasks(table, recipe.data, test_fraction=0.25, seed=0)
+    [part] = read_tasks(table, recipe.data)
     assert part.catalog.classes == ("0", "1")
     assert {video.group for video in part.catalog} == {"p0", "p1", "p2", "p3"}
 
@@ -52,7 +53,7 @@ def test_columns_of_a_folder_are_refused(tmp_path: Path, table: Path) -> None:
         read(tmp_path, columns={"label": "order"})
     [part] = read(table)
     with pytest.raises(CatalogError, match="columns of a table"):
-        read_tasks(part.catalog, DataConfig(tasks=TASKS), test_fraction=0.25, seed=0)
+        read_tasks(part.catalog, DataConfig(tasks=TASKS))
 
 
 def test_several_tasks_share_the_videos_of_a_table(table: Path) -> None:
@@ -82,7 +83,7 @@ def test_groups_of_the_train_split_become_the_validation_split(table: Path) -> N
     [part] = read(table, columns=columns, validation_groups=("p1",))
     splits = {video.group: video.split for video in part.catalog}
     assert splits == {"p0": "train", "p1": "val", "p2": "train", "p3": "test"}
-    [part] = read(table, columns=columns, validation_groups=("p1",), judge="val")
+    [part] = read(table, columns=columns, validation_groups=("p1",), test_split="val")
     assert {video.split for video in part.catalog} == {"train", "val"}
 
 
@@ -97,10 +98,25 @@ def test_groups_that_cannot_be_held_out_are_refused(
         read(table, columns={"group": "person"}, validation_groups=groups)
 
 
-def test_settings_that_are_not_used_leave_the_fingerprint_of_the_data_alone() -> None:
-    assert fingerprint(DataConfig()) == fingerprint(
-        {"format": "auto", "split": 1, "task": "all", "judge": "auto", "lists": ""}
-    )
+def test_the_seed_and_fraction_of_a_random_split_are_settings_of_the_data(tmp_path: Path) -> None:
+    videos = (Video(id=f"{i}", path=tmp_path / f"{i}.mp4", label="ab"[i % 2]) for i in range(40))
+    catalog = Catalog(name="videos", videos=tuple(videos))
+
+    def test_videos(**settings: Any) -> set[str]:
+        [task] = read_tasks(catalog, DataConfig(**settings))
+        return {video.id for video in task.catalog.split("test")}
+
+    assert test_videos() == test_videos(split_seed=0)
+    assert test_videos() != test_videos(split_seed=1)
+    assert (len(test_videos()), len(test_videos(test_fraction=0.5))) == (10, 20)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"test_fraction": 0.0}, {"test_fraction": 1.0}, {"split_seed": -1}]
+)
+def test_an_impossible_split_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(CatalogError, match=f"{next(iter(settings))} must be .*, got"):
+        DataConfig(**settings)
 
 
 def test_a_folder_that_is_said_to_be_a_table_is_refused(tmp_path: Path) -> None:

@@ -83,7 +83,17 @@ def test_a_linked_store_keeps_its_own_labels_and_splits(
     table.write_text("\n".join(["id,path,label,split", *lines]) + "\n")
     before = (first / "store" / "catalog.csv").read_bytes()
     rows = '--set=probe.rows=["knn"]'
-    words = ("run", table, "--out", out, *TINY, backbone, rows, "--set=data.judge=val", "--quiet")
+    words = (
+        "run",
+        table,
+        "--out",
+        out,
+        *TINY,
+        backbone,
+        rows,
+        "--set=data.test_split=val",
+        "--quiet",
+    )
     assert run(*words) == 0
     assert (first / "store" / "catalog.csv").read_bytes() == before
     [record] = json.loads((out / "results.json").read_text())

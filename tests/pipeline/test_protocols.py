@@ -141,7 +141,7 @@ def test_errors_are_reported_on_their_own_scale(finished: Path, tmp_path: Path) 
 
 
 def test_one_split_is_a_run_like_any_other(ucf101: Path, tmp_path: Path, backbone: str) -> None:
-    more = ("--set=data.split=1", "--set=pretrain.ssl_split=all")
+    more = ("--set=data.task=split-1", "--set=pretrain.ssl_split=all")
     records = run_recipe("ucf101", ucf101, tmp_path / "out", backbone, *more)
     assert {record["n"] for record in records} == {6}
     assert {record["ssl_split"] for record in records} == {"all"}
@@ -287,7 +287,7 @@ def test_lvu_predicts_numbers_on_the_scale_of_the_benchmark(
 
 
 def test_one_task_of_lvu_can_be_chosen(tmp_path: Path, backbone: str) -> None:
-    more = ("--set=data.task=genre", "--set=data.judge=val")
+    more = ("--set=data.task=genre", "--set=data.test_split=val")
     records = run_recipe("lvu", write_lvu(tmp_path / "lvu"), tmp_path / "out", backbone, *more)
     assert {(record["split"], record["n"]) for record in records} == {("val", 2)}
     assert "part" not in records[0]
@@ -297,10 +297,10 @@ def test_one_task_of_lvu_can_be_chosen(tmp_path: Path, backbone: str) -> None:
     ("settings", "message"),
     [
         (["data.format=ucf"], "format"),
-        (["data.split=4"], "split"),
-        (["data.task=genres"], "did you mean genre"),
+        (["data.format=ucf101", "data.task=split-4"], "unknown task 'split-4'"),
+        (["data.format=lvu", "data.task=genres"], "did you mean genre"),
         (["probe.low_shot=0"], "low_shot must lie above 0"),
-        (["data.spit=1"], "did you mean split"),
+        (["data.formats=lvu"], "did you mean format"),
     ],
 )
 def test_a_wrong_protocol_is_named(settings: list[str], message: str) -> None:
@@ -310,7 +310,7 @@ def test_a_wrong_protocol_is_named(settings: list[str], message: str) -> None:
 
 def test_lists_that_are_not_there_or_there_twice_are_said(ucf101: Path, tmp_path: Path) -> None:
     def read(folder: Path, **settings: Any) -> tuple[Task, ...]:
-        return read_tasks(folder, DataConfig(**settings), test_fraction=0.25, seed=0)
+        return read_tasks(folder, DataConfig(**settings))
 
     with pytest.raises(ClipsetError, match="found: none; name it with"):
         read(tmp_path, format="ucf101")
@@ -323,10 +323,10 @@ def test_lists_that_are_not_there_or_there_twice_are_said(ucf101: Path, tmp_path
     with pytest.raises(ClipsetError, match=r"one, .*two; name it with data.lists"):
         read(tmp_path, format="ucf101")
     with pytest.raises(ClipsetError, match="no video of the split 'val' has a label"):
-        read(ucf101, format="ucf101", judge="val")
+        read(ucf101, format="ucf101", test_split="val")
     with pytest.raises(ClipsetError, match="is not a file, but data"):
         read(ucf101, format="table")
-    parts = read(ucf101, format="ucf101", split="all", lists="ucfTrainTestlist")
+    parts = read(ucf101, format="ucf101", task="all", lists="ucfTrainTestlist")
     whole = join_tasks(parts)
     assert [part.name for part in parts] == ["split-1", "split-2", "split-3"]
     assert (whole.name, len(whole), len(whole.classes)) == ("ucf101", 18, 3)

@@ -96,7 +96,7 @@ def test_finished_cells_are_not_run_again_and_lost_ones_are(
 def test_another_setting_runs_the_cells_that_it_touches(
     finished: Path, ucf101: Path, backbone: str
 ) -> None:
-    order = Order(data=ucf101, backbones=(backbone,), changes=(*CHANGES, "data.split=1"))
+    order = Order(data=ucf101, backbones=(backbone,), changes=(*CHANGES, "data.task=split-1"))
     reproduce("ucf101", finished, order)
     assert [cell.part for cell in cells(finished)] == [""] * 7  # no mixture with the mean
 

@@ -30,46 +30,65 @@ LIST_PATTERNS: dict[str, str] = {  # a file that only the folder of a dataset's 
     "kinetics": "*.csv",
     "ssv2": "*labels.json",
 }
+OFFICIAL_SPLITS = {f"split-{fold}": fold for fold in FOLDS}
 TASK_GROUPS = {"all": TASKS, "classification": CLASSIFICATION, "regression": REGRESSION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Which videos there are, and who is judged."""
+    """Which videos are read, how they are split, and which split is scored."""
 
     format: Literal["auto", "folder", "table", "ucf101", "hmdb51", "kinetics", "ssv2", "lvu"] = (
         "auto"
     )
-    """what is given: a folder, a table (auto: one of both), or a dataset with its own lists"""
-    split: Literal[1, 2, 3, "all"] = 1
-    """UCF101 and HMDB51: which official split; all: each of them, and the mean"""
-    task: str = "all"
-    """LVU: a task, or all, classification, regression; elsewhere one of `tasks`, or all"""
-    judge: Literal["auto", "test", "val"] = "auto"
-    """the split that scores are from (auto: test where it has labels, else val)"""
-    lists: str = ""
-    """where in the dataset's folder its lists are (looked for if not given)"""
-    name: str = ""
-    """what the data is called in reports and tables (the file's or folder's name if not given)"""
-    columns: dict[str, str] = field(default_factory=dict)
-    """tables: which column holds what, such as {label = "topic"}, where names are not the usual"""
-    tasks: dict[str, dict[str, str]] = field(default_factory=dict)
-    """tables: several problems on the same videos, each with its columns ({label = "order"})"""
+    """a folder, a table (auto: either of them), or a dataset with its official lists"""
+    task: str = "auto"
+    """a task by its name (split-2, director, one of `tasks`), or all (auto: split-1, else all)"""
+    test_split: Literal["auto", "test", "val"] = "auto"
+    """the split that is scored (auto: test if it has labels, else val)"""
+    test_fraction: float = 0.25
+    """fraction of the labelled videos used for testing, if there are no splits"""
+    split_seed: int = 0
+    """seed of the random split; independent of the seed of training"""
     validation_groups: tuple[str, ...] = ()
-    """groups of the train split that become the split val, to make choices or to be judged on"""
+    """groups of the train split that become the split val"""
+    lists: str = ""
+    """path of the official lists, relative to the dataset's folder (found there if empty)"""
+    name: str = ""
+    """name of the data in reports and tables (empty: name of the file or folder)"""
+    columns: dict[str, str] = field(default_factory=dict)
+    """tables: columns with uncommon names, such as {label = "topic"}"""
+    tasks: dict[str, dict[str, str]] = field(default_factory=dict)
+    """tables: several tasks, each with the columns of its own ({label = "order"})"""
 
     def __post_init__(self) -> None:
-        available = ("all", *self.tasks) if self.tasks else (*TASK_GROUPS, *TASKS)
-        if self.task not in available:
-            source = "data.tasks" if self.tasks else "LVU"
-            near = near_names(self.task, available)
-            raise CatalogError(f"{source} has no task {self.task!r}; {near}")
+        if not 0 < self.test_fraction < 1:
+            raise CatalogError(
+                f"data.test_fraction must be between 0 and 1, got {self.test_fraction}"
+            )
+        if not 0 <= self.split_seed < 2**32:
+            raise CatalogError(
+                f"data.split_seed must be at least 0 and less than 2^32, got {self.split_seed}"
+            )
+        if self.task not in self._task_names:
+            near = near_names(self.task, self._task_names)
+            raise CatalogError(f"data.task: unknown task {self.task!r}; {near}")
         for name, columns in self.tasks.items():
             if not name.isidentifier() or not {"label", "target"} & set(columns):
                 raise CatalogError(
-                    f"a task has a plain name and names the column of its label or target, "
-                    f"got {name!r} with {columns}"
+                    f"data.tasks: a task needs an identifier as its name, and the column of its "
+                    f"label or target, got {name!r} with {columns}"
                 )
+
+    @property
+    def _task_names(self) -> tuple[str, ...]:
+        if self.tasks:
+            return ("auto", "all", *self.tasks)
+        if self.format == "lvu":
+            return ("auto", *TASK_GROUPS, *TASKS)
+        if self.format in ("ucf101", "hmdb51"):
+            return ("auto", "all", *OFFICIAL_SPLITS)
+        return ("auto", "all")
 
     @property
     def official(self) -> bool:
@@ -90,10 +109,9 @@ class Task:
     catalog: Catalog
 
 
-def read_tasks(
-    source: Path | Catalog, config: DataConfig, *, test_fraction: float, seed: int
-) -> tuple[Task, ...]:
-    """The tasks of a dataset; all of them share the same videos."""
+def read_tasks(source: str | Path | Catalog, config: DataConfig) -> tuple[Task, ...]:
+    """The tasks of a dataset, with splits; all of them share the same videos."""
+    source = Path(source) if isinstance(source, str) else source
     if isinstance(source, Catalog):
         _refuse_columns(config, f"the catalog {source.name!r}")
         tasks = [Task(catalog=clean_catalog(source))]
@@ -103,19 +121,13 @@ def read_tasks(
         tasks = _read_table_tasks(source, config)
     else:
         tasks = [Task(catalog=_read_untabled(source, config))]
-    return tuple(
-        replace(
-            task,
-            catalog=_select_test_split(
-                hold_out_groups(
-                    assign_splits(task.catalog, test_fraction=test_fraction, seed=seed),
-                    config.validation_groups,
-                ),
-                config.judge,
-            ),
-        )
-        for task in tasks
-    )
+    return tuple(replace(task, catalog=_split(task.catalog, config)) for task in tasks)
+
+
+def _split(catalog: Catalog, config: DataConfig) -> Catalog:
+    catalog = assign_splits(catalog, test_fraction=config.test_fraction, seed=config.split_seed)
+    catalog = hold_out_groups(catalog, config.validation_groups)
+    return _select_test_split(catalog, config.test_split)
 
 
 def join_tasks(tasks: Sequence[Task]) -> Catalog:
@@ -154,9 +166,10 @@ def _read_table_tasks(table: Path, config: DataConfig) -> list[Task]:
         raise CatalogError(f"{table} is not a folder, but data.format is 'folder'")
     if not config.tasks:
         return [Task(catalog=read_catalog_table(table, columns=config.columns))]
-    selected = config.tasks if config.task == "all" else {config.task: config.tasks[config.task]}
+    names = config.tasks if config.task in ("auto", "all") else (config.task,)
     tasks = []
-    for name, columns in selected.items():
+    for name in names:
+        columns = config.tasks[name]
         catalog = read_catalog_table(
             table, name=f"{table.stem}-{name}", columns=config.columns | columns
         )
@@ -164,7 +177,7 @@ def _read_table_tasks(table: Path, config: DataConfig) -> list[Task]:
             catalog = catalog.only(replace(video, target=None) for video in catalog)
         else:
             catalog = catalog.only(replace(video, label=None) for video in catalog)
-        tasks.append(Task(name=name if len(selected) > 1 else "", catalog=catalog))
+        tasks.append(Task(name=name if len(names) > 1 else "", catalog=catalog))
     return tasks
 
 
@@ -185,16 +198,17 @@ def _read_official(folder: Path, config: DataConfig) -> list[Task]:
     lists = folder / text_path(config.lists) if config.lists else _find_lists(folder, dataset)
     if dataset not in ("ucf101", "hmdb51"):
         return [Task(catalog=read_dataset(dataset, folder, lists))]
-    if config.split != "all":
-        return [Task(catalog=read_dataset(dataset, folder, lists, fold=config.split))]
+    if config.task != "all":
+        fold = OFFICIAL_SPLITS["split-1" if config.task == "auto" else config.task]
+        return [Task(catalog=read_dataset(dataset, folder, lists, fold=fold))]
     return [
-        Task(name=f"split-{fold}", catalog=read_dataset(dataset, folder, lists, fold=fold))
-        for fold in FOLDS
+        Task(name=name, catalog=read_dataset(dataset, folder, lists, fold=fold))
+        for name, fold in OFFICIAL_SPLITS.items()
     ]
 
 
 def _read_lvu_tasks(folder: Path, config: DataConfig) -> list[Task]:
-    names = TASK_GROUPS.get(config.task, (config.task,))
+    names = TASKS if config.task == "auto" else TASK_GROUPS.get(config.task, (config.task,))
     lists = folder / text_path(config.lists) if config.lists else _find_lvu_lists(folder, names[0])
     durations = next(search_lists(folder, "durations.csv"), None)
     return [
@@ -238,7 +252,8 @@ def _select_test_split(catalog: Catalog, test_split: str) -> Catalog:
         for video in catalog
     ):
         raise CatalogError(
-            f"no video of the split {test_split!r} has a label, but data.judge is {test_split!r}"
+            f"no video of the split {test_split!r} has a label, but data.test_split is "
+            f"{test_split!r}"
         )
     if test_split == "test":
         return catalog

@@ -143,14 +143,12 @@ def _open(plan: Plan, folder: Path, recipe: Recipe, order: Order, backbone: str)
     """The features of all videos, once, and a leg for each part."""
     if order.store is not None:
         source: Any = open_store(order.store).catalog
-        parts = read_tasks(source, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed)
+        parts = read_tasks(source, recipe.data)
         _check_leaks(parts, recipe, order)
         where = order.store
     else:
         assert order.data is not None
-        parts = read_tasks(
-            order.data, recipe.data, test_fraction=recipe.test_fraction, seed=order.seed
-        )
+        parts = read_tasks(order.data, recipe.data)
         _check_leaks(parts, recipe, order)
         where = folder / "store"
         folder.mkdir(exist_ok=True)
