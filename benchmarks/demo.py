@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
 
 from record import parse, write_record
 
-from clipset.pipeline import walk_demo
+from clipset.pipeline import run_demo
 from clipset.report.wording import row_name
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--videos", type=int, default=240)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        summary = walk_demo(Path(folder), videos=options.videos, seed=options.seed)
+        summary = run_demo(Path(folder), videos=options.videos, seed=options.seed)
     total = sum(summary.seconds.values())
     write_record(
         options.out,

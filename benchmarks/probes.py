@@ -38,7 +38,7 @@ from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
 from clipset.progress import set_quiet
-from clipset.representation import join_parts
+from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches
 from clipset.training.optim import learning_rate
@@ -112,7 +112,7 @@ def train_alone(
                     clips.features[videos[:, None], chosen], clips.boxes[videos[:, None], chosen]
                 )
                 with torch.no_grad():
-                    join_parts(encoder, part)  # what the plain way would feed instead of the cache
+                    concat_parts(encoder, part)  # instead of the cache
             truth = data.wanted[videos].repeat_interleave(rows.shape[1])
             loss = F.cross_entropy(layer(norm(rows.flatten(0, 1))), truth)
             optimiser.zero_grad(set_to_none=True)

@@ -16,7 +16,7 @@ from clipset.evaluation.task import make_task
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import open_store
-from clipset.representation import nearest, represent
+from clipset.representation import embed_store, nearest
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain
 
@@ -42,7 +42,7 @@ def walk(
         row = f"{result.features} {result.probe}"
         print(f"{row:<20} {result.value:6.1%}  ({low:.1%} to {high:.1%}, {result.n} test videos)")
 
-    table = represent(store, model.encoder)  # one vector for each regular clip of each video
+    table = embed_store(store, model.encoder)  # one vector for each regular clip of each video
     hits, scores = nearest(table.pooled, np.array([0]), 3)
     print(f"most like {table.video_ids[0]}:")
     for place, score in zip(hits[0], scores[0], strict=True):

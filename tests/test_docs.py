@@ -24,7 +24,7 @@ from clipset.features.config import ExtractConfig
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.recipe import Recipe
-from clipset.representation import represent, write_representations
+from clipset.representation import embed_store, write_vectors
 from clipset.training.config import PretrainConfig
 
 ROOT = Path(__file__).parents[1]
@@ -221,7 +221,7 @@ def test_the_code_of_the_first_half_hour_runs(
     if "import pandas" in block and find_spec("pandas") is None:
         pytest.skip("pandas is not installed")
     folder = tmp_path / "runs" / "first" / "representation"
-    write_representations(represent(small_store, None), folder)
+    write_vectors(embed_store(small_store, None), folder)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "start.md", "exec"), {})
 

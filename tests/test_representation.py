@@ -18,13 +18,13 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.representation import (
-    Representations,
+    VectorTable,
     cut_windows,
+    embed_store,
     encode_clips,
-    read_parts,
-    read_representations,
-    represent,
-    write_representations,
+    parse_parts,
+    read_vectors,
+    write_vectors,
 )
 from clipset.sets.batch import ClipBatch
 from clipset.sets.box_coordinates import model_boxes
@@ -43,9 +43,10 @@ def model(small_store: FeatureStore) -> ScaleModel:
 
 def test_each_part_can_be_had_alone(small_store: FeatureStore, model: ScaleModel) -> None:
     alone = [
-        represent(small_store, model.encoder, parts=read_parts(p)) for p in ("clip", "token", "set")
+        embed_store(small_store, model.encoder, parts=parse_parts(p))
+        for p in ("clip", "token", "set")
     ]
-    together = represent(small_store, model.encoder, parts=read_parts("clip,token,set"))
+    together = embed_store(small_store, model.encoder, parts=parse_parts("clip,token,set"))
     assert [table.vectors.shape[2] for table in alone] == [1280, 32, 32]
     joined = np.concatenate([table.vectors for table in alone], axis=2)
     np.testing.assert_allclose(together.vectors, joined, atol=1e-6)
@@ -55,7 +56,7 @@ def test_each_part_can_be_had_alone(small_store: FeatureStore, model: ScaleModel
 @pytest.mark.parametrize("text", ["clip,view", "clip,clip", "", "clip set"])
 def test_a_part_that_there_is_not_is_refused(text: str) -> None:
     with pytest.raises(StoreError, match="some of clip, token, set"):
-        read_parts(text)
+        parse_parts(text)
 
 
 def test_windows_share_out_a_videos_clips(small_store: FeatureStore) -> None:
@@ -74,7 +75,7 @@ def test_windows_share_out_a_videos_clips(small_store: FeatureStore) -> None:
 
 
 def test_a_video_shorter_than_a_window_has_one_row(small_store: FeatureStore) -> None:
-    table = represent(small_store, None, window=60.0)
+    table = embed_store(small_store, None, window=60.0)
     assert table.video_ids == small_store.ids
     assert set(table.windows) == {None}
 
@@ -82,8 +83,8 @@ def test_a_video_shorter_than_a_window_has_one_row(small_store: FeatureStore) ->
 def test_a_window_is_encoded_as_a_video_of_its_own(
     small_store: FeatureStore, model: ScaleModel
 ) -> None:
-    table = represent(small_store, model.encoder, window=WINDOW)
-    usual = represent(small_store, model.encoder)
+    table = embed_store(small_store, model.encoder, window=WINDOW)
+    usual = embed_store(small_store, model.encoder)
     whole = [place for place, number in enumerate(table.windows) if number is None]
     np.testing.assert_allclose(table.pooled[whole], usual.pooled, atol=1e-5)
     spans = cut_windows(small_store, "regular", WINDOW)
@@ -103,9 +104,9 @@ def test_what_is_written_is_read_again(
     small_store: FeatureStore, model: ScaleModel, tmp_path: Path
 ) -> None:
     for window in (None, WINDOW):
-        table = represent(small_store, model.encoder, window=window)
-        write_representations(table, tmp_path)
-        again = read_representations(tmp_path)
+        table = embed_store(small_store, model.encoder, window=window)
+        write_vectors(table, tmp_path)
+        again = read_vectors(tmp_path)
         assert np.array_equal(again.vectors, table.vectors)
         for name in ("video_ids", "labels", "splits", "starts", "ends", "windows", "parts"):
             assert getattr(again, name) == getattr(table, name), name
@@ -118,9 +119,9 @@ def test_a_table_without_windows_is_read_and_one_without_checksum_is_not(tmp_pat
     for content in (plain, seal(plain)):
         path.write_bytes(content)
         with pytest.raises(StoreError, match="has no checksum"):
-            read_representations(tmp_path)
+            read_vectors(tmp_path)
     path.write_bytes(seal(plain, {"videos.csv": rows}))
-    table = read_representations(tmp_path)
+    table = read_vectors(tmp_path)
     assert (table.video_ids, table.labels, table.splits) == (
         ("a", "b"),
         ("x", None),
@@ -131,8 +132,8 @@ def test_a_table_without_windows_is_read_and_one_without_checksum_is_not(tmp_pat
 
 def test_one_line_reads_the_table(small_store: FeatureStore, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    table = represent(small_store, None)
-    write_representations(table, tmp_path)
+    table = embed_store(small_store, None)
+    write_vectors(table, tmp_path)
     columns = parquet.read_table(tmp_path / "videos.parquet").to_pydict()
     assert columns["label"] == list(table.labels)
     np.testing.assert_array_equal(np.stack(columns["vector"]).astype(np.float32), table.pooled)
@@ -153,15 +154,15 @@ def test_without_pyarrow_there_is_a_csv_and_no_stale_parquet(
             raise ImportError(name)
         return plain(name, *rest)
 
-    table = Representations(
+    table = VectorTable(
         video_ids=("a",), labels=("x",), splits=(None,), vectors=np.ones((1, 2, 3), np.float32)
     )
     (tmp_path / "videos.parquet").write_bytes(b"old")
     monkeypatch.setattr(builtins, "__import__", without)
-    write_representations(table, tmp_path)
+    write_vectors(table, tmp_path)
     monkeypatch.undo()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["vectors.safetensors", "videos.csv"]
-    assert read_representations(tmp_path).video_ids == ("a",)
+    assert read_vectors(tmp_path).video_ids == ("a",)
 
 
 def test_the_command_takes_parts_and_a_window(

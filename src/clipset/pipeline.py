@@ -51,7 +51,7 @@ from clipset.report.records import read_record
 from clipset.report.table import write_table_page
 from clipset.report.trust import read_differences, read_list
 from clipset.report.wording import row_name
-from clipset.representation import read_representations, represent, write_representations
+from clipset.representation import embed_store, read_vectors, write_vectors
 from clipset.runs import Run, check_run_folder, read_run
 from clipset.text import name_text
 from clipset.training.checkpoint import MODEL_FILE, load_model, read_card
@@ -61,7 +61,7 @@ RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WalkSummary:
+class RunResult:
     """What came out of a walk, and where it lies."""
 
     folder: Path
@@ -75,7 +75,7 @@ class WalkSummary:
     damaged: int = 0
 
 
-def walk(
+def run(
     videos: Path | Catalog,
     out: Path,
     recipe: Recipe | None = None,
@@ -83,7 +83,7 @@ def walk(
     seed: int = 0,
     device: str = "auto",
     allow_leaks: bool = False,
-) -> WalkSummary:
+) -> RunResult:
     """Catalog, extract, pre-train, represent, probe, report; nothing is done twice.
 
     Where the data has several parts (official splits, tasks), features are extracted once for all
@@ -120,7 +120,7 @@ def walk(
             note = _learn(run, store, catalog, recipe, device)
         else:
             note = _learn_parts(run, parts, recipe, device)
-    return WalkSummary(
+    return RunResult(
         folder=out,
         report=out / "report.html",
         videos=len(store),
@@ -182,8 +182,8 @@ def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, devi
         step.skipped = step.fingerprint == mark and _is_whole(out / "representation")
         if not step.skipped:
             encoder = None if model is None else model.encoder
-            table = represent(store, encoder, device=find_device(device))
-            write_representations(table, out / "representation")
+            table = embed_store(store, encoder, device=find_device(device))
+            write_vectors(table, out / "representation")
             step.fingerprint = mark
     with run.step("probe") as step:
         before = run.steps["represent"].fingerprint
@@ -291,14 +291,14 @@ def report_parts(
     write_table_page(replace(page, links=links, notes=notes), folder / "report.html")
 
 
-def walk_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> WalkSummary:
+def run_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> RunResult:
     """Render the demo's videos into `out/videos` and walk over them into `out/run`."""
     began, recipe = time.perf_counter(), read_recipe(find_recipe("demo"))
     with exclusive(out):
         with bar("rendering videos", videos, "videos") as advance:
             catalog = render_demo(out / "videos", seed=seed, videos=videos, on_video=advance)
         rendering = time.perf_counter() - began
-        summary = walk(catalog, out / "run", recipe, seed=seed, device=device)
+        summary = run(catalog, out / "run", recipe, seed=seed, device=device)
     return replace(summary, seconds={"render": rendering} | summary.seconds)
 
 
@@ -314,7 +314,7 @@ def _names(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
 def _is_whole(folder: Path) -> bool:
     """Whether a table of vectors is there as it was written."""
     try:
-        read_representations(folder)
+        read_vectors(folder)
     except (ClipsetError, OSError):
         return False
     return True

@@ -17,7 +17,7 @@ from clipset.errors import StoreError
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
-from clipset.representation import read_representations
+from clipset.representation import read_vectors
 
 
 @pytest.fixture
@@ -49,9 +49,7 @@ def test_a_run_over_other_videos_with_the_same_names_reports_those(
     assert "8 videos have changed since: they are extracted again" in done.stderr
     assert clipset("run", other, "--out", tmp_path / "new", *TINY).returncode == 0
     assert scores(finished_run) == scores(tmp_path / "new")
-    old, new = (
-        read_representations(f / "representation") for f in (finished_run, tmp_path / "new")
-    )
+    old, new = (read_vectors(f / "representation") for f in (finished_run, tmp_path / "new"))
     np.testing.assert_array_equal(old.vectors, new.vectors)
 
 

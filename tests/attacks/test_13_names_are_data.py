@@ -17,7 +17,7 @@ from clipset.inference.run import Guess, Moment, Prediction
 from clipset.progress import bar, say
 from clipset.report.content import Counts, MapPoint, ReportContent
 from clipset.report.page import render_report
-from clipset.representation import Representations, read_representations, write_representations
+from clipset.representation import VectorTable, read_vectors, write_vectors
 
 EVIL = "[red]x[/] :smile: \x1b[31m\x07\n\u202egpj\u2028\x9b1m"
 ESCAPED = r"[red]x[/] :smile: \x1b[31m\x07\n\u202egpj\u2028\x9b1m"
@@ -92,13 +92,13 @@ def test_no_cell_of_a_table_for_people_is_a_formula(tmp_path: Path) -> None:
         Prediction(video=word, guesses=(Guess(label=word, probability=0.5),)) for word in FORMULAS
     ]
     write_rows(tmp_path / "p.csv", found)
-    table = Representations(
+    table = VectorTable(
         video_ids=FORMULAS, labels=FORMULAS, splits=("-1",) * len(FORMULAS),
         vectors=np.zeros((len(FORMULAS), 1, 2), np.float32),
         starts=(-1.5,) * len(FORMULAS), ends=(2.0,) * len(FORMULAS),
         windows=(None,) * len(FORMULAS),
     )  # fmt: skip
-    write_representations(table, tmp_path / "r")
+    write_vectors(table, tmp_path / "r")
     videos = tuple(Video(id=word, path=Path(f"/{word}.mp4"), group=word) for word in FORMULAS)
     write_catalog(Catalog(name="c", videos=videos), tmp_path / "c.csv")
     for path in (tmp_path / "p.csv", tmp_path / "r" / "videos.csv", tmp_path / "c.csv"):
@@ -115,9 +115,9 @@ def test_what_keeps_formulas_out_is_taken_away_again(tmp_path: Path) -> None:
     assert tuple(video.id for video in read_catalog_table(tmp_path / "c.csv")) == words
     vectors = np.zeros((len(words), 1, 2), np.float32)
     none = (None,) * len(words)
-    table = Representations(video_ids=words, labels=none, splits=none, vectors=vectors)
-    write_representations(table, tmp_path / "r")
-    assert read_representations(tmp_path / "r").video_ids == words
+    table = VectorTable(video_ids=words, labels=none, splits=none, vectors=vectors)
+    write_vectors(table, tmp_path / "r")
+    assert read_vectors(tmp_path / "r").video_ids == words
     assert "\n-1," in (tmp_path / "r" / "videos.csv").read_text()
 
 

@@ -20,7 +20,7 @@ from clipset.errors import ClipsetError, ModelError
 from clipset.evaluation.results import read_predictions
 from clipset.inference.head import load_head
 from clipset.inference.run import load_run
-from clipset.representation import read_representations
+from clipset.representation import read_vectors
 from clipset.training import trainer
 from clipset.training.checkpoint import load_model
 from clipset.training.resume import newest_checkpoint
@@ -67,7 +67,7 @@ def test_every_bit_of_a_model_counts(finished_run: Path) -> None:
 def test_every_bit_of_vectors_and_predictions_counts(finished_run: Path) -> None:
     folder, path = finished_run / "representation", finished_run / "predictions.safetensors"
     for file in sorted(folder.iterdir()):
-        flip(file, refuses(lambda: read_representations(folder)))
+        flip(file, refuses(lambda: read_vectors(folder)))
     flip(path, refuses(lambda: read_predictions(path)))
 
 

@@ -25,7 +25,7 @@ from clipset.evaluation.stacks import AttentiveStack, LinearStack, MLPStack, slo
 from clipset.evaluation.task import LabelledVideos
 from clipset.model.config import ModelConfig
 from clipset.model.scale import make_encoder
-from clipset.representation import join_parts
+from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.sampling import draw_batches
 from clipset.training.optim import learning_rate
@@ -190,7 +190,7 @@ def test_a_drawn_set_stands_next_to_its_own_tokens(part: Any) -> None:
         clips = ClipBatch(
             train.random.features[video, chosen][None], train.random.boxes[video, chosen][None]
         )
-        by_hand = join_parts(encoder, clips, ("clip", part))[0]
+        by_hand = concat_parts(encoder, clips, ("clip", part))[0]
         torch.testing.assert_close(row, by_hand.detach(), atol=1e-5, rtol=1e-4)
 
 

@@ -10,7 +10,7 @@ from tests.conftest import SMALL
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.inference.run import TrainedRun, load_run
 from clipset.model.config import ModelConfig
-from clipset.pipeline import walk
+from clipset.pipeline import run
 from clipset.recipe import Recipe
 from clipset.training.config import PretrainConfig
 
@@ -34,7 +34,7 @@ RECIPE = Recipe(
 def run_folder(small_videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run over the small videos."""
     out = tmp_path_factory.mktemp("runs") / "first"
-    walk(small_videos, out, RECIPE)
+    run(small_videos, out, RECIPE)
     return out
 
 

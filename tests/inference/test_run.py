@@ -25,7 +25,7 @@ from clipset.inference.clips import WindowClips, open_backbone
 from clipset.inference.head import load_head
 from clipset.inference.run import TrainedRun, embed_videos, load_run
 from clipset.inference.sources import list_new_videos
-from clipset.representation import read_representations, represent
+from clipset.representation import embed_store, read_vectors
 from clipset.sets.reading import reader_for
 
 COLOURS = ("red", "green", "blue")
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_read_says_why_and_the_others_go_on(
 def test_a_video_of_the_run_is_embedded_as_the_run_represents_it(
     trained: TrainedRun, run_folder: Path
 ) -> None:
-    table = read_representations(run_folder / "representation")
+    table = read_vectors(run_folder / "representation")
     paths = {video.id: video.path for video in trained.catalog}
     wanted = [0, 7, 23]
     found = trained.embed([paths[table.video_ids[place]] for place in wanted])
@@ -118,7 +118,7 @@ def test_the_parts_of_a_vector_can_be_chosen(trained: TrainedRun, new_videos: li
 def test_a_backbone_alone_embeds_without_a_run(trained: TrainedRun) -> None:
     video = trained.catalog.videos[5]
     found = embed_videos(open_backbone(SMALL), None, [video.path])
-    own = represent(trained.store, None)
+    own = embed_store(trained.store, None)
     place = own.video_ids.index(video.id)
     np.testing.assert_array_equal(found.vectors[0], own.vectors[place])
 

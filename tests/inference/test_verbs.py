@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import write_video
 
 from clipset.cli import main
-from clipset.representation import read_representations
+from clipset.representation import read_vectors
 
 
 def run(*words: object) -> int:
@@ -93,7 +93,7 @@ def test_embed_writes_vectors_by_a_run_or_by_a_backbone(
     out = tmp_path / "vectors"
     words = ["--run", run_folder, "--out", out, "--parts", "set"]
     found = answer(capfd, "embed", new_video, *words)
-    table = read_representations(out)
+    table = read_vectors(out)
     assert list(table.vectors.shape) == found["shape"] == [1, 4, 32]
     assert table.video_ids == (str(new_video),)
     np.testing.assert_allclose(found["videos"][str(new_video)], table.pooled[0], rtol=1e-6)

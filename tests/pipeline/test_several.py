@@ -25,9 +25,9 @@ from clipset.features.ledger import Entry, Ledger
 from clipset.features.store import FeatureStore, open_store
 from clipset.inference.run import TrainedRun, load_run
 from clipset.model.config import ModelConfig
-from clipset.pipeline import walk
+from clipset.pipeline import run
 from clipset.recipe import Recipe, load_settings
-from clipset.representation import read_representations, represent
+from clipset.representation import embed_store, read_vectors
 from clipset.sets.batch import clip_statistics, mean_over_clips
 from clipset.sets.reading import reader_for
 from clipset.sets.sampling import draw_set_pair, draw_subset
@@ -74,7 +74,7 @@ def recipe_for(two: ExtractConfig, features: str, **changes: object) -> Recipe:
 
 
 def assert_embeds_its_own_videos(run: TrainedRun) -> None:
-    table = read_representations(run.folder / "representation")
+    table = read_vectors(run.folder / "representation")
     paths = {video.id: video.path for video in run.catalog}
     wanted = [0, 7, 23]
     found = run.embed([paths[table.video_ids[place]] for place in wanted])
@@ -90,7 +90,7 @@ def assert_embeds_its_own_videos(run: TrainedRun) -> None:
 def test_new_videos_are_seen_as_the_walk_saw_its_own(
     features: str, two: ExtractConfig, small_videos: Path, tmp_path: Path
 ) -> None:
-    summary = walk(small_videos, tmp_path / "run", recipe_for(two, features))
+    summary = run(small_videos, tmp_path / "run", recipe_for(two, features))
     assert len(summary.records) == len(ROWS)
     card = read_card(tmp_path / "run" / "model")
     mixed = "," in features
@@ -98,7 +98,7 @@ def test_new_videos_are_seen_as_the_walk_saw_its_own(
     assert card.dim == (LIGHT if mixed else WIDTHS[features])
     names = [spec["name"] for spec in (card.backbone, *card.others)]
     assert names == (features.replace("+", ",").split(",") if features else ["light"])
-    table = read_representations(tmp_path / "run" / "representation")
+    table = read_vectors(tmp_path / "run" / "representation")
     assert table.vectors.shape == (24, 4, WIDTHS[features] + TINY.width)
     assert_embeds_its_own_videos(load_run(tmp_path / "run", workers=0, backbone=two.backbone))
 
@@ -108,7 +108,7 @@ def test_the_official_preset_embeds_new_videos_with_its_own_boxes(
 ) -> None:
     recipe = recipe_for(two, "colours,light", preset="official")
     assert recipe.pretrain.model.box_numbers == 7
-    walk(small_videos, tmp_path / "run", recipe)
+    run(small_videos, tmp_path / "run", recipe)
     assert_embeds_its_own_videos(load_run(tmp_path / "run", workers=0, backbone=two.backbone))
 
 
@@ -136,8 +136,8 @@ def test_every_row_and_the_low_shot_curve_work_on_a_mixed_set(
 def test_windows_of_a_mixed_set_are_represented(store: FeatureStore, tmp_path: Path) -> None:
     config = recipe_for(ExtractConfig(), "light,colours").pretrain
     encoder = pretrain(store, tmp_path / "model", config).encoder
-    table = represent(store, encoder, parts=("clip", "token", "set"), window=0.7)
-    usual = represent(store, encoder, parts=("clip", "token", "set"))
+    table = embed_store(store, encoder, parts=("clip", "token", "set"), window=0.7)
+    usual = embed_store(store, encoder, parts=("clip", "token", "set"))
     assert table.vectors.shape[2] == 14 + 3 * TINY.width
     wholes = [place for place, window in enumerate(table.windows) if window is None]
     np.testing.assert_allclose(table.vectors[wholes, 0], usual.pooled, atol=1e-5)
@@ -213,7 +213,7 @@ def test_a_mixed_set_of_videos_with_unequal_counts_is_read_and_trained_on(
     assert more.side_by_side.counts.tolist() == [12, 9] + [12] * 22
     config = replace(recipe_for(ExtractConfig(), "light,colours").pretrain, clips_per_set=3)
     model = pretrain(unequal, tmp_path / "model", config)
-    table = represent(unequal, model.encoder)
+    table = embed_store(unequal, model.encoder)
     assert table.vectors.shape == (24, 4, 14 + TINY.width)
     assert table.valid is not None
     assert table.valid.sum(axis=1).tolist() == [4, 3] + [4] * 22
@@ -236,11 +236,11 @@ def test_time_bins_are_learned_from_as_clips(small_videos: Path, tmp_path: Path)
         recipe, pretrain=replace(recipe.pretrain, validate_every=0, model=model), extract=config
     )
     catalog = few.only(few.videos[::3])
-    walk(catalog, tmp_path / "run", recipe)
-    run = load_run(tmp_path / "run", workers=0)
-    table = read_representations(tmp_path / "run" / "representation")
+    run(catalog, tmp_path / "run", recipe)
+    trained = load_run(tmp_path / "run", workers=0)
+    table = read_vectors(tmp_path / "run" / "representation")
     assert table.vectors.shape == (8, 4, 1280 + TINY.width)  # 2 clips of 2 bins
-    found = run.embed([catalog.videos[0].path])
+    found = trained.embed([catalog.videos[0].path])
     place = table.video_ids.index(catalog.videos[0].id)
     np.testing.assert_allclose(found.vectors[0], table.vectors[place], atol=1e-5)
 
@@ -256,4 +256,4 @@ def test_what_a_store_does_not_have_is_refused_before_any_work(
     encoder = pretrain(store, tmp_path / "model", config).encoder
     encoder.features = "colours,light"
     with pytest.raises(StoreError, match="have 6 and 8 channels, the model takes 8 and 6"):
-        represent(store, encoder)
+        embed_store(store, encoder)

@@ -20,11 +20,11 @@ from clipset.features.store import ClipTable, FeatureStore, open_store
 from clipset.model.config import ModelConfig
 from clipset.model.scale import make_encoder
 from clipset.representation import (
-    Representations,
+    VectorTable,
+    embed_store,
     encode_clips,
-    read_representations,
-    represent,
-    write_representations,
+    read_vectors,
+    write_vectors,
 )
 from clipset.sets.batch import (
     ClipBatch,
@@ -198,10 +198,10 @@ def test_a_store_with_unequal_counts_is_read_represented_and_mixed(
     assert (store.regular.fewest, store.random.per_video) == (3, 4)
     clips = read_clips(store, "regular", np.arange(3))
     assert clips.counts.tolist() == [4, 3, 4]
-    table: Representations = represent(store, None)
+    table: VectorTable = embed_store(store, None)
     np.testing.assert_allclose(table.pooled[1], clips.features[1, :3].mean(dim=0), rtol=1e-6)
-    write_representations(table, tmp_path / "vectors")
-    again = read_representations(tmp_path / "vectors")
+    write_vectors(table, tmp_path / "vectors")
+    again = read_vectors(tmp_path / "vectors")
     np.testing.assert_array_equal(again.pooled, table.pooled)
     with pytest.raises(StoreError, match="has no features of 'b'; it has only imported"):
         read_clips(store, "regular", np.arange(3), "b")

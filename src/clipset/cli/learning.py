@@ -113,17 +113,17 @@ def represent(
     from clipset.devices import find_device
     from clipset.errors import ModelError
     from clipset.features.store import open_store
-    from clipset.representation import PARTS, read_parts, represent, write_representations
+    from clipset.representation import DEFAULT_PARTS, embed_store, parse_parts, write_vectors
     from clipset.training.checkpoint import find_model, load_model
 
-    chosen = read_parts(parts) if parts else PARTS
+    chosen = parse_parts(parts) if parts else DEFAULT_PARTS
     if parts and model is None and chosen != ("clip",):
         raise ModelError(f"the parts {parts} need a model; give one with --model")
     check_output(out, "folder")
     encoder = load_model(find_model(model))[0].encoder if model else None
     device = find_device(common.device)
-    table = represent(open_store(store), encoder, parts=chosen, window=window, device=device)
-    write_representations(table, out)
+    table = embed_store(open_store(store), encoder, parts=chosen, window=window, device=device)
+    write_vectors(table, out)
     result = {"representation": out, "shape": table.vectors.shape, "parts": table.parts}
     rows, clips, width = table.vectors.shape
     what = f"{rows} videos × {clips} clips" if window is None else f"{rows} videos and windows"

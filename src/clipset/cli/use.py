@@ -124,7 +124,7 @@ def embed(
     from clipset.features.config import ExtractConfig
     from clipset.inference.clips import open_backbone
     from clipset.inference.run import embed_videos, load_run
-    from clipset.representation import write_representations
+    from clipset.representation import write_vectors
 
     if run is None and backbone is None:
         raise ConfigError("embed needs --run RUN or --backbone NAME")
@@ -144,7 +144,7 @@ def embed(
     line = f"{count} videos × {clips} clips × {width} numbers"
     try:
         if table.video_ids:
-            write_representations(table, out)
+            write_vectors(table, out)
             line = f"{line} → {out}"
     finally:
         show_result(result, common, lambda: print_line(line) if count else None)

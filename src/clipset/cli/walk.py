@@ -43,11 +43,11 @@ def run(
     allow_leaks
         Go on where splits share a file or a group; what they share is said.
     """
-    from clipset.pipeline import walk
+    from clipset.pipeline import run
     from clipset.recipe import read_recipe
 
     changes = (*set, *(["extract.retry_failed=true"] if retry_failed else []))
-    summary = walk(
+    summary = run(
         videos, out, read_recipe(recipe, changes), seed=common.seed, device=common.device,
         allow_leaks=allow_leaks,
     )  # fmt: skip
@@ -69,9 +69,9 @@ def demo(*, out: Path = Path("demo"), videos: int = 240, common: Common = COMMON
     videos
         How many videos are rendered (at least 16).
     """
-    from clipset.pipeline import walk_demo
+    from clipset.pipeline import run_demo
 
-    summary = walk_demo(out, videos=videos, seed=common.seed, device=common.device)
+    summary = run_demo(out, videos=videos, seed=common.seed, device=common.device)
     show_result(summary, common, lambda: print_summary(summary))
 
 

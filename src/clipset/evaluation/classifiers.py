@@ -19,7 +19,7 @@ from clipset.evaluation.stacks import AttentiveStack, LinearStack, MakeStack, ML
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import make_encoder
-from clipset.representation import Part, encode_clips
+from clipset.representation import VectorPart, encode_clips
 from clipset.sets.batch import ClipBatch, mean_over_clips
 
 KEPT = "kept_"  # before the names of a classifier's own tensors
@@ -32,7 +32,7 @@ def rows_of(row: Row, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Ten
         one = clips.side_by_side
         return placed(one) if attentive else one.features
     assert encoder is not None  # rows on clipset's features have one
-    parts: tuple[Part, ...] = ("clip", "token" if attentive else "set")
+    parts: tuple[VectorPart, ...] = ("clip", "token" if attentive else "set")
     return encode_clips(encoder, clips, parts)
 
 

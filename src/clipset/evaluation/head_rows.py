@@ -23,7 +23,7 @@ from clipset.evaluation.selection import (
     survivors,
 )
 from clipset.evaluation.stacks import MakeStack
-from clipset.representation import Part
+from clipset.representation import VectorPart
 
 
 def plan_heads(job: Job, row: Row) -> Plan:
@@ -101,5 +101,5 @@ def _inputs(job: Job, row: Row) -> HeadInputs:
     train, encoder = job.task.train, job.encoder_for(row)
     if encoder is None:
         return placed_inputs(train) if row[1] == "attentive" else clip_inputs(train)
-    part: Part = "token" if row[1] == "attentive" else "set"
+    part: VectorPart = "token" if row[1] == "attentive" else "set"
     return set_inputs(train, encoder, job.config.fit, part, job.seeds[0])

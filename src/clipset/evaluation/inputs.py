@@ -12,7 +12,7 @@ from clipset.evaluation.config import FitConfig
 from clipset.evaluation.heads import HeadInputs
 from clipset.evaluation.task import LabelledVideos
 from clipset.model.encoder import SetEncoder
-from clipset.representation import CHUNK, Part, encode_clips, join_parts
+from clipset.representation import CHUNK, VectorPart, concat_parts, encode_clips
 from clipset.sets.batch import ClipBatch
 
 
@@ -41,7 +41,7 @@ def placed(clips: ClipBatch) -> Float[Tensor, "N V R"]:
 
 
 def set_inputs(
-    train: LabelledVideos, encoder: SetEncoder, config: FitConfig, part: Part, seed: int
+    train: LabelledVideos, encoder: SetEncoder, config: FitConfig, part: VectorPart, seed: int
 ) -> HeadInputs:
     """The backbone's features next to what the frozen encoder says of the set that they are in.
 
@@ -80,7 +80,7 @@ def divide_into_sets(
 
 @torch.inference_mode()
 def encode_sets(
-    encoder: SetEncoder, clips: ClipBatch, sets: Int[Tensor, "N Q K"], part: Part
+    encoder: SetEncoder, clips: ClipBatch, sets: Int[Tensor, "N Q K"], part: VectorPart
 ) -> Float[Tensor, "N Q L H"]:
     """The encoder's tokens for every set."""
     encoder = encoder.eval()
@@ -88,7 +88,7 @@ def encode_sets(
     for low in range(0, len(clips), CHUNK):
         chosen = sets[low : low + CHUNK]  # (B, Q, K)
         videos = torch.arange(low, low + len(chosen)).repeat_interleave(chosen.shape[1])
-        tokens = join_parts(encoder, clips.pick(chosen.flatten(0, 1), videos), (part,))
+        tokens = concat_parts(encoder, clips.pick(chosen.flatten(0, 1), videos), (part,))
         if part == "set":
             tokens = tokens[:, :1]
         found.append(tokens.unflatten(0, chosen.shape[:2]))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clipset.model.encoder import SetEncoder
 from clipset.model.sources import BySource
-from clipset.representation import join_parts
+from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch
 
 
@@ -71,8 +71,8 @@ class SetProbe(nn.Module):
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B V C"]:
         with torch.set_grad_enabled(not self.frozen and torch.is_grad_enabled()):
             if self.set_only:
-                joined = join_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)
+                joined = concat_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)
             else:
-                joined = join_parts(self.encoder, clips)  # (B, V, D + H)
+                joined = concat_parts(self.encoder, clips)  # (B, V, D + H)
         joined = self.norm(joined.flatten(0, 1)).view_as(joined)
         return self.classify(joined)  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import VideoError
 from clipset.inference.run import TrainedRun, load_run
-from clipset.representation import PARTS, Part
+from clipset.representation import DEFAULT_PARTS, VectorPart
 
 
 class VideoEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -27,7 +27,7 @@ class VideoEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self,
         run: str | Path,
         *,
-        parts: Sequence[Part] = PARTS,
+        parts: Sequence[VectorPart] = DEFAULT_PARTS,
         device: str = "auto",
         workers: int | None = None,
         backbone: str | None = None,

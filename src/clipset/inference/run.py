@@ -34,7 +34,7 @@ from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar, say
-from clipset.representation import PARTS, Part, Representations, encode_clips
+from clipset.representation import DEFAULT_PARTS, VectorPart, VectorTable, encode_clips
 from clipset.runs import read_run
 from clipset.sets.reading import reader_for
 from clipset.training.checkpoint import load_model, read_card, read_training
@@ -85,7 +85,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded(Representations):
+class Embedded(VectorTable):
     """Vectors of new videos; `failed` says of the others why they could not be read."""
 
     failed: dict[str, str] = field(default_factory=dict)
@@ -219,7 +219,7 @@ class TrainedRun:
             self._predict(each, head, top, found.get(index, ())) for index, each in enumerate(seen)
         ]
 
-    def embed(self, videos: Sources, *, parts: tuple[Part, ...] = PARTS) -> Embedded:
+    def embed(self, videos: Sources, *, parts: tuple[VectorPart, ...] = DEFAULT_PARTS) -> Embedded:
         """The vectors of each video that can be read, as the run represents its own videos."""
         encoder = None if self.model is None else self.model.encoder
         return embed_videos(self.reader, encoder, videos, parts=parts)
@@ -360,7 +360,7 @@ def embed_videos(
     encoder: SetEncoder | None,
     videos: Sources,
     *,
-    parts: tuple[Part, ...] = PARTS,
+    parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
 ) -> Embedded:
     """The vectors of new videos; without an encoder, the backbone's features alone."""
     seen = reader.read(list_new_videos(videos).videos)

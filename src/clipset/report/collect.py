@@ -36,7 +36,7 @@ from clipset.report.content import (
 )
 from clipset.report.trust import read_calibration, read_list
 from clipset.report.wording import Number, Real, duration
-from clipset.representation import Representations, nearest, read_representations
+from clipset.representation import VectorTable, nearest, read_vectors
 from clipset.runs import read_run
 
 MAP_POINTS = 3000  # videos on the map at most, spread evenly over the catalog
@@ -54,7 +54,7 @@ def gather_content(folder: Path) -> ReportContent:
     """Read everything a run left behind; parts that are not there stay empty."""
     run = read_run(folder)
     store = _open_store_of(folder)
-    table = read_representations(folder / "representation")
+    table = read_vectors(folder / "representation")
     pictures = _Pictures(store)
     catalog = store.catalog
     return ReportContent(
@@ -181,7 +181,7 @@ def _epoch(text: bytes, where: str) -> dict[str, float]:
     return found
 
 
-def _map(table: Representations, catalog: Catalog, pictures: _Pictures) -> list[MapPoint]:
+def _map(table: VectorTable, catalog: Catalog, pictures: _Pictures) -> list[MapPoint]:
     targets = {video.id: video.target for video in catalog}
     shown = _spread(len(table.video_ids), MAP_POINTS)
     places = lay_out(table.pooled[shown])
@@ -269,7 +269,7 @@ def _copy_offsets(group: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N 2"]:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
-def _neighbours(table: Representations, pictures: _Pictures) -> list[Neighbours]:
+def _neighbours(table: VectorTable, pictures: _Pictures) -> list[Neighbours]:
     """A few videos of different labels (test videos first) and what lies nearest to each."""
     if len(table.video_ids) < 2:
         return []
@@ -292,7 +292,7 @@ def _neighbours(table: Representations, pictures: _Pictures) -> list[Neighbours]
     return groups
 
 
-def _queries(table: Representations) -> NDArray[np.int64]:
+def _queries(table: VectorTable) -> NDArray[np.int64]:
     by_label: dict[str | None, int] = {}
     order = sorted(range(len(table.video_ids)), key=lambda place: table.splits[place] != "test")
     for place in order:

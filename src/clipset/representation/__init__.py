@@ -1,31 +1,31 @@
 """Store + model → one table of vectors: what the walk is for."""
 
-from clipset.representation.encode import CHUNK, encode_clips, join_parts, represent
+from clipset.representation.encode import CHUNK, concat_parts, embed_store, encode_clips
 from clipset.representation.table import (
-    ALL_PARTS,
-    PARTS,
-    Part,
-    Representations,
+    DEFAULT_PARTS,
+    VECTOR_PARTS,
+    VectorPart,
+    VectorTable,
     nearest,
-    read_parts,
-    read_representations,
-    write_representations,
+    parse_parts,
+    read_vectors,
+    write_vectors,
 )
 from clipset.representation.windows import Span, cut_windows
 
 __all__ = [
-    "ALL_PARTS",
     "CHUNK",
-    "PARTS",
-    "Part",
-    "Representations",
+    "DEFAULT_PARTS",
+    "VECTOR_PARTS",
     "Span",
+    "VectorPart",
+    "VectorTable",
+    "concat_parts",
     "cut_windows",
+    "embed_store",
     "encode_clips",
-    "join_parts",
     "nearest",
-    "read_parts",
-    "read_representations",
-    "represent",
-    "write_representations",
+    "parse_parts",
+    "read_vectors",
+    "write_vectors",
 ]

@@ -14,7 +14,7 @@ from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.model.sources import BySource
-from clipset.representation.table import PARTS, Part, Representations
+from clipset.representation.table import DEFAULT_PARTS, VectorPart, VectorTable
 from clipset.representation.windows import Span, cut_windows, read_spans
 from clipset.sets.batch import ClipBatch, by_count, join_sources
 from clipset.sets.reading import form_for, reader_for
@@ -22,15 +22,15 @@ from clipset.sets.reading import form_for, reader_for
 CHUNK = 256  # videos encoded at once
 
 
-def represent(
+def embed_store(
     store: FeatureStore,
     encoder: SetEncoder | None,
     *,
-    parts: tuple[Part, ...] = PARTS,
+    parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
     kind: Kind = "regular",
     window: float | None = None,
     device: torch.device | None = None,
-) -> Representations:
+) -> VectorTable:
     """Represent every video of a store; without an encoder, by the backbone's features alone.
 
     With a window (seconds), the clips of each window are a set of their own, too.
@@ -45,7 +45,7 @@ def represent(
         vectors, valid = _encode_videos(store, encoder, kind, parts, device)
     known = {video.id: video for video in store.catalog}
     videos = [known[store.ids[span.video]] for span in spans]
-    return Representations(
+    return VectorTable(
         video_ids=tuple(video.id for video in videos),
         labels=tuple(video.label for video in videos),
         splits=tuple(video.split for video in videos),
@@ -62,7 +62,7 @@ def _encode_videos(
     store: FeatureStore,
     encoder: SetEncoder | None,
     kind: Kind,
-    parts: tuple[Part, ...],
+    parts: tuple[VectorPart, ...],
     device: torch.device | None,
 ) -> tuple[Float[Tensor, "N V R"], Bool[Tensor, "N V"] | None]:
     clips = reader_for(store, encoder)(kind, np.arange(len(store)))
@@ -76,7 +76,7 @@ def _encode_spans(
     encoder: SetEncoder | None,
     spans: list[Span],
     kind: Kind,
-    parts: tuple[Part, ...],
+    parts: tuple[VectorPart, ...],
     device: torch.device | None,
 ) -> Float[Tensor, "N R"]:
     """One vector for each span: those with equally many clips are encoded together."""
@@ -100,7 +100,7 @@ def _encode_spans(
 def encode_clips(
     encoder: SetEncoder,
     clips: ClipBatch,
-    parts: tuple[Part, ...] = PARTS,
+    parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
     device: torch.device | None = None,
 ) -> Float[Tensor, "N V R"]:
     """The chosen parts side by side: clip feature, refined clip token, set token.
@@ -125,17 +125,17 @@ def encode_clips(
 
 
 def _encode_equal(
-    encoder: SetEncoder, clips: ClipBatch, parts: tuple[Part, ...], device: torch.device
+    encoder: SetEncoder, clips: ClipBatch, parts: tuple[VectorPart, ...], device: torch.device
 ) -> Float[Tensor, "N V R"]:
     chunks = []
     for low in range(0, len(clips), CHUNK):
         chunk = clips.of(slice(low, low + CHUNK))
-        chunks.append(join_parts(encoder, chunk.to(device), parts).cpu())
+        chunks.append(concat_parts(encoder, chunk.to(device), parts).cpu())
     return torch.cat(chunks)
 
 
-def join_parts(
-    encoder: SetEncoder, clips: ClipBatch, parts: tuple[Part, ...] = PARTS
+def concat_parts(
+    encoder: SetEncoder, clips: ClipBatch, parts: tuple[VectorPart, ...] = DEFAULT_PARTS
 ) -> Float[Tensor, "B V R"]:
     """The chosen parts of one batch, each clip next to what its set says."""
     encoding = encoder(clips.features, clips.boxes, None, clips.valid, clips.sources)

@@ -20,13 +20,13 @@ from clipset.errors import StoreError
 from clipset.sets.batch import mean_over_clips
 from clipset.text import csv_text, deneutralise
 
-Part = Literal["clip", "token", "set"]
-ALL_PARTS: tuple[Part, ...] = ("clip", "token", "set")
-PARTS: tuple[Part, ...] = ("clip", "set")  # what the paper puts side by side
+VectorPart = Literal["clip", "token", "set"]
+VECTOR_PARTS: tuple[VectorPart, ...] = ("clip", "token", "set")
+DEFAULT_PARTS: tuple[VectorPart, ...] = ("clip", "set")  # what the paper puts side by side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Representations:
+class VectorTable:
     """A vector for every clip of every video; `pooled` has one for each video.
 
     `valid` is False where a video has fewer clips than another; None if all have as many.
@@ -43,7 +43,7 @@ class Representations:
     starts: tuple[float, ...] = ()
     ends: tuple[float, ...] = ()
     windows: tuple[int | None, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[VectorPart, ...] = ()
 
     @property
     def pooled(self) -> Float[np.ndarray, "N R"]:
@@ -55,12 +55,12 @@ class Representations:
         return pooled
 
 
-def write_representations(table: Representations, folder: Path) -> None:
+def write_vectors(table: VectorTable, folder: Path) -> None:
     """Write `vectors.safetensors` (vectors, pooled) and the table of its rows.
 
     The table is `videos.csv`, and, where pyarrow is installed, also `videos.parquet`, which has the
     pooled vectors as a column. In `videos.csv` a word that a spreadsheet would take for a formula
-    has an apostrophe before it, which `read_representations` removes.
+    has an apostrophe before it, which `read_vectors` removes.
     """
     columns = _columns(table)
     text = csv_text([tuple(columns), *zip(*columns.values(), strict=True)])
@@ -81,7 +81,7 @@ def write_representations(table: Representations, folder: Path) -> None:
     write_together({folder / name: content for name, content in files.items()})
 
 
-def _columns(table: Representations) -> dict[str, tuple[Any, ...]]:
+def _columns(table: VectorTable) -> dict[str, tuple[Any, ...]]:
     columns: dict[str, tuple[Any, ...]] = {
         "id": table.video_ids,
         "label": table.labels,
@@ -110,8 +110,8 @@ def _encode_parquet(
     return content.getvalue()
 
 
-def read_representations(folder: Path) -> Representations:
-    """What `write_representations` wrote."""
+def read_vectors(folder: Path) -> VectorTable:
+    """What `write_vectors` wrote."""
     path = folder / "vectors.safetensors"
     if not path.is_file():
         raise StoreError(f"{folder} holds no representation; run `clipset represent` first")
@@ -133,13 +133,11 @@ def read_representations(folder: Path) -> Representations:
         raise StoreError(f"{folder} cannot be read ({error}); run `clipset represent`") from None
 
 
-def _table(
-    rows: list[dict[str, str]], arrays: dict[str, np.ndarray], parts: str
-) -> Representations:
+def _table(rows: list[dict[str, str]], arrays: dict[str, np.ndarray], parts: str) -> VectorTable:
     if arrays["vectors"].ndim != 3 or len(arrays["vectors"]) != len(rows):
         raise ValueError(f"{len(rows)} rows for vectors of shape {arrays['vectors'].shape}")
     timed = bool(rows) and "start" in rows[0]
-    return Representations(
+    return VectorTable(
         video_ids=tuple(row["id"] for row in rows),
         labels=tuple(row["label"] or None for row in rows),
         splits=tuple(row["split"] or None for row in rows),
@@ -150,17 +148,17 @@ def _table(
         windows=tuple(int(row["window"]) if row["window"] else None for row in rows)
         if timed
         else (),
-        parts=read_parts(parts) if parts else (),
+        parts=parse_parts(parts) if parts else (),
     )
 
 
-def read_parts(text: str) -> tuple[Part, ...]:
+def parse_parts(text: str) -> tuple[VectorPart, ...]:
     """The parts that a text such as `clip,set` names."""
     names = [name.strip() for name in text.split(",")]
-    found = tuple(part for name in names for part in ALL_PARTS if part == name)
+    found = tuple(part for name in names for part in VECTOR_PARTS if part == name)
     if len(found) != len(names) or len(set(found)) != len(found):
         raise StoreError(
-            f"parts are some of {', '.join(ALL_PARTS)}, each once, with commas; got {text!r}"
+            f"parts are some of {', '.join(VECTOR_PARTS)}, each once, with commas; got {text!r}"
         )
     return found
 
