@@ -223,7 +223,7 @@ def main() -> None:
         figures["all_rows_minutes"] = (time.perf_counter() - began) / 60
         figures["rows"] = {
             name: {
-                "seconds": round(result.seconds, 1), "tried": result.tried,
+                "seconds": round(result.seconds, 1), "candidates": result.num_candidates,
                 "top1": round(result.value, 4), "epochs": result.epochs,
             }
             for name in ROW_OF

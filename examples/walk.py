@@ -11,7 +11,8 @@ import numpy as np
 from clipset.data.catalog import read_catalog
 from clipset.data.splits import assign_splits
 from clipset.evaluation.config import ProbeConfig
-from clipset.evaluation.suite import ProbeResult, run_probes
+from clipset.evaluation.results import ProbeResult
+from clipset.evaluation.suite import run_probes
 from clipset.evaluation.task import make_task
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract

@@ -22,8 +22,8 @@ from records import HERE, Between, CellResult, PartResult, Result, ResultFile, w
 from clipset.config import build, fingerprint, read_json, to_mapping
 from clipset.data.catalog import read_catalog_table
 from clipset.errors import ClipsetError, RunError
-from clipset.evaluation.metrics import compare_values
-from clipset.evaluation.results import Row, read_predictions
+from clipset.evaluation.results import ProbeKey, read_predictions
+from clipset.evaluation.statistics import compare_values
 from clipset.features.store import FeatureStore
 from clipset.pipeline import read_results
 from clipset.recipe import Recipe, read_recipe
@@ -32,7 +32,9 @@ from clipset.reproduce.table import FILE, Cell, TableFile, read_table_file
 from clipset.runs import read_run
 
 LEFT_OUT = ("per_class", "confusion")
-MODEL_ROWS: tuple[Row, ...] = (("scale", "knn"), ("scale", "linear"), ("scale", "finetune"))
+MODEL_ROWS = (
+    ProbeKey("scale", "knn"), ProbeKey("scale", "linear"), ProbeKey("scale", "finetune"),
+)  # fmt: skip
 SEED = 0  # of the bootstrap between runs
 
 
@@ -233,10 +235,10 @@ def compare_part(one: int, two: int, part: str, first: Path, second: Path) -> li
                     of=one,
                     against=two,
                     part=part,
-                    features=row[0],
-                    probe=row[1],
+                    features=row.features,
+                    probe=row.probe,
                     metric="top1" if ours.classes else "mse",
-                    difference=difference.value,
+                    difference=difference.difference,
                     interval=difference.interval,
                     p=difference.p,
                     n=len(ours.ids),

@@ -36,7 +36,7 @@ from tables import CLAIMS
 from clipset.config import fingerprint, near_names, read_json, to_mapping, write_json
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError
-from clipset.evaluation.results import Row, read_predictions
+from clipset.evaluation.results import ProbeKey, read_predictions
 from clipset.evaluation.suite import ROW_OF, run_suite
 from clipset.evaluation.task import make_task
 from clipset.features.store import FeatureStore, open_store
@@ -179,14 +179,14 @@ class Found:
     trial: Trial
     seeds: list[int]
     known: list[dict[str, Any]]
-    scores: dict[Row, Scores]
+    scores: dict[ProbeKey, Scores]
 
     def shares_models(self, other: Found) -> bool:
         """Whether only probes differ."""
         ours, theirs = self.trial, other.trial
         return ours.recipe.pretrain == theirs.recipe.pretrain and ours.store == theirs.store
 
-    def beside(self, other: Found, row: Row) -> Scores | None:
+    def beside(self, other: Found, row: ProbeKey) -> Scores | None:
         """The row's scores to set beside another trial's: of its seeds, if models are the same."""
         scores, shared = self.scores.get(row), set(self.seeds) & set(other.seeds)
         if scores is None or not (shared and self.shares_models(other)):
@@ -216,7 +216,7 @@ def read_trial(cells: list[list[Cell]]) -> Found | None:
     )
 
 
-def gather(found: Found, base: Found, spreads: dict[Row, Spread]) -> Idea:
+def gather(found: Found, base: Found, spreads: dict[ProbeKey, Spread]) -> Idea:
     """All folds and seeds of an idea together, beside the recipe's."""
     rows = []
     for row, scores in found.scores.items():
@@ -225,8 +225,8 @@ def gather(found: Found, base: Found, spreads: dict[Row, Spread]) -> Idea:
         gap = compare_scores(scores, other, spreads[row]) if other else None
         rows.append(
             IdeaRow(
-                features=row[0],
-                probe=row[1],
+                features=row.features,
+                probe=row.probe,
                 value=mean_score(scores),
                 interval=score_interval(scores, spreads[row]),
                 difference=gap.value if gap else None,
@@ -246,7 +246,7 @@ def gather(found: Found, base: Found, spreads: dict[Row, Spread]) -> Idea:
     )
 
 
-def claims_of(found: Found, spreads: dict[Row, Spread]) -> list[Claim]:
+def claims_of(found: Found, spreads: dict[ProbeKey, Spread]) -> list[Claim]:
     """SCALE's rows beside their rivals, where both were run and chance is known."""
     claims = []
     for row, other in CLAIMS:

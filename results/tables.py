@@ -80,7 +80,7 @@ def claims(columns: Sequence[tuple[str, PartResult]]) -> list[str]:
 def find_claim(part: PartResult, row: Row, other: Row) -> dict[str, Any] | None:
     """The comparison of two rows."""
     for each in part.comparisons:
-        against = (each["against_features"], each["against_probe"])
+        against = (each["baseline_features"], each["baseline_probe"])
         if (each["features"], each["probe"]) == row and against == other:
             return each
     return None

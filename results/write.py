@@ -129,7 +129,9 @@ def about(part: PartResult) -> str:
 
 def chance(part: PartResult) -> str:
     """What guessing scores, and what choices were made on."""
-    guess = next((row["chance"] for row in part.rows if row.get("chance") is not None), None)
+    guess = next(
+        (row["chance_level"] for row in part.rows if row.get("chance_level") is not None), None
+    )
     chosen = dict.fromkeys(
         row["selected_on"] for row in part.rows if not row["selected_on"].startswith("nothing")
     )

@@ -27,8 +27,8 @@ from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.demo.dataset import render_demo
 from clipset.devices import find_device
 from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
-from clipset.evaluation.pooling import compare_parts, pool_intervals
 from clipset.evaluation.results import read_predictions
+from clipset.evaluation.statistics import compare_over_tasks, intervals_over_tasks
 from clipset.evaluation.suite import run_suite
 from clipset.evaluation.task import make_task
 from clipset.features.extract import check_store, extract_planned, plan
@@ -222,8 +222,8 @@ def _learn_parts(run: Run, parts: Sequence[Task], recipe: Recipe, device: str) -
     records, comparisons = join_records(found, averaged=averaged), []
     if averaged and records:
         said = [read_predictions(run.folder / name / "predictions.safetensors") for name in found]
-        records = with_intervals(records, pool_intervals(said, seed=content["seed"]))
-        comparisons = to_mapping(compare_parts(said, seed=content["seed"]))
+        records = with_intervals(records, intervals_over_tasks(said, seed=content["seed"]))
+        comparisons = to_mapping(compare_over_tasks(said, seed=content["seed"]))
     with run.step("report"):
         write_json(run.folder / "results.json", records)
         write_json(run.folder / "comparisons.json", comparisons)
@@ -268,7 +268,7 @@ def report_run(folder: Path) -> Path:
     check_output(path, "file")
     records = read_results(folder) if (folder / "results.json").is_file() else []
     steps = [step["name"] for step in run.get("steps", [])]
-    if any("part" in record for record in records):
+    if any(record.get("task") for record in records):
         names = [name for name in steps if (folder / name / "results.json").is_file()]
         found = {name: read_results(folder / name) for name in names}
         report_parts(folder, str(run.get("name", "")), found, records)
@@ -284,7 +284,7 @@ def report_parts(
     joined: Sequence[dict[str, Any]],
 ) -> None:
     """Write the page of a run with several parts, with a link to the page of each."""
-    means = [record for record in joined if record.get("part") == MEAN]
+    means = [record for record in joined if record.get("task") == MEAN]
     page = scores_page(name, {**parts, **({MEAN: means} if means else {})})
     notes = write_comparisons(read_list(folder / "comparisons.json"))
     links = [(f"{part}: report", f"{quote(part)}/report.html") for part in parts]
@@ -378,7 +378,7 @@ def protocol_facts(recipe: Recipe) -> dict[str, Any]:
     """What a score depends on beside the probe itself."""
     low_shot = recipe.probe.low_shot
     facts: dict[str, Any] = {"ssl_split": recipe.pretrain.ssl_split}
-    return facts if low_shot is None else facts | {"low_shot": low_shot}
+    return facts if low_shot is None else facts | {"label_fraction": low_shot}
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

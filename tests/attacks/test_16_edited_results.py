@@ -29,14 +29,14 @@ DEEPER = "[" * 100_000
 HUGE = "1" + "0" * 400
 RECORD = {
     "features": "scale", "probe": "linear", "metric": "top1", "value": 0.5, "interval": [0.4, 0.6],
-    "n": 4, "seeds": [0], "selected_on": "train", "split": "test", "chance": 0.5,
+    "n": 4, "seeds": [0], "selected_on": "train", "split": "test", "chance_level": 0.5,
     "per_class": {"a": 0.5, "b": None},
     "confusion": {"classes": ["a", "b"], "counts": [[1, 1], [1, 1]]},
-    "ssl_split": "train", "seconds": 1.0, "tried": 2,
+    "ssl_split": "train", "seconds": 1.0, "num_candidates": 2,
 }  # fmt: skip
 DIFFERENCE = {
-    "features": "scale", "probe": "linear", "against_features": "backbone",
-    "against_probe": "linear", "metric": "top1", "difference": 0.1, "interval": [0.0, 0.2],
+    "features": "scale", "probe": "linear", "baseline_features": "backbone",
+    "baseline_probe": "linear", "metric": "top1", "difference": 0.1, "interval": [0.0, 0.2],
     "p": 0.5, "n": 4,
 }  # fmt: skip
 CURVE = {
@@ -65,11 +65,11 @@ EDITS: dict[str, list[str]] = {
         changed(RECORD, metric="mse", value=1e308), changed(RECORD, metric=3),
         changed(RECORD, interval=[0.6, 0.4]), changed(RECORD, interval=[0.1]),
         changed(RECORD, n=-1), changed(RECORD, n=10**400), changed(RECORD, seeds="all"),
-        changed(RECORD, chance=-3), changed(RECORD, per_class={"a": 1e300}),
+        changed(RECORD, chance_level=-3), changed(RECORD, per_class={"a": 1e300}),
         changed(RECORD, confusion={"classes": ["a"], "counts": [[-1]]}),
         changed(RECORD, confusion={"classes": ["a"], "counts": [[1e300]]}),
         changed(RECORD, confusion={"classes": ["a"], "counts": [1]}),
-        changed(RECORD, part="split1", ssl_split=4), changed(RECORD, selected_on=[DEEP]),
+        changed(RECORD, task="split1", ssl_split=4), changed(RECORD, selected_on=[DEEP]),
     ],
     "comparisons.json": [
         "{}", "[3]", DEEP, without(DIFFERENCE, "interval"), changed(DIFFERENCE, difference=1e308),
@@ -125,7 +125,7 @@ def test_odd_but_honest_numbers_get_a_page(finished_run: Path) -> None:
         metrics.write_text(text)
         assert run("report", finished_run) == 0, text
     for value in (0.0, 5e-324, 1e-15, 1e99):
-        same = {"metric": "mse", "value": value, "interval": [value, value], "chance": value}
+        same = {"metric": "mse", "value": value, "interval": [value, value], "chance_level": value}
         (finished_run / "results.json").write_text(changed(RECORD, **same, per_class={}))
         gap = changed(DIFFERENCE, metric="mse", difference=value, interval=[value, value], p=None)
         (finished_run / "comparisons.json").write_text(gap)
@@ -211,7 +211,7 @@ def test_a_part_is_a_plain_name_and_its_link_leads_into_the_run(finished_run: Pa
     part = finished_run / "javascript:alert(1)"
     part.mkdir()
     shutil.copy(finished_run / "results.json", part / "results.json")
-    (finished_run / "results.json").write_text(changed(RECORD, part=part.name))
+    (finished_run / "results.json").write_text(changed(RECORD, task=part.name))
     (finished_run / "run.json").write_text(step(name=part.name))
     assert run("report", finished_run) == 0
     page = (finished_run / "report.html").read_text()

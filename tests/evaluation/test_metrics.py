@@ -9,15 +9,9 @@ import pytest
 from scipy.stats import binomtest
 
 from clipset.errors import ProbeError
-from clipset.evaluation.metrics import (
-    compare_values,
-    explained,
-    interval,
-    mcnemar,
-    mean_class,
-    top_k,
-)
-from clipset.evaluation.results import Predictions, compare, read_predictions, write_predictions
+from clipset.evaluation.metrics import mean_class, r_squared, top_k
+from clipset.evaluation.results import Predictions, ProbeKey, read_predictions, write_predictions
+from clipset.evaluation.statistics import compare_probes, compare_values, interval, mcnemar
 
 
 def test_the_interval_of_an_error_covers_the_truth_about_95_times_of_100() -> None:
@@ -50,7 +44,7 @@ def test_a_pair_is_told_apart_where_two_intervals_overlap() -> None:
     one[0, np.flatnonzero(other[0] == 0)[:14]] = 1.0
     assert interval(one, rng)[0] < interval(other, rng)[1]
     found = compare_values(one, other, rng)
-    assert found.value == pytest.approx(14 / 400)
+    assert found.difference == pytest.approx(14 / 400)
     assert found.interval[0] > 0
     assert found.p < 0.01
     assert found.mcnemar is not None
@@ -61,7 +55,7 @@ def test_equal_rows_do_not_differ() -> None:
     rng = np.random.default_rng(0)
     values = (rng.random((2, 50)) < 0.5).astype(float)
     found = compare_values(values[:1], values[:1], rng)
-    assert (found.value, found.interval, found.p, found.mcnemar) == (0.0, (0.0, 0.0), 1.0, 1.0)
+    assert (found.difference, found.interval, found.p, found.mcnemar) == (0.0, (0.0, 0.0), 1.0, 1.0)
     assert compare_values(values, values[:1], rng).mcnemar is None
 
 
@@ -92,20 +86,22 @@ def test_every_class_counts_the_same_in_the_mean_class_accuracy() -> None:
 
 def test_r2_is_0_for_the_mean_1_for_the_truth_and_unknown_without_variance() -> None:
     truth = np.array([1.0, 2.0, 6.0])
-    assert explained(np.stack([truth, truth], axis=1)) == 1.0
-    assert explained(np.stack([truth, np.full(3, 3.0)], axis=1)) == pytest.approx(0.0)
-    assert explained(np.ones((3, 2))) is None
+    assert r_squared(np.stack([truth, truth], axis=1)) == 1.0
+    assert r_squared(np.stack([truth, np.full(3, 3.0)], axis=1)) == pytest.approx(0.0)
+    assert r_squared(np.ones((3, 2))) is None
 
 
 def some_predictions() -> Predictions:
     rng = np.random.default_rng(0)
-    rows = [("backbone", "knn"), ("scale", "knn"), ("backbone", "ordered")]
+    rows = [
+        ProbeKey("backbone", "knn"), ProbeKey("scale", "knn"), ProbeKey("backbone", "ordered")
+    ]  # fmt: skip
     return Predictions(
         ids=("a/ä", "b", "c"),
         classes=("x", "y"),
         truth=np.array([0, 1, 1]),
-        seeds=dict.fromkeys(rows, (0, 1)),  # type: ignore[misc]
-        outputs={row: rng.random((2, 3, 2)).astype(np.float32) for row in rows},  # type: ignore[misc]
+        seeds=dict.fromkeys(rows, (0, 1)),
+        outputs={row: rng.random((2, 3, 2)).astype(np.float32) for row in rows},
     )
 
 
@@ -127,8 +123,8 @@ def test_a_file_without_predictions_is_refused(tmp_path: Path) -> None:
 
 def test_scale_rows_are_compared_with_their_baseline_and_all_with_the_clips_in_order() -> None:
     pairs = [
-        ((c.features, c.probe), (c.against_features, c.against_probe))
-        for c in compare(some_predictions())
+        ((c.features, c.probe), (c.baseline_features, c.baseline_probe))
+        for c in compare_probes(some_predictions())
     ]
     assert pairs == [
         (("scale", "knn"), ("backbone", "knn")),

@@ -13,8 +13,9 @@ from clipset.errors import ProbeError
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.fit import choose, fit, predict, validation_split
 from clipset.evaluation.knn import knn_probabilities
-from clipset.evaluation.metrics import confusion, interval, per_class
+from clipset.evaluation.metrics import confusion, per_class
 from clipset.evaluation.networks import ClipProbe, SetProbe
+from clipset.evaluation.statistics import interval
 from clipset.evaluation.suite import ALL_ROWS, ROWS, run_probes, run_suite
 from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos, make_task
 from clipset.features.store import FeatureStore
@@ -165,9 +166,9 @@ class Sealed(HeldOut):
         super().__init__(held.ids, held.clips, held._classes)
         self.opened = 0
 
-    def judge(self, probabilities: torch.Tensor) -> Any:
+    def evaluate(self, outputs: torch.Tensor) -> Any:
         self.opened += 1
-        return super().judge(probabilities)
+        return super().evaluate(outputs)
 
 
 def test_no_test_label_is_read_before_the_final_score() -> None:
@@ -183,9 +184,10 @@ def test_no_test_label_is_read_before_the_final_score() -> None:
     )
     assert sealed.opened == sum(len(result.seeds) for result in ours)
     for one, two in zip(ours, theirs, strict=True):
-        assert (one.rate, one.epochs, one.selected_on) == (two.rate, two.epochs, two.selected_on)
+        assert one.selected_on == two.selected_on
+        assert (one.learning_rate, one.epochs) == (two.learning_rate, two.epochs)
         assert one.settings == two.settings
-        columns = [np.array(r.confusion["counts"]).sum(axis=0).tolist() for r in (one, two)]
+        columns = [np.array(r.confusion.counts).sum(axis=0).tolist() for r in (one, two)]
         assert columns[0] == columns[1]
 
 

@@ -133,7 +133,7 @@ def test_every_probe_finds_numbers_that_are_there() -> None:
     results = run_probes(regression_task(8.0), small_model(), long_enough, rows=ALL_ROWS)
     for result in results:
         assert result.metric == "mse"
-        assert result.value < 0.5 * result.chance, result.probe
+        assert result.value < 0.5 * result.chance_level, result.probe
         assert result.interval[0] <= result.value <= result.interval[1]
         r2 = result.metrics["r2"]
         assert r2 is not None
@@ -143,7 +143,7 @@ def test_every_probe_finds_numbers_that_are_there() -> None:
 
 def test_no_probe_finds_numbers_that_are_not_there() -> None:
     for result in run_probes(regression_task(0.0), small_model(), QUICK, rows=ALL_ROWS):
-        assert result.value > 0.8 * result.chance, result.probe
+        assert result.value > 0.8 * result.chance_level, result.probe
 
 
 def test_errors_are_on_the_scale_of_the_targets() -> None:
@@ -174,7 +174,7 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
     assert ordered > 0.95
     assert linear < 0.5
     against = next(c for c in suite.comparisons if c.probe == "linear")
-    assert against.against_probe == "ordered"
+    assert against.baseline_probe == "ordered"
     assert against.interval[1] < 0
     assert against.p < 0.01
 
@@ -211,7 +211,7 @@ def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> N
 def test_records_say_what_was_chosen_among_how_many() -> None:
     config = replace(QUICK, seeds=1, fit=replace(FIT, head_rates=(1e-2, 3e-2), decays=(0.0, 0.1)))
     results = run_probes(class_task(2.0), small_model(), config)
-    tried = {(r.features, r.probe): r.tried for r in results}
+    tried = {(r.features, r.probe): r.num_candidates for r in results}
     assert tried["backbone", "linear"] == 4
     assert tried["backbone", "ordered"] == 5
     for result in results:

@@ -68,7 +68,7 @@ def test_a_linked_store_and_model_are_only_read(
     assert steps(out)["extract"]
     assert steps(out)["pretrain"]
     records = json.loads((out / "results.json").read_text())
-    assert [record["low_shot"] for record in records] == [0.5, 0.5]
+    assert [record["label_fraction"] for record in records] == [0.5, 0.5]
 
 
 def test_a_linked_store_keeps_its_own_labels_and_splits(

@@ -76,7 +76,7 @@ def test_ucf101_runs_on_three_splits_and_the_result_is_their_mean(finished: Path
             )
             for name in ("split-1", "split-2", "split-3")
         ]
-        assert list(record["parts"].values()) == values
+        assert list(record["task_values"].values()) == values
         assert record["value"] == pytest.approx(sum(values) / 3)
         assert record["interval"][0] <= record["value"] <= record["interval"][1]
         assert record["n"] == 3 * 6
@@ -91,7 +91,7 @@ def test_ucf101_runs_on_three_splits_and_the_result_is_their_mean(finished: Path
     values = {(each["features"], each["probe"]): each["value"] for each in records}
     assert len(comparisons) == 3 + 7  # each SCALE row and its baseline; all and the clips in order
     for each in comparisons:
-        against = values[each["against_features"], each["against_probe"]]
+        against = values[each["baseline_features"], each["baseline_probe"]]
         gap = values[each["features"], each["probe"]] - against
         assert each["difference"] == pytest.approx(gap)
         assert each["n"] == 18  # every video is tested by one split
@@ -196,7 +196,7 @@ def test_low_shot_kinetics_pre_trains_on_all_and_probes_on_a_tenth(
     more = ("--set=probe.low_shot=0.2",)  # a tenth of ten videos leaves none to choose on
     records = run_recipe("k400_low_shot", folder, tmp_path / "out", backbone, *more)
     assert read_recipe(RECIPES / "k400_low_shot.toml").probe.low_shot == 0.1
-    assert {record["low_shot"] for record in records} == {0.2}
+    assert {record["label_fraction"] for record in records} == {0.2}
     assert {record["n"] for record in records} == {6}
     card = json.loads((tmp_path / "out" / "model" / "model.json").read_text())
     assert card["videos"] == 30
@@ -243,7 +243,7 @@ def lvu(backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_lvu_runs_on_all_tasks_with_features_extracted_once(lvu: Path) -> None:
     out, records = lvu, json.loads((lvu / "results.json").read_text())
-    found = {(record["part"], record["metric"]) for record in records}
+    found = {(record["task"], record["metric"]) for record in records}
     assert found == {(task, "top1") for task in CLASSIFICATION} | {(t, "mse") for t in REGRESSION}
     assert rows(records) == 9 * list(ROWS)
     assert {record["split"] for record in records} == {"test"}
@@ -266,7 +266,7 @@ def test_lvu_runs_on_all_tasks_with_features_extracted_once(lvu: Path) -> None:
 def test_lvu_predicts_numbers_on_the_scale_of_the_benchmark(
     lvu: Path, task: str, scale: Callable[[int], float]
 ) -> None:
-    records = [r for r in json.loads((lvu / "results.json").read_text()) if r["part"] == task]
+    records = [r for r in json.loads((lvu / "results.json").read_text()) if r["task"] == task]
     said = read_predictions(lvu / task / "predictions.safetensors")
     films = [int(id.removeprefix("film").removesuffix(".mp4")) for id in said.ids]
     truth = np.array([scale(number) for number in films])
@@ -280,7 +280,7 @@ def test_lvu_predicts_numbers_on_the_scale_of_the_benchmark(
         assert record["metric"] == "mse"
         assert record["value"] == pytest.approx(error, rel=1e-4)
         assert record["metrics"]["mse"] == record["value"]
-        assert record["chance"] == pytest.approx(np.mean((truth - guess) ** 2), rel=1e-4)
+        assert record["chance_level"] == pytest.approx(np.mean((truth - guess) ** 2), rel=1e-4)
         fixed = "nothing: k is fixed" if record["probe"] == "knn" else None
         assert record["selected_on"] == (fixed or "the 2 videos of the split 'val'")
         assert 0 <= record["interval"][0] <= record["value"] <= record["interval"][1]
@@ -290,7 +290,7 @@ def test_one_task_of_lvu_can_be_chosen(tmp_path: Path, backbone: str) -> None:
     more = ("--set=data.task=genre", "--set=data.test_split=val")
     records = run_recipe("lvu", write_lvu(tmp_path / "lvu"), tmp_path / "out", backbone, *more)
     assert {(record["split"], record["n"]) for record in records} == {("val", 2)}
-    assert "part" not in records[0]
+    assert records[0]["task"] is None
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def record(
         "seeds": [0, 1, 2],
         "selected_on": "validation",
         "split": "test",
-        "chance": 1 / size,
+        "chance_level": 1 / size,
         "seconds": 1.5,
         "per_class": {c: float(counts[i, i] / 10) for i, c in enumerate(classes)},
         "confusion": {"classes": classes, "counts": counts.tolist()},
@@ -203,8 +203,8 @@ def made_up_trust(rng: np.random.Generator) -> dict[str, Any]:
         calibration.append(calibrate((features, probe), outputs, truth))
     comparisons = [
         {
-            "features": "scale", "probe": probe, "against_features": "backbone",
-            "against_probe": other, "metric": "top1", "difference": gap,
+            "features": "scale", "probe": probe, "baseline_features": "backbone",
+            "baseline_probe": other, "metric": "top1", "difference": gap,
             "interval": [gap - 0.08, gap + 0.08], "p": p, "mcnemar": p, "n": 80,
         }
         for probe, other, gap, p in (

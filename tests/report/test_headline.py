@@ -83,7 +83,7 @@ def test_clipset_speaks_through_fine_tuning_even_if_another_row_scored_higher() 
 
 
 def test_a_score_at_chance_is_said_to_be_at_chance() -> None:
-    found = headline(record("scale", "knn", 0.3, (0.2, 0.4), chance=0.25))
+    found = headline(record("scale", "knn", 0.3, (0.2, 0.4), chance_level=0.25))
     assert found.details == ("Guessing would reach 25\u202f%, which is not clearly less.",)
 
 
@@ -109,7 +109,7 @@ def test_of_an_error_less_is_better() -> None:
     def scored(features: str, probe: str, value: float) -> ProbeRecord:
         return read_record({
             "features": features, "probe": probe, "metric": "mse", "value": value,
-            "interval": [value - 0.2, value + 0.2], "chance": 9.5, "split": "test",
+            "interval": [value - 0.2, value + 0.2], "chance_level": 9.5, "split": "test",
         })  # fmt: skip
 
     ours, theirs = scored("scale", "linear", 3.0), scored("backbone", "linear", 4.0)

@@ -84,7 +84,7 @@ def hostile_content(name: str) -> ReportContent:
     strip = Strip(video_id=name, label=name, frames=(frame,))
     record = {
         "features": "scale", "probe": name, "metric": name, "value": 0.5, "interval": [0.4, 0.6],
-        "split": name, "selected_on": name, "chance": 0.5, "per_class": {name: 0.5, "b": 0.5},
+        "split": name, "selected_on": name, "chance_level": 0.5, "per_class": {name: 0.5, "b": 0.5},
         "confusion": {"classes": [name, "b"], "counts": [[1, 1], [1, 1]]},
     }  # fmt: skip
     return ReportContent(

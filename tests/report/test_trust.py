@@ -80,8 +80,8 @@ def test_a_dot_lies_where_it_says(tmp_path: Path) -> None:
 
 def difference(gap: float, low: float, high: float) -> dict[str, Any]:
     return {
-        "features": "scale", "probe": "linear", "against_features": "backbone",
-        "against_probe": "linear", "metric": "top1", "difference": gap, "interval": [low, high],
+        "features": "scale", "probe": "linear", "baseline_features": "backbone",
+        "baseline_probe": "linear", "metric": "top1", "difference": gap, "interval": [low, high],
         "n": 80, "p": 0.02, "mcnemar": None,
     }  # fmt: skip
 

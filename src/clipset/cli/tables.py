@@ -9,10 +9,10 @@ from clipset.cli.app import print_line, print_table
 
 
 def print_summary(summary: Any) -> None:
-    for part in dict.fromkeys(record.get("part", "") for record in summary.records):
+    for part in dict.fromkeys(record.get("task") for record in summary.records):
         if part:
             print_line(f"{part}:")
-        print_records([record for record in summary.records if record.get("part", "") == part])
+        print_records([record for record in summary.records if record.get("task") == part])
     print_comparisons(summary.comparisons)
     for ssl_split in sorted({r["ssl_split"] for r in summary.records if r.get("ssl_split")}):
         print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
@@ -37,7 +37,7 @@ def print_records(records: Sequence[dict[str, Any]]) -> None:
     rows = []
     for record in map(read_record, records):
         ends = [_figure(end, share) for end in record.interval or ()]
-        counts = (record.n, record.seed_count, record.tried)
+        counts = (record.n, record.seed_count, record.num_candidates)
         rows.append(
             (
                 record.name,

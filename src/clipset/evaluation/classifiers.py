@@ -14,7 +14,7 @@ from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.inputs import placed
 from clipset.evaluation.knn import knn_numbers, knn_probabilities
 from clipset.evaluation.networks import SetProbe
-from clipset.evaluation.results import Row
+from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.stacks import AttentiveStack, LinearStack, MakeStack, MLPStack, Weights
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
@@ -25,10 +25,10 @@ from clipset.sets.batch import ClipBatch, mean_over_clips
 KEPT = "kept_"  # before the names of a classifier's own tensors
 
 
-def rows_of(row: Row, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Tensor, "M W R"]:
+def rows_of(row: ProbeKey, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Tensor, "M W R"]:
     """What a head sees of each clip."""
-    attentive = row[1] == "attentive"
-    if row[0] == "backbone":
+    attentive = row.probe == "attentive"
+    if row.features == "backbone":
         one = clips.side_by_side
         return placed(one) if attentive else one.features
     assert encoder is not None  # rows on clipset's features have one
@@ -36,11 +36,11 @@ def rows_of(row: Row, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Ten
     return encode_clips(encoder, clips, parts)
 
 
-def vectors_of(row: Row, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Tensor, "N R"]:
+def vectors_of(row: ProbeKey, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Tensor, "N R"]:
     """What is seen of each video as a whole: its regular clips in order, or their mean."""
-    if row[1] == "ordered":
+    if row.probe == "ordered":
         return clips.side_by_side.features.flatten(1)
-    if row[0] == "backbone":
+    if row.features == "backbone":
         one = clips.side_by_side
         return mean_over_clips(one.features, one.valid)
     assert encoder is not None
@@ -50,9 +50,9 @@ def vectors_of(row: Row, clips: ClipBatch, encoder: SetEncoder | None) -> Float[
 class Classifier(nn.Module):
     """A few tensors on frozen features, with or without a set encoder before them."""
 
-    def __init__(self, row: Row, tensors: Weights, encoder: SetEncoder | None) -> None:
+    def __init__(self, row: ProbeKey, tensors: Weights, encoder: SetEncoder | None) -> None:
         super().__init__()
-        self.row, self.encoder = row, encoder if row[0] == "scale" else None
+        self.row, self.encoder = row, encoder if row.features == "scale" else None
         for name, value in tensors.items():
             self.register_buffer(KEPT + name, value)
 
@@ -65,7 +65,7 @@ class HeadClassifier(Classifier):
     """A head that was trained as one of a stack, behind the norm of the training videos."""
 
     def __init__(
-        self, row: Row, tensors: Weights, encoder: SetEncoder | None, config: ProbeConfig
+        self, row: ProbeKey, tensors: Weights, encoder: SetEncoder | None, config: ProbeConfig
     ) -> None:
         super().__init__(row, tensors, encoder)
         self.names = [name for name in tensors if name not in ("mean", "std")]
@@ -94,7 +94,7 @@ class KNNClassifier(Classifier):
     """The training videos themselves, which vote."""
 
     def __init__(
-        self, row: Row, tensors: Weights, encoder: SetEncoder | None, outputs: int, k: int
+        self, row: ProbeKey, tensors: Weights, encoder: SetEncoder | None, outputs: int, k: int
     ) -> None:
         super().__init__(row, tensors, encoder)
         self.outputs, self.k = outputs, k
@@ -109,11 +109,11 @@ class KNNClassifier(Classifier):
         return votes.clamp_min(1e-12).log()[:, None]
 
 
-def stack_of(row: Row, config: ProbeConfig) -> MakeStack:
+def stack_of(row: ProbeKey, config: ProbeConfig) -> MakeStack:
     """How the heads of a row are made."""
-    if row[1] == "mlp":
+    if row.probe == "mlp":
         return partial(MLPStack, hidden=config.mlp_hidden)
-    if row[1] == "attentive":
+    if row.probe == "attentive":
         return partial(AttentiveStack, queries=config.queries)
     return LinearStack
 
@@ -124,18 +124,18 @@ def set_probe(encoder: SetEncoder, outputs: int, config: FitConfig) -> SetProbe:
 
 
 def rebuild(
-    row: Row, state: dict[str, Tensor], config: ProbeConfig, *, outputs: int, dim: int,
+    row: ProbeKey, state: dict[str, Tensor], config: ProbeConfig, *, outputs: int, dim: int,
     model: ModelConfig,
 ) -> nn.Module:  # fmt: skip
     """The classifier of a row from what `state_dict` gave."""
-    if row[1] in ("transformer", "finetune"):
+    if row.probe in ("transformer", "finetune"):
         network: nn.Module = set_probe(make_encoder(dim, model), outputs, config.fit)
     else:
-        encoder = make_encoder(dim, model) if row[0] == "scale" else None
+        encoder = make_encoder(dim, model) if row.features == "scale" else None
         own = {name.removeprefix(KEPT): each for name, each in state.items() if KEPT in name}
-        if row[1] == "knn":
+        if row.probe == "knn":
             network = KNNClassifier(row, own, encoder, outputs, config.k)
-        elif row[1] == "ordered":
+        elif row.probe == "ordered":
             network = SolvedClassifier(row, own, encoder)
         else:
             network = HeadClassifier(row, own, encoder, config)

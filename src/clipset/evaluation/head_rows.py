@@ -12,7 +12,7 @@ from clipset.evaluation.heads import HeadGrid, HeadInputs, HeadSetting, fit_head
 from clipset.evaluation.inputs import clip_inputs, placed_inputs, set_inputs
 from clipset.evaluation.job import Job, Plan
 from clipset.evaluation.present import ValidMask
-from clipset.evaluation.results import Row
+from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import (
     Parts,
     Score,
@@ -26,7 +26,7 @@ from clipset.evaluation.stacks import MakeStack
 from clipset.representation import VectorPart
 
 
-def plan_heads(job: Job, row: Row) -> Plan:
+def plan_heads(job: Job, row: ProbeKey) -> Plan:
     """A grid of heads at once; the best one is trained again."""
     config, parts = job.config.fit, job.divide()
     make, inputs, encoder = stack_of(row, job.config), _inputs(job, row), job.encoder_for(row)
@@ -37,7 +37,7 @@ def plan_heads(job: Job, row: Row) -> Plan:
         check, there, truth = _to_choose_by(job, row, parts, inputs)
         chosen, best = choose_head(
             make, inputs, check, there, truth, job=job, parts=parts, epochs=epochs,
-            halvings=0 if row[1] == "linear" else config.halvings,
+            halvings=0 if row.probe == "linear" else config.halvings,
         )  # fmt: skip
 
     def fit(videos: Int[Tensor, " B"], seed: int) -> HeadClassifier:
@@ -84,7 +84,7 @@ def choose_head(
 
 
 def _to_choose_by(
-    job: Job, row: Row, parts: Parts, inputs: HeadInputs
+    job: Job, row: ProbeKey, parts: Parts, inputs: HeadInputs
 ) -> tuple[Float[Tensor, "M W R"], ValidMask, Tensor]:
     """What the videos set aside look like, which of their clips are there, and what they show."""
     if parts.check is not None:
@@ -97,9 +97,9 @@ def _to_choose_by(
     return rows, named.regular.of_one.valid, named.wanted
 
 
-def _inputs(job: Job, row: Row) -> HeadInputs:
+def _inputs(job: Job, row: ProbeKey) -> HeadInputs:
     train, encoder = job.task.train, job.encoder_for(row)
     if encoder is None:
-        return placed_inputs(train) if row[1] == "attentive" else clip_inputs(train)
-    part: VectorPart = "token" if row[1] == "attentive" else "set"
+        return placed_inputs(train) if row.probe == "attentive" else clip_inputs(train)
+    part: VectorPart = "token" if row.probe == "attentive" else "set"
     return set_inputs(train, encoder, job.config.fit, part, job.seeds[0])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clipset.errors import ProbeError
 from clipset.evaluation.config import ProbeConfig
-from clipset.evaluation.results import Row
+from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import Parts, divide
 from clipset.evaluation.task import EvaluationTask
 from clipset.model.config import ModelConfig
@@ -41,9 +41,9 @@ class Job:
         task = self.task
         return divide(task.train, self.config.fit, self.seeds[0], task.validation)
 
-    def encoder_for(self, row: Row) -> SetEncoder | None:
+    def encoder_for(self, row: ProbeKey) -> SetEncoder | None:
         """The encoder, without which there is no row on clipset's features."""
-        if row[0] == "backbone":
+        if row.features == "backbone":
             return None
         if self.trained is None:
             raise ProbeError("rows on clipset's features need a trained model; give one")

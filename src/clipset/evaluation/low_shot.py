@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from clipset.data.catalog import Catalog
 from clipset.data.splits import keep_fraction
 from clipset.errors import ProbeError
 from clipset.evaluation.config import ProbeConfig
-from clipset.evaluation.suite import Features, ProbeName, ProbeResult, run_probes
+from clipset.evaluation.results import LowShotCurve, LowShotPoint, ProbeKey, ProbeResult
+from clipset.evaluation.suite import run_probes
 from clipset.evaluation.task import make_task, pretraining_on
 from clipset.features.store import FeatureStore
 from clipset.model.scale import ScaleModel
@@ -18,35 +19,12 @@ from clipset.progress import say
 from clipset.training.config import PretrainConfig
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-CURVES: tuple[tuple[Features, ProbeName], ...] = (
-    ("backbone", "linear"),
-    ("scale", "linear"),
-    ("backbone", "transformer"),
-    ("scale", "finetune"),
+CURVES = (
+    ProbeKey("backbone", "linear"),
+    ProbeKey("scale", "linear"),
+    ProbeKey("backbone", "transformer"),
+    ProbeKey("scale", "finetune"),
 )  # each beside what it is compared with
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
-    """The score with a share of the training labels."""
-
-    fraction: float
-    videos: int
-    value: float
-    interval: tuple[float, float]
-    selected_on: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LowShotCurve:
-    """One row of the table with more and more labels, always judged on the same test videos."""
-
-    features: Features
-    probe: ProbeName
-    metric: str
-    split: str
-    n: int
-    points: tuple[CurvePoint, ...]
 
 
 def run_low_shot(
@@ -57,7 +35,7 @@ def run_low_shot(
     *,
     seed: int = 0,
     fractions: tuple[float, ...] = FRACTIONS,
-    rows: tuple[tuple[Features, ProbeName], ...] = CURVES,
+    rows: tuple[ProbeKey, ...] = CURVES,
     training: PretrainConfig | None = None,
 ) -> list[LowShotCurve]:
     """Run the probes on parts of the training videos, each part within the next one.
@@ -84,7 +62,7 @@ def run_low_shot(
             split=row.split,
             n=row.n,
             points=tuple(
-                CurvePoint(
+                LowShotPoint(
                     fraction=fraction,
                     videos=videos[fraction],
                     value=results[place].value,

@@ -1,147 +1,259 @@
-"""ProbeResult, Comparison, Predictions: what comes out of the probes and goes to disk."""
+"""ProbeResult, Comparison, LowShotCurve, Predictions: the results of probes and their files."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from jaxtyping import Float, Int
+from msgspec import Meta
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clipset.checksums import find_damage, seal
-from clipset.config import write_atomic
-from clipset.errors import ProbeError
-from clipset.evaluation.metrics import compare_values
+from clipset.config import build, read_json, write_atomic
+from clipset.errors import ConfigError, ProbeError
 
+T = TypeVar("T")
 Features = Literal["backbone", "scale"]
-ProbeName = Literal["knn", "linear", "mlp", "transformer", "finetune", "ordered", "attentive"]
-Row = tuple[Features, ProbeName]
+ERROR_METRICS = ("mse",)  # lower is better, in the unit of the targets
+LARGEST_VALUE = 1e100  # no number in a file is larger, so that none overflows when it is drawn
+ROUNDING = 1e-6  # what rounding may add to a fraction
+Value = Annotated[float, Meta(ge=-LARGEST_VALUE, le=LARGEST_VALUE)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+PValue = Annotated[float, Meta(ge=0, le=1)]
+Fraction = Annotated[float, Meta(ge=-ROUNDING, le=1 + ROUNDING)]
 READ_ERRORS = (
     OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError,
     msgspec.ValidationError,
 )  # fmt: skip
 
 
+class ProbeKey(NamedTuple):
+    """The features that a probe sees and the kind of probe, such as `("scale", "linear")`."""
+
+    features: str
+    probe: str
+
+    def __str__(self) -> str:
+        return f"{self.features}/{self.probe}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confusion:
+    """How often each class (row) was predicted as each class (column)."""
+
+    classes: tuple[str, ...]
+    counts: tuple[tuple[int | float, ...], ...]
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.counts), *(len(row) for row in self.counts)}
+        if sizes != {len(self.classes)}:
+            raise ValueError(
+                f"a confusion matrix of {len(self.classes)} classes has rows of {sorted(sizes)}"
+            )
+        if not all(0 <= count <= 2**53 for row in self.counts for count in row):
+            raise ValueError(f"a confusion matrix counts videos, from 0 to {2**53}")
+
+    def class_accuracy(self) -> dict[str, float | None]:
+        """The accuracy of each class; None for a class without videos."""
+        return {
+            name: row[index] / sum(row) if sum(row) else None
+            for index, (name, row) in enumerate(zip(self.classes, self.counts, strict=True))
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """One row of the table, with what is needed to trust it."""
+    """The test score of one probe, with what is needed to trust it. A record of results.json."""
 
-    features: Features
-    probe: ProbeName
+    features: str
+    probe: str
     metric: str
     value: float
     interval: tuple[float, float]
-    n: int
-    seeds: tuple[int, ...]
-    selected_on: str
-    split: str
-    chance: float
-    rate: float | None
-    epochs: int | None
-    seconds: float
-    per_class: dict[str, float | None]
-    confusion: dict[str, Any] | None
-    metrics: dict[str, float | None]
-    settings: dict[str, Any]
-    tried: int
+    n: Count
+    """test videos"""
+    seeds: tuple[int, ...] = ()
+    selected_on: str | None = None
+    """the videos that hyper-parameters were selected on"""
+    split: str | None = None
+    chance_level: float | None = None
+    """the score of the largest class, or of the mean target"""
+    learning_rate: float | None = None
+    epochs: Count | None = None
+    seconds: Value = 0.0
+    per_class: dict[str, Fraction | None] = field(default_factory=dict)
+    confusion: Confusion | None = None
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    num_candidates: Count | None = None
+    """settings that were compared on validation videos"""
+    ssl_split: str | None = None
+    """the split that the model was pre-trained on"""
+    label_fraction: float | None = None
+    task: str | None = None
+    """the task of a run with several"""
+    task_values: dict[str, float] | None = None
+    """the score of each task, if `value` is their mean"""
+
+    def __post_init__(self) -> None:
+        low, high = self.interval
+        most = LARGEST_VALUE if self.is_error else 1 + ROUNDING
+        if not (-ROUNDING <= low <= high <= most and -ROUNDING <= self.value <= most):
+            raise ValueError(
+                f"the {self.probe} probe on {self.features} features scored {self.value} with the "
+                f"interval [{low}, {high}]; scores and intervals lie in [0, 1]"
+            )
+        if self.chance_level is not None and not -ROUNDING <= self.chance_level <= most:
+            raise ValueError(f"the chance level must lie in [0, 1], got {self.chance_level}")
+
+    @property
+    def key(self) -> ProbeKey:
+        """Features and probe."""
+        return ProbeKey(self.features, self.probe)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether lower is better."""
+        return self.metric in ERROR_METRICS
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether the features are those of the set encoder, not the backbone's alone."""
+        return self.features == "scale"
+
+    def class_accuracy(self) -> dict[str, float | None]:
+        """The accuracy of each class, as recorded or from the confusion matrix."""
+        if self.per_class:
+            return self.per_class
+        return self.confusion.class_accuracy() if self.confusion else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Is one row really better than another, on the same test videos?"""
+    """The paired difference of two probes on the same test videos. A record of comparisons.json."""
 
-    features: Features
-    probe: ProbeName
-    against_features: Features
-    against_probe: ProbeName
+    features: str
+    probe: str
+    baseline_features: str
+    baseline_probe: str
     metric: str
-    difference: float
-    interval: tuple[float, float]
-    p: float
-    mcnemar: float | None
-    n: int
+    difference: Value
+    interval: tuple[Value, Value]
+    p: PValue | None = None
+    mcnemar: PValue | None = None
+    n: Count | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval[0] > self.interval[1]:
+            raise ValueError(f"the interval {list(self.interval)} ends before it begins")
+
+    @property
+    def key(self) -> ProbeKey:
+        """The probe."""
+        return ProbeKey(self.features, self.probe)
+
+    @property
+    def baseline(self) -> ProbeKey:
+        """The probe that it is compared with."""
+        return ProbeKey(self.baseline_features, self.baseline_probe)
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.interval[0] > 0 or self.interval[1] < 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowShotPoint:
+    """The score with a fraction of the training labels."""
+
+    fraction: Annotated[float, Meta(gt=0, le=1)]
+    videos: Count
+    value: Fraction
+    interval: tuple[Fraction, Fraction] | None = None
+    selected_on: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowShotCurve:
+    """The scores of one probe with more and more labels on the same test videos."""
+
+    features: str
+    probe: str
+    metric: str
+    split: str | None = None
+    n: Count | None = None
+    points: tuple[LowShotPoint, ...]
+
+    @property
+    def key(self) -> ProbeKey:
+        """Features and probe."""
+        return ProbeKey(self.features, self.probe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """What each row predicted for each test video with each seed.
+    """The predictions of each probe for each test video with each seed.
 
-    `outputs` holds (S, M, C): probabilities of the classes, or (C = 1) numbers.
+    `outputs` holds (S, M, C): class probabilities, or (C = 1) predicted targets.
     """
 
     ids: tuple[str, ...]
     classes: tuple[str, ...]
     truth: Int[np.ndarray, " M"] | Float[np.ndarray, " M"]
-    seeds: dict[Row, tuple[int, ...]]
-    outputs: dict[Row, Float[np.ndarray, "S M C"]]
+    seeds: dict[ProbeKey, tuple[int, ...]]
+    outputs: dict[ProbeKey, Float[np.ndarray, "S M C"]]
 
-    def values(self, row: Row) -> Float[np.ndarray, "S M"]:
-        """Whether each video was recognised (1 or 0), or its squared error."""
-        outputs = self.outputs[row]
+    @property
+    def metric(self) -> str:
+        """The metric of the scores."""
+        return "top1" if self.classes else "mse"
+
+    def values(self, key: ProbeKey) -> Float[np.ndarray, "S M"]:
+        """Whether each video was classified correctly (1 or 0), or its squared error."""
+        outputs = self.outputs[key]
         if self.classes:
-            right: Float[np.ndarray, "S M"] = (outputs.argmax(axis=2) == self.truth) * 1.0
-            return right
-        gaps: Float[np.ndarray, "S M"] = outputs[..., 0].astype(np.float64) - self.truth
-        return gaps**2
+            correct: Float[np.ndarray, "S M"] = (outputs.argmax(axis=2) == self.truth) * 1.0
+            return correct
+        errors: Float[np.ndarray, "S M"] = outputs[..., 0].astype(np.float64) - self.truth
+        return errors**2
 
 
-BASELINES: dict[Row, Row] = {
-    ("scale", "knn"): ("backbone", "knn"),
-    ("scale", "linear"): ("backbone", "linear"),
-    ("scale", "attentive"): ("backbone", "attentive"),
-    ("scale", "finetune"): ("backbone", "transformer"),
-}
-RIVAL: Row = ("backbone", "ordered")
+def parse_records(content: Any, kind: type[T], where: str) -> list[T]:
+    """Checked records of one kind (ProbeResult, Comparison, LowShotCurve) from plain mappings."""
+    if not isinstance(content, Sequence) or not all(isinstance(each, dict) for each in content):
+        raise ProbeError(f"{where} is not a list of records")
+    try:
+        return [build(kind, record, where) for record in content]
+    except ConfigError as error:
+        raise ProbeError(f"a record does not fit: {error}") from None
 
 
-def compare(predictions: Predictions, *, seed: int = 0) -> list[Comparison]:
-    """Each SCALE row against its baseline, and every row against the clips in order."""
-    pairs = list_pairs(list(predictions.outputs))
-    return [compare_rows(predictions, row, other, seed=seed) for row, other in pairs]
-
-
-def list_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
-    """Which rows of a table are compared with which."""
-    pairs = [(row, BASELINES[row]) for row in rows if BASELINES.get(row) in rows]
-    return pairs + [(row, RIVAL) for row in rows if RIVAL in rows and row != RIVAL]
-
-
-def compare_rows(predictions: Predictions, row: Row, other: Row, *, seed: int = 0) -> Comparison:
-    """One row against another."""
-    one, two = predictions.values(row), predictions.values(other)
-    found = compare_values(one, two, np.random.default_rng(seed))
-    return Comparison(
-        features=row[0],
-        probe=row[1],
-        against_features=other[0],
-        against_probe=other[1],
-        metric="top1" if predictions.classes else "mse",
-        difference=found.value,
-        interval=found.interval,
-        p=found.p,
-        mcnemar=found.mcnemar,
-        n=one.shape[1],
-    )
+def read_records(path: Path, kind: type[T]) -> list[T]:
+    """The records in a file of a run."""
+    return parse_records(read_json(path), kind, str(path))
 
 
 def encode_predictions(predictions: Predictions) -> bytes:
-    """A safetensors file: `truth`, and one array for each row; names are in its metadata."""
-    arrays = {"/".join(row): outputs for row, outputs in predictions.outputs.items()}
-    about = {
+    """A safetensors file: `truth`, and one array for each probe; names are in its metadata."""
+    arrays = {str(key): outputs for key, outputs in predictions.outputs.items()}
+    metadata = {
         "ids": json.dumps(predictions.ids),
         "classes": json.dumps(predictions.classes),
-        "seeds": json.dumps({"/".join(row): seeds for row, seeds in predictions.seeds.items()}),
+        "seeds": json.dumps({str(key): seeds for key, seeds in predictions.seeds.items()}),
     }
-    whole = {
-        name: np.ascontiguousarray(each)  # safetensors would write the memory behind a view
-        for name, each in ({"truth": predictions.truth} | arrays).items()
+    contiguous = {
+        name: np.ascontiguousarray(array)  # safetensors would write the memory behind a view
+        for name, array in ({"truth": predictions.truth} | arrays).items()
     }
-    return seal(save(whole, metadata=about))
+    return seal(save(contiguous, metadata=metadata))
 
 
 def write_predictions(predictions: Predictions, path: Path) -> None:
@@ -150,47 +262,43 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
 
 
 def read_predictions(path: Path) -> Predictions:
-    """What was written of predictions, every bit of it."""
+    """The predictions in a file, with checksum and shapes checked."""
     try:
         damage = find_damage(path)
         if damage is not None:
             raise ValueError(damage)
         with safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
+            metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        seeds = _listed(about["seeds"], dict[str, tuple[int, ...]])
+        seeds = _parse_metadata(metadata["seeds"], dict[str, tuple[int, ...]])
+        keys = {name: ProbeKey(*name.split("/")) for name in seeds}
         predictions = Predictions(
-            ids=_listed(about["ids"], tuple[str, ...]),
-            classes=_listed(about["classes"], tuple[str, ...]),
+            ids=_parse_metadata(metadata["ids"], tuple[str, ...]),
+            classes=_parse_metadata(metadata["classes"], tuple[str, ...]),
             truth=arrays["truth"],
-            seeds={_row(name): each for name, each in seeds.items()},
-            outputs={_row(name): arrays[name] for name in seeds},
+            seeds={keys[name]: each for name, each in seeds.items()},
+            outputs={keys[name]: arrays[name] for name in seeds},
         )
-        _check_shapes(predictions)
+        _check_arrays(predictions)
     except READ_ERRORS as error:
         raise ProbeError(f"{path} holds no predictions ({error}); run `clipset probe`") from None
     return predictions
 
 
-def _listed(text: str, kind: Any) -> Any:
-    """A list or object in the metadata; names may hold what is no text, so `json` reads it."""
+def _parse_metadata(text: str, kind: Any) -> Any:
+    """A list or object in the metadata; ids may be invalid Unicode, which only `json` reads."""
     return msgspec.convert(json.loads(text), type=kind)
 
 
-def _check_shapes(predictions: Predictions) -> None:
-    """Refuse arrays that do not fit each other, or are not finite."""
+def _check_arrays(predictions: Predictions) -> None:
+    """Refuse arrays whose shapes do not agree, or that are not finite."""
     count = len(predictions.ids)
-    arrays: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {"truth": (predictions.truth, (count,))}
-    for row, outputs in predictions.outputs.items():
+    shapes: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {"truth": (predictions.truth, (count,))}
+    for key, outputs in predictions.outputs.items():
         width = len(predictions.classes) or max((1, *outputs.shape[2:3]))
-        arrays["/".join(row)] = (outputs, (len(predictions.seeds[row]), count, width))
-    for name, (array, shape) in arrays.items():
+        shapes[str(key)] = (outputs, (len(predictions.seeds[key]), count, width))
+    for name, (array, shape) in shapes.items():
         if array.shape != shape:
             raise ValueError(f"{name} has the shape {array.shape}, not {shape}")
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
             raise ValueError(f"{name} holds values that are not finite numbers")
-
-
-def _row(name: str) -> Row:
-    features, probe = name.split("/")
-    return features, probe  # type: ignore[return-value]

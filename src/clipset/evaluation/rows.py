@@ -15,7 +15,7 @@ from clipset.evaluation.fit import Network, choose, fit, predict
 from clipset.evaluation.head_rows import plan_heads
 from clipset.evaluation.job import Job, Outcome, Plan, every_video
 from clipset.evaluation.networks import SetProbe
-from clipset.evaluation.results import Row
+from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import count_epochs
 from clipset.evaluation.solved_rows import plan_solved
 from clipset.model.scale import make_encoder
@@ -23,7 +23,7 @@ from clipset.sets.batch import clip_statistics, feature_statistics
 from clipset.training.joint import JointPretraining
 
 
-def run_row(job: Job, row: Row) -> Outcome:
+def run_row(job: Job, row: ProbeKey) -> Outcome:
     """The predictions of one row for the test videos."""
     plan = plan_row(job, row)
     chosen = not plan.selected_on.startswith("nothing")
@@ -41,20 +41,20 @@ def run_row(job: Job, row: Row) -> Outcome:
     )
 
 
-def plan_row(job: Job, row: Row) -> Plan:
+def plan_row(job: Job, row: ProbeKey) -> Plan:
     """All choices of one row; of a backbone's features alone, each clip with all of them."""
-    if row[0] == "backbone" and row[1] != "transformer":
+    if row.features == "backbone" and row.probe != "transformer":
         job = replace(job, task=job.task.side_by_side)
-    if row[1] == "knn":
+    if row.probe == "knn":
         return _plan_knn(job, row)
-    if row[1] in ("linear", "mlp", "attentive"):
+    if row.probe in ("linear", "mlp", "attentive"):
         return plan_heads(job, row)
-    if row[1] == "ordered":
+    if row.probe == "ordered":
         return plan_solved(job, row)
     return _plan_network(job, row)
 
 
-def _plan_knn(job: Job, row: Row) -> Plan:
+def _plan_knn(job: Job, row: ProbeKey) -> Plan:
     train, config, encoder = job.task.train, job.config, job.encoder_for(row)
     bank = vectors_of(row, train.regular, encoder)
     mean, std = torch.zeros(bank.shape[1]), torch.ones(bank.shape[1])
@@ -72,14 +72,14 @@ def _plan_knn(job: Job, row: Row) -> Plan:
     return Plan(fit=fit, parts=job.divide(), selected_on=on, repeats=False, settings=settings)
 
 
-def _plan_network(job: Job, row: Row) -> Plan:
+def _plan_network(job: Job, row: ProbeKey) -> Plan:
     """Choose rate and epochs of a transformer that is trained as a whole."""
     config, train, parts = job.config.fit, job.task.train, job.divide()
-    make = _from_scratch(job) if row[1] == "transformer" else _pretrained(job, row)
-    joint = None if row[1] == "transformer" else _joint_pretraining(job)
+    make = _from_scratch(job) if row.probe == "transformer" else _pretrained(job, row)
+    joint = None if row.probe == "transformer" else _joint_pretraining(job)
     chosen = choose(
         make, train, config, rates=config.rates, seed=job.seeds[0], parts=parts,
-        shares=config.encoder_shares if row[1] == "finetune" else (1.0,),
+        shares=config.encoder_shares if row.probe == "finetune" else (1.0,),
         check=job.task.validation, joint=joint,
     )  # fmt: skip
     epochs = count_epochs(len(train), config, config.tuned_steps)
@@ -102,10 +102,10 @@ def _plan_network(job: Job, row: Row) -> Plan:
     )
 
 
-def _pretrained(job: Job, row: Row) -> Network:
+def _pretrained(job: Job, row: ProbeKey) -> Network:
     encoder = job.encoder_for(row)
     if encoder is None or row != ("scale", "finetune"):
-        raise ProbeError(f"there is no probe {row[1]!r} on {row[0]!r} features")
+        raise ProbeError(f"there is no probe {row.probe!r} on {row.features!r} features")
     return lambda: set_probe(copy.deepcopy(encoder), job.task.outputs, job.config.fit)
 
 

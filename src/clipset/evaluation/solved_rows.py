@@ -7,12 +7,12 @@ from torch import Tensor
 
 from clipset.evaluation.classifiers import SolvedClassifier, vectors_of
 from clipset.evaluation.job import Job, Plan
-from clipset.evaluation.results import Row
+from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import Parts
 from clipset.evaluation.solve import choose_ridge, solve_ridge
 
 
-def plan_solved(job: Job, row: Row) -> Plan:
+def plan_solved(job: Job, row: ProbeKey) -> Plan:
     """A linear classifier of the whole video, solved for the penalty chosen on videos set aside."""
     config, train, parts = job.config.fit, job.task.train, job.divide()
     encoder = job.encoder_for(row)
@@ -44,7 +44,7 @@ def plan_solved(job: Job, row: Row) -> Plan:
 
 
 def _vectors_to_choose_by(
-    job: Job, row: Row, parts: Parts, vectors: Float[Tensor, "N R"]
+    job: Job, row: ProbeKey, parts: Parts, vectors: Float[Tensor, "N R"]
 ) -> tuple[Float[Tensor, "M R"], Tensor]:
     if parts.check is not None:
         return vectors[parts.check], job.task.train.wanted[parts.check]

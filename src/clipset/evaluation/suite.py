@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,39 +15,35 @@ from clipset.config import encode_json, to_mapping, write_together
 from clipset.errors import ProbeError, StoreError
 from clipset.evaluation.config import ProbeConfig, RowName
 from clipset.evaluation.job import Job, Outcome, default_shape
-from clipset.evaluation.judging import Truth, judge_classes, judge_numbers
-from clipset.evaluation.metrics import interval
+from clipset.evaluation.metrics import TestScores, score_predictions
 from clipset.evaluation.results import (
     Comparison,
-    Features,
     Predictions,
-    ProbeName,
+    ProbeKey,
     ProbeResult,
-    Row,
-    compare,
     encode_predictions,
 )
 from clipset.evaluation.rows import run_row
+from clipset.evaluation.statistics import compare_probes, interval
 from clipset.evaluation.task import EvaluationTask, LabelledVideos, keep_few
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar
 from clipset.representation.encode import refuse_others
 
-__all__ = ["ROWS", "Features", "ProbeName", "ProbeResult", "run_probes", "run_suite"]
-ROW_OF: dict[RowName, Row] = {
-    "knn": ("backbone", "knn"),
-    "scale_knn": ("scale", "knn"),
-    "linear": ("backbone", "linear"),
-    "scale_linear": ("scale", "linear"),
-    "mlp": ("backbone", "mlp"),
-    "transformer": ("backbone", "transformer"),
-    "finetune": ("scale", "finetune"),
-    "ordered": ("backbone", "ordered"),
-    "attentive": ("backbone", "attentive"),
-    "scale_attentive": ("scale", "attentive"),
+ROW_OF: dict[RowName, ProbeKey] = {
+    "knn": ProbeKey("backbone", "knn"),
+    "scale_knn": ProbeKey("scale", "knn"),
+    "linear": ProbeKey("backbone", "linear"),
+    "scale_linear": ProbeKey("scale", "linear"),
+    "mlp": ProbeKey("backbone", "mlp"),
+    "transformer": ProbeKey("backbone", "transformer"),
+    "finetune": ProbeKey("scale", "finetune"),
+    "ordered": ProbeKey("backbone", "ordered"),
+    "attentive": ProbeKey("backbone", "attentive"),
+    "scale_attentive": ProbeKey("scale", "attentive"),
 }
-ROWS: tuple[Row, ...] = tuple(ROW_OF[name] for name in ProbeConfig().rows)
-ALL_ROWS: tuple[Row, ...] = tuple(ROW_OF.values())
+ROWS: tuple[ProbeKey, ...] = tuple(ROW_OF[name] for name in ProbeConfig().rows)
+ALL_ROWS: tuple[ProbeKey, ...] = tuple(ROW_OF.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +54,12 @@ class SuiteResult:
     comparisons: list[Comparison]
     predictions: Predictions
 
-    def write(self, results: Path, facts: Mapping[str, object] | None = None) -> None:
+    def write(self, results: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Write the records to a file, `comparisons.json` and `predictions.safetensors` beside.
 
         `facts` are put into every record.
         """
-        records = [{**(facts or {}), **record} for record in to_mapping(self.results)]
+        records = to_mapping([replace(result, **(facts or {})) for result in self.results])
         write_together(
             {
                 results.with_name("predictions.safetensors"): encode_predictions(self.predictions),
@@ -78,7 +75,7 @@ def run_probes(
     config: ProbeConfig | None = None,
     *,
     seed: int = 0,
-    rows: tuple[Row, ...] | None = None,
+    rows: tuple[ProbeKey, ...] | None = None,
 ) -> list[ProbeResult]:
     """Run the rows of the table; without a model, only those on the backbone's features."""
     return run_suite(task, model, config, seed=seed, rows=rows).results
@@ -90,38 +87,39 @@ def run_suite(
     config: ProbeConfig | None = None,
     *,
     seed: int = 0,
-    rows: tuple[Row, ...] | None = None,
+    rows: tuple[ProbeKey, ...] | None = None,
 ) -> SuiteResult:
     """Run the rows of the table and compare them."""
     config = config or ProbeConfig()
     rows = tuple(ROW_OF[name] for name in config.rows) if rows is None else rows
-    rows = tuple(row for row in rows if row[0] == "backbone" or model is not None)
+    rows = tuple(row for row in rows if row.features == "backbone" or model is not None)
     if not rows:
         raise ProbeError("all rows asked for need a trained model; give one, or ask for others")
     _refuse_other_backbone(task, model)
     in_order, at_all = _as_seen(task, config)
     seeds = tuple(range(seed, seed + config.seeds))
     results: list[ProbeResult] = []
-    outputs: dict[Row, Outcome] = {}
-    truth: Truth = np.zeros(0)
+    outputs: dict[ProbeKey, Outcome] = {}
+    scores: TestScores | None = None
     with bar("probing", len(rows), "probes") as advance:
         for row in rows:
             began = time.perf_counter()
-            seen = in_order if row[1] == "ordered" else at_all
+            seen = in_order if row.probe == "ordered" else at_all
             outcome = _run(seen, model, config, row, seeds)
-            result, truth = _result(row, task, outcome, began)
+            result, scores = _result(row, task, outcome, began)
             results.append(result)
             outputs[row] = outcome
-            advance(note=f"{row[0]} {row[1]} {result.value:.3f}")
+            advance(note=f"{row.features} {row.probe} {result.value:.3f}")
+    assert scores is not None  # there is at least one probe
     predictions = Predictions(
         ids=task.test.ids,
         classes=task.classes,
-        truth=truth,
+        truth=scores.truth,
         seeds={row: outcome.seeds for row, outcome in outputs.items()},
         outputs={row: torch.stack(each.predictions).numpy() for row, each in outputs.items()},
     )
     return SuiteResult(
-        results=results, comparisons=compare(predictions, seed=seed), predictions=predictions
+        results=results, comparisons=compare_probes(predictions, seed=seed), predictions=predictions
     )
 
 
@@ -150,7 +148,7 @@ def _run(
     task: EvaluationTask,
     model: ScaleModel | None,
     config: ProbeConfig,
-    row: Row,
+    row: ProbeKey,
     seeds: tuple[int, ...],
 ) -> Outcome:
     """One row; with few labels, once for each seed's own choice of them."""
@@ -178,7 +176,7 @@ def _run_once(
     task: EvaluationTask,
     model: ScaleModel | None,
     config: ProbeConfig,
-    row: Row,
+    row: ProbeKey,
     seeds: tuple[int, ...],
 ) -> Outcome:
     middle, spread = 0.0, 1.0
@@ -211,28 +209,28 @@ def _standardised(videos: LabelledVideos, middle: float, spread: float) -> Label
 
 
 def _result(
-    row: Row, task: EvaluationTask, outcome: Outcome, began: float
-) -> tuple[ProbeResult, Truth]:
-    """The record of a row, and what the test videos really show."""
-    judged = (judge_classes if task.classes else judge_numbers)(task, outcome.predictions)
+    key: ProbeKey, task: EvaluationTask, outcome: Outcome, began: float
+) -> tuple[ProbeResult, TestScores]:
+    """The result of a probe, and its scores beside the ground truth."""
+    scores = score_predictions(task, outcome.predictions)
     result = ProbeResult(
-        features=row[0],
-        probe=row[1],
-        metric=judged.metric,
-        value=float(judged.values.mean()),
-        interval=interval(judged.values, np.random.default_rng(outcome.seeds[0])),
-        n=judged.values.shape[1],
+        features=key.features,
+        probe=key.probe,
+        metric=scores.metric,
+        value=float(scores.values.mean()),
+        interval=interval(scores.values, np.random.default_rng(outcome.seeds[0])),
+        n=scores.values.shape[1],
         seeds=outcome.seeds,
         selected_on=outcome.selected_on,
         split=task.split,
-        chance=judged.chance,
-        rate=outcome.rate,
+        chance_level=scores.chance_level,
+        learning_rate=outcome.rate,
         epochs=outcome.epochs,
         seconds=time.perf_counter() - began,
-        per_class=judged.per_class,
-        confusion=judged.confusion,
-        metrics=judged.metrics,
+        per_class=scores.per_class,
+        confusion=scores.confusion,
+        metrics=scores.metrics,
         settings=outcome.settings,
-        tried=outcome.tried,
+        num_candidates=outcome.tried,
     )
-    return result, judged.truth
+    return result, scores

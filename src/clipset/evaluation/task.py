@@ -99,15 +99,13 @@ class HeldOut:
         """The same videos; a clip that several backbones saw is one clip with all its features."""
         return HeldOut(self.ids, self.clips.side_by_side, self._classes, self._targets)
 
-    def judge(self, probabilities: Float[Tensor, "M C"]) -> Int[np.ndarray, "M 2"]:
-        """True and predicted class of each video. Called once for each finished probe."""
-        return torch.stack([self._classes, probabilities.argmax(dim=1)], dim=1).numpy()
-
-    def judge_numbers(self, predicted: Float[Tensor, "M 1"]) -> Float[np.ndarray, "M 2"]:
-        """True and predicted number of each video. Called once for each finished probe."""
+    def evaluate(
+        self, outputs: Float[Tensor, "M C"]
+    ) -> Int[np.ndarray, "M 2"] | Float[np.ndarray, "M 2"]:
+        """True and predicted class (or target) of each video. Called once for each final probe."""
         if self._targets is None:
-            raise ProbeError("the test videos have classes, not numbers")
-        return torch.stack([self._targets, predicted[:, 0]], dim=1).double().numpy()
+            return torch.stack([self._classes, outputs.argmax(dim=1)], dim=1).numpy()
+        return torch.stack([self._targets, outputs[:, 0]], dim=1).double().numpy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from clipset.evaluation.classifiers import KEPT, rebuild
 from clipset.evaluation.config import ProbeConfig, RowName
 from clipset.evaluation.fit import predict
 from clipset.evaluation.job import Job, Plan, default_shape, every_video
-from clipset.evaluation.results import Features, ProbeName, Row
+from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.rows import plan_row
 from clipset.evaluation.selection import score
 from clipset.evaluation.suite import ROW_OF
@@ -34,17 +34,17 @@ from clipset.training.weights import load_file
 
 FORMAT = 3
 UNBOUNDED = f"{KEPT}scale"  # infinite where a channel never changes, so that it has no say
-PREFERRED: tuple[Row, ...] = (
-    ("scale", "linear"),
-    ("scale", "attentive"),
-    ("backbone", "linear"),
-    ("backbone", "attentive"),
-    ("backbone", "mlp"),
-    ("scale", "finetune"),
-    ("backbone", "transformer"),
-    ("scale", "knn"),
-    ("backbone", "knn"),
-    ("backbone", "ordered"),
+PREFERRED = (
+    ProbeKey("scale", "linear"),
+    ProbeKey("scale", "attentive"),
+    ProbeKey("backbone", "linear"),
+    ProbeKey("backbone", "attentive"),
+    ProbeKey("backbone", "mlp"),
+    ProbeKey("scale", "finetune"),
+    ProbeKey("backbone", "transformer"),
+    ProbeKey("scale", "knn"),
+    ProbeKey("backbone", "knn"),
+    ProbeKey("backbone", "ordered"),
 )  # of rows that are equally good, and where nothing can be chosen, the first of these
 
 
@@ -52,8 +52,8 @@ PREFERRED: tuple[Row, ...] = (
 class Trial:
     """How one row of the table did on the validation videos, at its best settings."""
 
-    features: Features
-    probe: ProbeName
+    features: str
+    probe: str
     rate: float | None
     epochs: int | None
     right: float
@@ -62,7 +62,7 @@ class Trial:
     @property
     def score(self) -> tuple[float, int]:
         """What choices go by: more videos right; how sure a row is has to be calibrated anyway."""
-        return self.right, -PREFERRED.index((self.features, self.probe))
+        return self.right, -PREFERRED.index(ProbeKey(self.features, self.probe))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class HeadCard:
     `calibration_error` is that of the validation videos before and after the temperature.
     """
 
-    features: Features
-    probe: ProbeName
+    features: str
+    probe: str
     classes: tuple[str, ...]
     dim: int
     model: ModelConfig
@@ -111,15 +111,15 @@ class Head:
         return temper(predict(self.network, clips), self.card.temperature)
 
 
-def list_rows(config: ProbeConfig, train: LabelledVideos, *, model: bool) -> tuple[Row, ...]:
+def list_rows(config: ProbeConfig, train: LabelledVideos, *, model: bool) -> tuple[ProbeKey, ...]:
     """The rows of the run's table that can be a head.
 
     Clips in order cannot where videos have different numbers of them.
     """
     rows = [ROW_OF[name] for name in config.rows]
-    able = [row for row in rows if row[0] == "backbone" or model]
+    able = [row for row in rows if row.features == "backbone" or model]
     if train.regular.valid is not None:
-        able = [row for row in able if row[1] != "ordered"]
+        able = [row for row in able if row.probe != "ordered"]
     if not able:
         raise ProbeError(
             f"none of the table's rows ({', '.join(config.rows)}) can say what new videos show; "
@@ -153,8 +153,8 @@ def fit_head(
         row = min(rows, key=PREFERRED.index)
         plan, temperature, error, trials = plan_row(job, row), 1.0, None, ()
     card = HeadCard(
-        features=row[0],
-        probe=row[1],
+        features=row.features,
+        probe=row.probe,
         classes=classes,
         dim=train.random.features.shape[-1],
         model=job.model,
@@ -193,8 +193,8 @@ def _job(
 
 
 def _choose(
-    job: Job, rows: tuple[Row, ...]
-) -> tuple[Row, Plan, float, tuple[float, float], tuple[Trial, ...]]:
+    job: Job, rows: tuple[ProbeKey, ...]
+) -> tuple[ProbeKey, Plan, float, tuple[float, float], tuple[Trial, ...]]:
     """The row that does best on the validation videos, calibrated there."""
     parts, check = job.divide(), job.task.validation
     if parts.check is not None:
@@ -207,20 +207,22 @@ def _choose(
             guesses = predict(plan.fit(parts.learn, job.seeds[0]), check.regular)  # (M, C)
             trial = _trial(row, plan, guesses, check)
             found.append((trial, plan, guesses))
-            advance(note=f"{' '.join(row)} {trial.right:.1%}")
+            advance(note=f"{row.features} {row.probe} {trial.right:.1%}")
     best, plan, guesses = max(found, key=lambda each: each[0].score)
     temperature = fit_temperature(guesses, check.classes)
     after = error_of(temper(guesses, temperature), check.classes)
     error = (error_of(guesses, check.classes), after)
     trials = tuple(trial for trial, _, _ in found)
-    return (best.features, best.probe), plan, temperature, error, trials
+    return ProbeKey(best.features, best.probe), plan, temperature, error, trials
 
 
-def _trial(row: Row, plan: Plan, guesses: Float[Tensor, "M C"], check: LabelledVideos) -> Trial:
+def _trial(
+    row: ProbeKey, plan: Plan, guesses: Float[Tensor, "M C"], check: LabelledVideos
+) -> Trial:
     right, likely = score(guesses, check.classes)
     return Trial(
-        features=row[0],
-        probe=row[1],
+        features=row.features,
+        probe=row.probe,
         rate=plan.rate,
         epochs=plan.epochs,
         right=right,
@@ -278,7 +280,7 @@ def _rebuild(weights: Path, card: HeadCard) -> Head:
     if bad is not None:
         raise ModelError(f"{bad} holds NaN or infinity")
     network = rebuild(
-        (card.features, card.probe), state, card.config, outputs=len(card.classes), dim=card.dim,
-        model=card.model,
+        ProbeKey(card.features, card.probe), state, card.config, outputs=len(card.classes),
+        dim=card.dim, model=card.model,
     )  # fmt: skip
     return Head(network, card)

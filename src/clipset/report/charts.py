@@ -98,7 +98,7 @@ def place_probes(panel: Panel) -> tuple[ProbeRow, ...]:
 
 def place_chance(panel: Panel) -> Tick | None:
     """Where guessing would end, if all records agree on it."""
-    chances = {record.chance for record in panel.records}
+    chances = {record.chance_level for record in panel.records}
     chance = chances.pop() if len(chances) == 1 else None
     if chance is None:
         return None
@@ -123,7 +123,9 @@ def _reach(panel: Panel) -> float:
     """The score at the right end of a panel's chart."""
     if not panel.is_error:
         return 1.0
-    ends = [end for r in panel.records for end in (r.value, *(r.interval or ()), r.chance or 0)]
+    ends = [
+        end for r in panel.records for end in (r.value, *(r.interval or ()), r.chance_level or 0)
+    ]
     return round_ticks(0, max(ends) if max(ends) > SMALLEST else 1, 5)[-1]
 
 

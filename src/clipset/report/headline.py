@@ -116,14 +116,16 @@ def _rival_sentence(panel: Panel, speaker: ProbeRecord, baseline: ProbeRecord | 
 
 
 def _chance_sentence(speaker: ProbeRecord) -> str:
-    if speaker.chance is None:
+    if speaker.chance_level is None:
         return ""
     low, high = speaker.interval or (speaker.value, speaker.value)
     if speaker.is_error:
-        guess = f"Always saying the mean would reach {figure(speaker.chance)}"
-        return f"{guess}." if high < speaker.chance else f"{guess}, which is not clearly more."
-    guess = f"Guessing would reach {percent_sign(speaker.chance)}"
-    return f"{guess}." if low > speaker.chance else f"{guess}, which is not clearly less."
+        guess = f"Always saying the mean would reach {figure(speaker.chance_level)}"
+        return (
+            f"{guess}." if high < speaker.chance_level else f"{guess}, which is not clearly more."
+        )
+    guess = f"Guessing would reach {percent_sign(speaker.chance_level)}"
+    return f"{guess}." if low > speaker.chance_level else f"{guess}, which is not clearly less."
 
 
 def _phrase(speaker: ProbeRecord, verdict: Verdict) -> str:

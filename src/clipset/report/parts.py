@@ -19,7 +19,7 @@ MEAN = "mean"
 def join_records(parts: Mapping[str, Sequence[Record]], *, averaged: bool) -> list[Record]:
     """The mean of each row over the parts, or (where parts are different tasks) all rows."""
     if not averaged:
-        return [{"part": name} | _lean(r) for name, records in parts.items() for r in records]
+        return [_lean(r) | {"task": name} for name, records in parts.items() for r in records]
     rows: dict[tuple[str, str, str], dict[str, Record]] = {}
     for name, records in parts.items():
         for record in records:
@@ -42,23 +42,25 @@ def mean_record(parts: Mapping[str, Record]) -> Record:
     records = list(parts.values())
     first = records[0]
     joined: Record = {
-        name: value for name, value in _lean(first).items() if name not in ("rate", "epochs")
+        name: value
+        for name, value in _lean(first).items()
+        if name not in ("learning_rate", "epochs")
     }
     joined |= {
-        "part": MEAN,
+        "task": MEAN,
         "value": mean(record["value"] for record in records),
         "interval": [mean(record["interval"][end] for record in records) for end in (0, 1)],
         "n": sum(record["n"] for record in records),
         "seconds": sum(record["seconds"] for record in records),
-        "parts": {name: record["value"] for name, record in parts.items()},
+        "task_values": {name: record["value"] for name, record in parts.items()},
     }
-    if all(record.get("chance") is not None for record in records):
-        joined["chance"] = mean(record["chance"] for record in records)
+    if all(record.get("chance_level") is not None for record in records):
+        joined["chance_level"] = mean(record["chance_level"] for record in records)
     return joined
 
 
 def with_intervals(
-    records: Sequence[Record], intervals: Mapping[tuple[Any, Any], tuple[float, float]]
+    records: Sequence[Record], intervals: Mapping[Any, tuple[float, float]]
 ) -> list[Record]:
     """The same records with intervals by a bootstrap over the videos of all parts."""
     found = []

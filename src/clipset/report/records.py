@@ -54,13 +54,13 @@ class ProbeRecord:
     seeds: Whole | tuple[int, ...] | None = None
     selected_on: str | None = None
     split: str | None = None
-    chance: float | None = None
+    chance_level: float | None = None
     per_class: dict[str, Share | None] | None = None
     confusion: Confusion | None = None
     seconds: Real | None = None
-    tried: Whole | None = None
+    num_candidates: Whole | None = None
     ssl_split: str | None = None
-    part: str | None = None
+    task: str | None = None
 
     def __post_init__(self) -> None:
         low, high = self.interval or (self.value, self.value)
@@ -70,8 +70,8 @@ class ProbeRecord:
                 f"the {self.probe} probe on {self.features} features scored {self.value} with the "
                 f"interval [{low}, {high}]; scores and intervals lie in [0, 1]"
             )
-        if self.chance is not None and not -SLACK <= self.chance <= most:
-            raise ValueError(f"guessing cannot score {self.chance}")
+        if self.chance_level is not None and not -SLACK <= self.chance_level <= most:
+            raise ValueError(f"guessing cannot score {self.chance_level}")
 
     @property
     def is_error(self) -> bool:

@@ -51,8 +51,8 @@ class Difference:
 
     features: str
     probe: str
-    against_features: str
-    against_probe: str
+    baseline_features: str
+    baseline_probe: str
     metric: str
     difference: Real
     interval: tuple[Real, Real]
@@ -71,7 +71,7 @@ class Difference:
     @property
     def against(self) -> str:
         """The name of the row that it is compared with."""
-        return row_name(self.against_features, self.against_probe)
+        return row_name(self.baseline_features, self.baseline_probe)
 
     @property
     def is_clear(self) -> bool:

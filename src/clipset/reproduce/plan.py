@@ -9,7 +9,7 @@ from typing import Literal
 
 from clipset.config import near_names
 from clipset.errors import ConfigError
-from clipset.evaluation.suite import ROWS, Features, ProbeName
+from clipset.evaluation.suite import ROWS
 from clipset.recipe import Recipe, find_recipe, read_recipe
 from clipset.report.wording import row_name
 from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTable
@@ -31,8 +31,8 @@ class Trial:
     """A row to run: the probe, and in what its recipe differs from the table's."""
 
     row: str
-    features: Features
-    probe: ProbeName
+    features: str
+    probe: str
     changes: tuple[str, ...] = ()
 
 

@@ -98,11 +98,11 @@ def _how(table: TableFile) -> list[str]:
         return ["Nothing has been run yet: all numbers are the paper's."]
     said = {
         name: ", ".join(sorted({str(record[name]) for record in records if name in record}))
-        for name in ("metric", "split", "ssl_split", "low_shot")
+        for name in ("metric", "split", "ssl_split", "label_fraction")
     }
     metrics = ", ".join(metric_name(name) for name in said["metric"].split(", "))
     seeds = sorted({len(record["seeds"]) for record in records})
-    share = f", labels of a share of {said['low_shot']}" if said["low_shot"] else ""
+    share = f", labels of a share of {said['label_fraction']}" if said["label_fraction"] else ""
     lines = [
         f"Ours: {metrics} on the split {said['split']} with 95 % intervals, "
         f"seeds: {' or '.join(map(str, seeds))}, pre-trained with ssl_split = {said['ssl_split']}"

@@ -15,6 +15,7 @@ from clipset.config import fingerprint, to_mapping
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.errors import ClipsetError, ConfigError
+from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.suite import run_probes
 from clipset.evaluation.task import EvaluationTask, make_task
 from clipset.features.extract import extract
@@ -277,9 +278,9 @@ def _run_cell(table: TableFile, out: Path, leg: _Leg, trial: Trial) -> None:
 def _score(leg: _Leg, trial: Trial, recipe: Recipe) -> dict[str, Any]:
     """The record of a cell."""
     model = leg.model(trial, recipe)
-    rows = ((trial.features, trial.probe),)
+    rows = (ProbeKey(trial.features, trial.probe),)
     [result] = run_probes(leg.task(recipe), model, recipe.probe, seed=leg.order.seed, rows=rows)
-    record = protocol_facts(recipe) | to_mapping(result)
+    record = to_mapping(replace(result, **protocol_facts(recipe)))
     return {name: value for name, value in record.items() if name not in ("confusion", "per_class")}
 
 
