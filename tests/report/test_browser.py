@@ -179,7 +179,8 @@ def test_hostile_and_endless_names_neither_run_nor_break_the_page(
     strips = [Strip(video_id=name, label=name, frames=()) for name in names]
     record = {
         "features": "scale", "probe": names[0], "metric": names[1], "value": 0.8,
-        "chance_level": 0.25, "interval": [0.7, 0.9], "confusion": {"classes": names, "counts": counts},
+        "chance_level": 0.25, "interval": [0.7, 0.9],
+        "confusion": {"classes": names, "counts": counts},
     }  # fmt: skip
     content = ReportContent(
         title=names[0] + names[3],
