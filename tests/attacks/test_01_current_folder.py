@@ -207,8 +207,6 @@ def test_the_ranks_of_torchrun_import_nothing_from_the_current_folder(
         "-c",
         launcher,
         "--standalone",
-        "--max-restarts",
-        "2",
         "--nproc-per-node",
         "2",
         *way,

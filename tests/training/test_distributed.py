@@ -55,6 +55,27 @@ if "nowhere" in sys.argv:
 main(["pretrain", sys.argv[1], "--out", sys.argv[2], "--device", "cpu", *options.split()])
 """
 
+BROKEN_TALK = """
+import os
+from clipset.training.distributed import join_ranks
+
+with join_ranks("cpu") as ranks:
+    ranks.wait()
+    if ranks.rank == 1:
+        os._exit(7)
+    while True:
+        ranks.wait()
+"""
+THREADS_AT_THE_END = """
+import atexit
+from pathlib import Path
+
+def list_threads():
+    print([(thread / "comm").read_text() for thread in Path("/proc/self/task").iterdir()])
+
+atexit.register(list_threads)
+"""
+
 
 def free_port() -> str:
     with socket.socket() as found:
@@ -138,6 +159,20 @@ def test_torchrun_starts_again_from_the_last_checkpoint(
     assert done.returncode == 0, done.stderr
     assert "SIGKILL" in done.stderr or "-9" in done.stderr
     assert_same_model(alone, tmp_path / "model")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are not listed")
+@pytest.mark.parametrize(
+    ("code", "codes"), [(PRETRAIN, [0, 0]), (BROKEN_TALK, [1, 7])], ids=["trained", "broken off"]
+)
+def test_no_thread_of_the_group_is_left_at_the_end(
+    code: str, codes: list[int], small_store: FeatureStore, tmp_path: Path
+) -> None:
+    """One that lets go of a tensor while Python ends would abort the process."""
+    said = run_two(THREADS_AT_THE_END + code, str(small_store.folder), str(tmp_path))
+    assert [code for code, _, _ in said] == codes, said
+    assert "python" in said[0][1]
+    assert not any("gloo" in out or "tcpstore" in out for _, out, _ in said)
 
 
 def test_the_parts_of_the_ranks_cover_a_batch_and_do_not_overlap() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 import torch
@@ -175,10 +176,24 @@ def join_ranks(device: str) -> Iterator[Ranks]:
         _meet("nccl" if chosen.type == "cuda" else "gloo")
         try:
             yield Ranks(dist.get_rank(), dist.get_world_size(), chosen)
+        except BaseException as error:
+            _empty_frames(error)
+            raise
         finally:
             dist.destroy_process_group()
     else:
         yield Ranks(0, 1, find_device(device))
+
+
+def _empty_frames(error: BaseException | None) -> None:
+    """Take the group out of the frames that an error came through.
+
+    As long as something keeps it, it keeps its threads; one of them that lets go of a tensor while
+    Python ends aborts the process.
+    """
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _meet(backend: str) -> None:
@@ -187,6 +202,9 @@ def _meet(backend: str) -> None:
     torchrun may keep one board for all its restarts: what an earlier start pinned there would be
     taken for this one's, so each start has a place of its own.
     """
+    # imported later (every optimiser does so), its functions would keep this group as a default
+    import torch.distributed.nn.functional  # noqa: F401
+
     global _meetings
     _meetings += 1
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
