@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.attacks.conftest import COMMAND, Clipset
 from tests.conftest import write_video
-from tests.data.makers import make_video, seen
+from tests.decoding.makers import make_video, read_numbers
 from tests.miniatures import TINY as TINTS
 from tests.miniatures import run, write_backbone
 
@@ -86,7 +86,7 @@ def test_a_duration_is_bounded_by_the_frames_in_the_file(liars: Path) -> None:
             assert video.info.duration < 4, path.name
             assert video.info.claimed_duration > 70_000, path.name
             assert (np.diff(times) > 0).all()
-            assert seen(video) == list(range(len(times)))
+            assert read_numbers(video) == list(range(len(times)))
 
 
 @pytest.mark.parametrize(

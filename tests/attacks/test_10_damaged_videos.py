@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.attacks.conftest import write_videos
-from tests.data.makers import claim_frames, make_video, packets_of
+from tests.decoding.makers import claim_frames, make_video, packets_of
 from tests.miniatures import TINY, run, write_backbone
 
 from clipset.decoding.damage import describe_damage

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.decoding.makers import make_video, read_numbers
 
 from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.data.check import check_catalog
 from clipset.decoding.reader import open_video
 
-Make = Callable[..., Path]
-Seen = Callable[..., list[int]]
 
-
-def test_every_problem_is_named_and_good_videos_are_not(make_video: Make, tmp_path: Path) -> None:
+def test_every_problem_is_named_and_good_videos_are_not(tmp_path: Path) -> None:
     make_video(tmp_path / "good.mp4")
     path = make_video(tmp_path / "half.avi", codec="mpeg4")
     content = bytearray(path.read_bytes())
@@ -37,22 +34,20 @@ def test_every_problem_is_named_and_good_videos_are_not(make_video: Make, tmp_pa
     assert checked == ["empty.mp4", "gone.mp4", "good.mp4", "half.avi", "text.mov"]
 
 
-def test_a_good_catalog_has_no_problems(make_video: Make, tmp_path: Path) -> None:
+def test_a_good_catalog_has_no_problems(tmp_path: Path) -> None:
     path = make_video(tmp_path / "good.mp4")
     catalog = Catalog(name="c", videos=(Video(id="good", path=path, end=0.3),))
     assert check_catalog(catalog) == []
 
 
-def test_nothing_after_the_end_of_a_video_is_shown(
-    make_video: Make, seen: Seen, tmp_path: Path
-) -> None:
+def test_nothing_after_the_end_of_a_video_is_shown(tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.mp4")
     with open_video(path, end=0.4) as video:
-        assert seen(video) == list(range(10))
+        assert read_numbers(video) == list(range(10))
         assert video.info.duration == pytest.approx(0.4)
         assert video.frames_in_file == 24
     with open_video(path, end=0.001) as video:
-        assert seen(video) == [0]
+        assert read_numbers(video) == [0]
     with open_video(path, end=99.0) as video:
-        assert seen(video) == list(range(24))
+        assert read_numbers(video) == list(range(24))
         assert video.info.duration == pytest.approx(24 / 25)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clipset.decoding import demux as file
+from clipset.decoding import demux
 from clipset.decoding.reader import VideoReader, open_video
 from clipset.features import cutting, worker
 
@@ -30,7 +30,7 @@ def spoil(patch: Callable[[Any, str, Any], None]) -> None:
         return not path.name.startswith("unreadable") and access(path, mode)
 
     patch(cutting, "open_video", open_and_change)
-    patch(file.os, "access", may)
+    patch(demux.os, "access", may)
 
 
 def serve() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import SMALL, write_video
-from tests.data.makers import CUT_KINDS, make_long_video, make_video, spoil_the_middle
+from tests.decoding.makers import CUT_KINDS, make_long_video, make_video, spoil_the_middle
 from tests.features import tiny_backbone
 
 from clipset.data.catalog import Video, read_catalog

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import SMALL, write_video
-from tests.data.makers import (
+from tests.decoding.makers import (
     CUT_KINDS,
     GROUPS_OF_10,
     claim_frames,

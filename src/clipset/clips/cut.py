@@ -40,10 +40,10 @@ def cut_plans(
     shapes = [(*plan.frames.shape, 3, size, size) for plan, size in plans]
     cut = [torch.empty(shape, dtype=torch.uint8) for shape in shapes]
     waiting: list[Frames] = [{} for _ in plans]
-    for index, paint in video.paintings(sorted(set().union(*uses))):
+    for frame in video.decode(sorted(set().union(*uses))):
         for (plan, size), used, clips, frames in zip(plans, uses, cut, waiting, strict=True):
-            if index in used:
-                frames[index] = torch.from_numpy(paint(round(size * DETAIL)))  # (H, W, 3)
+            if frame.index in used:
+                frames[frame.index] = torch.from_numpy(frame.to_rgb(round(size * DETAIL)))
             if len(frames) == TOGETHER:
                 _cut_frames(frames, used, plan, clips)
                 frames.clear()

@@ -1,17 +1,17 @@
-"""How much of a video may be missing before it is named, and before it counts as failed."""
+"""Damaged videos: how many frames may be missing before a video is reported, or has failed."""
 
 from __future__ import annotations
 
 from clipset.errors import VideoError
 
-INTACT = 0.95  # a video with this fraction of its frames is not worth a word
-USABLE = 0.5  # with a smaller fraction of the frames that its clips need, a video has failed
+MIN_INTACT_FRACTION = 0.95  # with this fraction of its frames, a video is not reported
+MIN_USABLE_FRACTION = 0.5  # with a smaller fraction of the needed frames, a video has failed
 
 
-def refuse_unusable(*, frames_needed: int, frames_missing: int) -> None:
-    """Raise VideoError if most of the frames that clips show had to be replaced by others."""
-    if frames_needed - frames_missing < USABLE * frames_needed:
-        raise VideoError(_replaced(frames_needed, frames_missing))
+def check_usable(*, frames_needed: int, frames_missing: int) -> None:
+    """Raise VideoError if most of the needed frames were replaced by others."""
+    if frames_needed - frames_missing < MIN_USABLE_FRACTION * frames_needed:
+        raise VideoError(_describe_missing(frames_needed, frames_missing))
 
 
 def describe_damage(
@@ -23,11 +23,16 @@ def describe_damage(
     duration: float = 0.0,
     claimed_duration: float | None = None,
 ) -> str | None:
-    """What is wrong with a video that can be used nevertheless; None if there is nothing to say."""
+    """What is wrong with a usable video; None if it is intact."""
     problems = []
-    if frames_needed and frames_missing and frames_missing > (1 - INTACT) * frames_needed:
-        problems.append(_replaced(frames_needed, frames_missing))
-    if frames_expected and frames_found is not None and frames_found < INTACT * frames_expected:
+    max_missing_fraction = 1 - MIN_INTACT_FRACTION
+    if frames_needed and frames_missing and frames_missing > max_missing_fraction * frames_needed:
+        problems.append(_describe_missing(frames_needed, frames_missing))
+    if (
+        frames_expected
+        and frames_found is not None
+        and frames_found < MIN_INTACT_FRACTION * frames_expected
+    ):
         problems.append(f"holds {frames_found} of {frames_expected} frames")
     if claimed_duration is not None:
         problems.append(
@@ -37,5 +42,5 @@ def describe_damage(
     return "; ".join(problems) or None
 
 
-def _replaced(frames_needed: int, frames_missing: int) -> str:
+def _describe_missing(frames_needed: int, frames_missing: int) -> str:
     return f"{frames_missing} of {frames_needed} needed frames did not decode and were replaced"

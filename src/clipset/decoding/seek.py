@@ -1,4 +1,4 @@
-"""Decoder: which packets to decode so that the wanted frames come out, and which ones came out."""
+"""FrameDecoder: decodes only the packets that the requested frames need, and tells frames apart."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from jaxtyping import Bool, Int64
 from numpy import ndarray
 
 from clipset.decoding.demux import READ_ERRORS, VideoFile
-from clipset.decoding.scan import Scan, stamp_of
+from clipset.decoding.scan import PacketScan, timestamp_or_missing
 from clipset.errors import VideoError
 
-PATIENCE = 40  # packets after its own that a frame may take to come out of the decoder
+MAX_DELAY = 40  # packets that a codec may read after a frame's own before it returns the frame
 
 
-class Decoder:
-    """Decodes as little as is needed to show the wanted frames, going forward through the file.
+class FrameDecoder:
+    """Decodes as little as the requested frames need, forward through the file.
 
-    `position` is the next packet to decode. Packets carry their number as a tag, and decoders hand
-    it on to the frames that they make of them.
+    `packet_index` is the next packet to decode. Packets carry their index as an opaque tag, which
+    codecs pass on to the decoded frames.
     """
 
-    def __init__(self, file: VideoFile, scan: Scan) -> None:
+    def __init__(self, file: VideoFile, scan: PacketScan) -> None:
         self.file = file
         self.scan = scan
-        self.frame_of = scan.frame_of
-        self.may_skip = scan.frame_of is not None
-        self.asked: set[int] = set()
+        self.frame_of_packet = scan.frame_of_packet
+        self.may_skip = scan.frame_of_packet is not None
+        self.requested: set[int] = set()
         self.restart()
 
     def restart(self) -> None:
@@ -39,17 +39,10 @@ class Decoder:
             self.packets: Iterator[Packet[VideoStream]] = iter(self.scan.packets)
         else:
             self.file.reopen()
-            self.packets = self._packets_from_disk()
-        self._begin_at(0)
+            self.packets = self._read_packets()
+        self._start_at(0)
 
-    def _go_back(self, start: int) -> None:
-        """To the first packet, unless decoding can go on forward from where it is."""
-        if self.may_skip and 0 < self.position <= start and not self.drained:
-            self._skip_to(start)
-        else:
-            self.restart()
-
-    def first_frame(self) -> VideoFrame:
+    def decode_first(self) -> VideoFrame:
         """The first frame that decodes."""
         self.restart()
         while (decoded := self._decode_next()) is not None:
@@ -57,119 +50,133 @@ class Decoder:
                 return frame
         raise VideoError("no frame could be decoded")
 
-    def frames(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame, bool]]:
-        """Each wanted frame: its number, a decoded frame, and whether it is the very one."""
-        starts, homes = self._places(wanted)
-        self._go_back(min(starts, default=0))
-        self.asked = set(wanted)
-        recent: dict[int, VideoFrame] = {}  # the last one before the wanted frame, and later ones
-        for number, start, home in zip(wanted, starts, homes, strict=True):
-            while number not in recent:
-                if self.may_skip and start > self.position:
+    def decode(self, indices: Sequence[int]) -> Iterator[tuple[int, VideoFrame, bool]]:
+        """For each requested index: the index, a frame, and whether it is the requested frame."""
+        start_packets, own_packets = self._locate(indices)
+        self._rewind(min(start_packets, default=0))
+        self.requested = set(indices)
+        recent: dict[int, VideoFrame] = {}  # the last frame before the requested one, later ones
+        for index, start, own in zip(indices, start_packets, own_packets, strict=True):
+            while index not in recent:
+                if self.may_skip and start > self.packet_index:
                     self._skip_to(start)
                 decoded = self._decode_next()
                 recent.update(decoded or {})
-                _forget_before(number, recent)
-                late = self.position > home + PATIENCE + self.file.threads
-                if number in recent or not (decoded is None or (late and recent)):
+                _drop_before(index, recent)
+                is_late = self.packet_index > own + MAX_DELAY + self.file.threads
+                if index in recent or not (decoded is None or (is_late and recent)):
                     continue
                 if not self.may_skip:
                     break
                 self.may_skip = False  # decode everything from the start before giving up
                 self.restart()
-            yield number, _nearest(number, recent), number in recent
+            yield index, _nearest_frame(index, recent), index in recent
 
-    def _places(self, wanted: Sequence[int]) -> tuple[list[int], list[int]]:
-        """For each wanted frame: the packet to begin decoding at, and its own packet."""
-        frame_of = self.frame_of
-        if frame_of is None:
-            return [0] * len(wanted), [int(number) for number in wanted]
-        packet_of = np.empty(len(self.scan.times), dtype=np.int64)
-        packet_of[frame_of[frame_of >= 0]] = np.flatnonzero(frame_of >= 0)
-        homes = packet_of[np.asarray(wanted, dtype=np.int64)]
-        keys = _begins(self.scan.key, frame_of)
-        by_time = np.searchsorted(frame_of[keys], np.asarray(wanted), side="right") - 1
-        by_place = np.searchsorted(keys, homes, side="right") - 1
-        best = np.minimum(by_time, by_place)
-        return np.where(best >= 0, keys[best], 0).tolist(), homes.tolist()
+    def _rewind(self, start: int) -> None:
+        """Go to packet `start`: forward if possible, else from the first packet."""
+        if self.may_skip and 0 < self.packet_index <= start and not self.drained:
+            self._skip_to(start)
+        else:
+            self.restart()
 
-    def _packets_from_disk(self) -> Iterator[Packet[VideoStream]]:
-        """The packets, read again; they must be those that the scan saw."""
-        number = 0
+    def _locate(self, indices: Sequence[int]) -> tuple[list[int], list[int]]:
+        """For each requested frame: the packet to start decoding at, and the frame's own packet."""
+        frame_of_packet = self.frame_of_packet
+        if frame_of_packet is None:
+            return [0] * len(indices), [int(index) for index in indices]
+        packet_of_frame = np.empty(len(self.scan.frame_times), dtype=np.int64)
+        packet_of_frame[frame_of_packet[frame_of_packet >= 0]] = np.flatnonzero(
+            frame_of_packet >= 0
+        )
+        own_packets = packet_of_frame[np.asarray(indices, dtype=np.int64)]
+        keyframes = _find_start_packets(self.scan.is_keyframe, frame_of_packet)
+        by_time = np.searchsorted(frame_of_packet[keyframes], np.asarray(indices), side="right") - 1
+        by_packet = np.searchsorted(keyframes, own_packets, side="right") - 1
+        best = np.minimum(by_time, by_packet)
+        return np.where(best >= 0, keyframes[best], 0).tolist(), own_packets.tolist()
+
+    def _read_packets(self) -> Iterator[Packet[VideoStream]]:
+        """The packets from disk; they must be those of the scan."""
+        index = 0
         for packet in self.file.packets():
-            if number == len(self.scan.dts) or stamp_of(packet.dts) != self.scan.dts[number]:
+            dts = timestamp_or_missing(packet.dts)
+            if index == len(self.scan.dts) or dts != self.scan.dts[index]:
                 raise VideoError("the file changed while it was read", transient=True)
-            packet.opaque = (number,)
+            packet.opaque = (index,)
             yield packet
-            number += 1
-        if number < len(self.scan.dts):
+            index += 1
+        if index < len(self.scan.dts):
             raise VideoError("the file changed while it was read", transient=True)
 
-    def _begin_at(self, number: int) -> None:
-        self.context = self.file.stream.codec_context
-        if self.context.is_open:
-            self.context.flush_buffers()
-        self.position = number
-        self.count = 0
+    def _start_at(self, packet_index: int) -> None:
+        self.codec = self.file.stream.codec_context
+        if self.codec.is_open:
+            self.codec.flush_buffers()
+        self.packet_index = packet_index
+        self.num_returned = 0
         self.drained = False
 
-    def _skip_to(self, number: int) -> None:
-        """Pass over packets without decoding them."""
-        for _ in range(number - self.position):
+    def _skip_to(self, packet_index: int) -> None:
+        """Skip packets without decoding them."""
+        for _ in range(packet_index - self.packet_index):
             next(self.packets)
-        self._begin_at(number)
+        self._start_at(packet_index)
 
     def _decode_next(self) -> dict[int, VideoFrame] | None:
-        """The frames that the next packet sets free; None at the end."""
+        """The frames, by index, that the next packet completes; None at the end."""
         if self.drained:
             return None
         packet = next(self.packets, None)
-        self._skip_if_nobody_needs_it()
+        self._set_skip_mode()
         self.drained = packet is None
-        self.position += packet is not None
+        self.packet_index += packet is not None
         try:
-            frames = self.context.decode(packet)
+            frames = self.codec.decode(packet)
         except READ_ERRORS:
-            self.count += packet is not None
+            self.num_returned += packet is not None
             return {}
-        numbers = [self._number(frame) for frame in frames]
-        return {number: frame for number, frame in zip(numbers, frames, strict=True) if number >= 0}
+        indices = [self._frame_index(frame) for frame in frames]
+        return {index: frame for index, frame in zip(indices, frames, strict=True) if index >= 0}
 
-    def _skip_if_nobody_needs_it(self) -> None:
-        """Let the decoder drop the next frame if it is not wanted and no other is built on it."""
+    def _set_skip_mode(self) -> None:
+        """Let the codec drop the next frame if it is not requested and no other refers to it."""
         needed = True
-        if self.may_skip and self.asked and self.position < len(self.scan.dts):
-            needed = self.frame_of is None or int(self.frame_of[self.position]) in self.asked
-        self.context.skip_frame = "DEFAULT" if needed else "NONREF"
+        if self.may_skip and self.requested and self.packet_index < len(self.scan.dts):
+            needed = (
+                self.frame_of_packet is None
+                or int(self.frame_of_packet[self.packet_index]) in self.requested
+            )
+        self.codec.skip_frame = "DEFAULT" if needed else "NONREF"
 
-    def _number(self, frame: VideoFrame) -> int:
-        """Which frame of the video this is; -1 if it is one that is not shown."""
+    def _frame_index(self, frame: VideoFrame) -> int:
+        """The index of a decoded frame in the video; -1 if it is not displayed."""
         tag = frame.opaque
-        if self.frame_of is not None and isinstance(tag, tuple):
-            return int(self.frame_of[tag[0]])
-        self.frame_of, self.may_skip = None, False  # without tags, counting is all that is left
-        self.count += 1
-        return self.count - 1
+        if self.frame_of_packet is not None and isinstance(tag, tuple):
+            return int(self.frame_of_packet[tag[0]])
+        self.frame_of_packet, self.may_skip = None, False  # without tags, frames are counted
+        self.num_returned += 1
+        return self.num_returned - 1
 
 
-def _begins(
-    key: Bool[ndarray, " packets"], frame_of: Int64[ndarray, " packets"]
+def _find_start_packets(
+    is_keyframe: Bool[ndarray, " packets"], frame_of_packet: Int64[ndarray, " packets"]
 ) -> Int64[ndarray, " keys"]:
-    """The packets at which decoding can begin; each shows a later frame than those before it."""
-    keys = np.flatnonzero(key & (frame_of >= 0))
-    latest = np.maximum.accumulate(frame_of[keys])
-    return keys[frame_of[keys] == latest] if len(keys) else np.zeros(1, dtype=np.int64)
+    """The packets at which decoding can start; each displays a later frame than those before."""
+    keyframes = np.flatnonzero(is_keyframe & (frame_of_packet >= 0))
+    latest = np.maximum.accumulate(frame_of_packet[keyframes])
+    later = keyframes[frame_of_packet[keyframes] == latest]
+    return later if len(later) else np.zeros(1, dtype=np.int64)
 
 
-def _forget_before(number: int, recent: dict[int, VideoFrame]) -> None:
-    """Keep only the last of the frames before `number`."""
-    for index in sorted(index for index in recent if index < number)[:-1]:
-        del recent[index]
+def _drop_before(index: int, recent: dict[int, VideoFrame]) -> None:
+    """Of the frames before `index`, keep only the last one."""
+    for earlier in sorted(i for i in recent if i < index)[:-1]:
+        del recent[earlier]
 
 
-def _nearest(number: int, recent: dict[int, VideoFrame]) -> VideoFrame:
-    """The frame itself, or the last one before it, or the first one after it."""
+def _nearest_frame(index: int, recent: dict[int, VideoFrame]) -> VideoFrame:
+    """The frame at `index`, or the last one before it, or the first one after it."""
     if not recent:
         raise VideoError("no frame could be decoded")
-    before = [index for index in recent if index <= number]
-    return recent[max(before) if before else min(recent)]
+    earlier = [i for i in recent if i <= index]
+    return recent[max(earlier) if earlier else min(recent)]

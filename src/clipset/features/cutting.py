@@ -18,7 +18,7 @@ from clipset.clips.cut import cut_plans
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.clips.windows import Window, WindowGrid, plan_window
 from clipset.data.file_state import FileState, try_read_state
-from clipset.decoding.damage import refuse_unusable
+from clipset.decoding.damage import check_usable
 from clipset.decoding.reader import VideoInfo, VideoReader, open_video
 from clipset.errors import BackboneError
 
@@ -179,9 +179,9 @@ def _cut_piece(
     info = video.info
     sized = [(plan, size) for plan, (_, size) in zip(plans, request.shapes, strict=True)]
     pixels = cut_plans(video, sized)
-    video.refuse_change()  # so that `facts.file` is what was read
+    video.check_unchanged()  # so that `facts.file` is what was read
     if place["piece"] + 1 == place["pieces"]:
-        refuse_unusable(frames_needed=video.frames_needed, frames_missing=video.frames_missing)
+        check_usable(frames_needed=video.frames_needed, frames_missing=video.frames_missing)
     facts = CutFacts(
         duration=info.duration,
         width=info.width,

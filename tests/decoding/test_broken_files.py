@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.data.makers import (
+from tests.decoding.makers import (
     CUT_KINDS,
     GROUPS_OF_10,
     claim_frames,
@@ -22,13 +22,12 @@ from tests.data.makers import (
     without_keyframes,
 )
 
-from clipset.decoding import demux as file
-from clipset.decoding import scan
+from clipset.decoding import demux, scan
 from clipset.decoding.reader import open_video
 from clipset.errors import VideoError
 
 Make = Callable[..., Path]
-Seen = Callable[..., list[int]]
+ReadNumbers = Callable[..., list[int]]
 
 
 def reason(path: Path) -> str:
@@ -68,14 +67,14 @@ def test_a_list_of_other_files_is_never_followed(
 @pytest.mark.parametrize("name", ["front.mp4", "a.avi", "a.mkv", "a.flv"])
 @pytest.mark.parametrize("share", [0.5, 0.99])
 def test_a_file_that_was_cut_off_gives_the_frames_it_still_holds(
-    name: str, share: float, make_video: Make, seen: Seen, tmp_path: Path
+    name: str, share: float, make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     whole = make_video(tmp_path / name, size=(192, 144), noise=True, **CUT_KINDS[name])
     part, expected = cut_at(whole, share)
     assert len(expected) in (range(4, 20) if share == 0.5 else range(20, 25))
     with open_video(part) as video:
-        assert seen(video) == expected
-        assert video.frames_found == len(expected)
+        assert read_numbers(video) == expected
+        assert (video.frames_needed, video.frames_missing) == (len(expected), 0)
         assert video.info.expected_frames in (24, None)
 
 
@@ -103,26 +102,26 @@ def test_a_file_that_was_cut_off_in_its_first_frame_is_empty(
 
 @pytest.mark.parametrize("name", ["front.mp4", "a.avi"])
 def test_garbage_in_the_middle_costs_only_the_frames_around_it(
-    name: str, make_video: Make, seen: Seen, tmp_path: Path
+    name: str, make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     path = make_video(tmp_path / name, size=(192, 144), noise=True, **CUT_KINDS[name])
     first = spoil_the_middle(path)
     with open_video(path) as video:
         assert len(video.info.frame_times) == 24
-        shown = seen(video)
+        shown = read_numbers(video)
         assert shown[:first] == list(range(first))
         assert shown[first] < first  # a frame that is lost shows an earlier one
         assert video.frames_missing >= 1
-        assert video.frames_found + video.frames_missing == 24
+        assert video.frames_needed == 24
 
 
 def test_a_header_with_a_wrong_frame_count_is_not_believed(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     path = claim_frames(make_video(tmp_path / "a.avi", codec="mpeg4"), 999)
     with open_video(path) as video:
         assert video.info.expected_frames == 999
-        assert seen(video) == list(range(24))
+        assert read_numbers(video) == list(range(24))
         assert video.info.duration == pytest.approx(24 / 25)
 
 
@@ -132,11 +131,11 @@ def test_sound_alone_is_no_video(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["one.mp4", "one.mkv", "one.gif", "one.avi"])
 def test_a_video_of_one_frame_lasts_one_frame(
-    name: str, make_video: Make, seen: Seen, tmp_path: Path
+    name: str, make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     how = {"one.gif": {"codec": "gif", "pix_fmt": "rgb8"}, "one.avi": {"codec": "mpeg4"}}
     with open_video(make_video(tmp_path / name, count=1, **how.get(name, {}))) as video:
-        assert seen(video) == [0]
+        assert read_numbers(video) == [0]
         assert video.info.duration == pytest.approx(0.04, abs=0.001)
 
 
@@ -175,9 +174,9 @@ def test_a_hundred_thousand_frames_are_all_within_reach(endless: Path) -> None:
     with open_video(endless) as video:
         assert len(video.info.frame_times) == 100_000
         assert video.info.duration == pytest.approx(100.0)
-        wanted = [0, 5, 50_000, 77_777, 99_999]
-        shades = [int(pixels.mean().round()) for _, pixels in video.frames(wanted)]
-        assert shades == pytest.approx([number % 256 for number in wanted], abs=3)
+        indices = [0, 5, 50_000, 77_777, 99_999]
+        shades = [int(pixels.mean().round()) for _, pixels in video.frames(indices)]
+        assert shades == pytest.approx([number % 256 for number in indices], abs=3)
 
 
 def test_a_video_with_too_many_frames_is_refused(
@@ -193,22 +192,22 @@ def test_a_video_without_keyframes_has_nothing_to_decode(make_video: Make, tmp_p
 
 
 def test_a_clock_that_is_set_back_goes_on_where_it_was(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     path = make_video(tmp_path / "back.flv", codec="flv", options={"g": "1"}, count=100)
     times = [number % 50 * 40 for number in range(100)]
     with open_video(flv_with_times(path, times)) as video:
         assert video.info.frame_times == pytest.approx(np.arange(100) * 0.04)
-        assert seen(video) == list(range(100))
+        assert read_numbers(video) == list(range(100))
 
 
 def test_two_recordings_in_one_stream_follow_one_another(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     once = make_video(tmp_path / "once.ts", options=GROUPS_OF_10, count=50)
     (tmp_path / "twice.ts").write_bytes(once.read_bytes() * 2)
     with open_video(tmp_path / "twice.ts") as video:
-        shown = seen(video)
+        shown = read_numbers(video)
         assert len(shown) in (99, 100)  # the packet at the seam is damaged
         assert shown[-50:] == list(range(50))
         assert shown[: len(shown) - 50] == [n for n in range(50) if n in shown[:-50]]
@@ -216,24 +215,24 @@ def test_two_recordings_in_one_stream_follow_one_another(
 
 
 def test_timestamps_that_go_back_a_little_are_put_in_order(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     path = make_video(tmp_path / "jitter.flv", codec="flv", options={"g": "1"}, count=6)
     with open_video(flv_with_times(path, [0, 40, 120, 80, 160, 160])) as video:
         assert video.info.frame_times == pytest.approx([0, 0.04, 0.08, 0.12, 0.16, 0.16], abs=1e-4)
         assert np.diff(video.info.frame_times).min() > 0
-        assert seen(video) == [0, 1, 3, 2, 4, 5]
-        assert seen(video, [2, 3]) == [3, 2]
+        assert read_numbers(video) == [0, 1, 3, 2, 4, 5]
+        assert read_numbers(video, [2, 3]) == [3, 2]
         assert video.frames_missing == 0
 
 
 def test_a_stream_without_any_timestamps_runs_at_its_rate(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     path = make_video(tmp_path / "raw.h264", options=GROUPS_OF_10, format="h264")
     with open_video(path) as video:
         assert video.info.frame_times == pytest.approx(np.arange(24) * 0.04)
-        assert seen(video) == list(range(24))
+        assert read_numbers(video) == list(range(24))
 
 
 def test_a_directory_named_like_a_video_says_so(tmp_path: Path) -> None:
@@ -257,7 +256,7 @@ def test_a_file_that_may_not_be_read_says_so(
     path = make_video(tmp_path / "x.mp4")
     path.chmod(0)
     if os.access(path, os.R_OK):  # the superuser may read everything
-        monkeypatch.setattr(file.os, "access", lambda *_: False)
+        monkeypatch.setattr(demux.os, "access", lambda *_: False)
     assert reason(path) == "permission denied"
 
 
@@ -271,19 +270,19 @@ def test_a_device_is_never_opened() -> None:
 
 
 def test_a_small_file_that_changes_while_it_is_read_does_no_harm(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     path = make_video(tmp_path / "x.mp4")
     with open_video(path) as video:
         path.write_bytes(b"something else")
-        assert seen(video) == list(range(24))
+        assert read_numbers(video) == list(range(24))
 
 
 @pytest.mark.parametrize("change", ["other", "shorter", "longer", "gone"])
 def test_a_large_file_that_changes_while_it_is_read_is_refused(
     change: str, make_video: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "KEPT_BYTES", 0)
+    monkeypatch.setattr(scan, "MAX_CACHED_BYTES", 0)
     path = make_video(tmp_path / "x.mkv", codec="mpeg4")
     with open_video(path) as video:
         path.unlink()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.data.makers import make_video, seen
+from tests.decoding.makers import make_video, read_numbers
 
 
 @pytest.fixture(name="make_video", scope="session")
@@ -14,6 +14,6 @@ def make_video_fixture() -> Callable[..., Path]:
     return make_video
 
 
-@pytest.fixture(name="seen", scope="session")
-def seen_fixture() -> Callable[..., list[int]]:
-    return seen
+@pytest.fixture(name="read_numbers", scope="session")
+def read_numbers_fixture() -> Callable[..., list[int]]:
+    return read_numbers

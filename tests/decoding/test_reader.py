@@ -13,11 +13,11 @@ import pytest
 
 from clipset.decoding import scan
 from clipset.decoding.reader import open_video
-from clipset.decoding.seek import Decoder
+from clipset.decoding.seek import FrameDecoder
 from clipset.errors import VideoError
 
 Make = Callable[..., Path]
-Seen = Callable[..., list[int]]
+ReadNumbers = Callable[..., list[int]]
 
 B_FRAMES = {"bf": "3", "g": "10"}
 KINDS: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ def shown_size(kind: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_frame_of_every_kind_is_the_right_one(
-    kind: str, make_video: Make, seen: Seen, tmp_path: Path
+    kind: str, make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     path = make_video(tmp_path / kind, **KINDS[kind])
     with open_video(path) as video:
@@ -75,10 +75,10 @@ def test_every_frame_of_every_kind_is_the_right_one(
         assert np.diff(video.info.frame_times) == pytest.approx(0.04, abs=0.0011)
         assert video.info.duration == pytest.approx(24 / 25, abs=0.045)
         assert (video.info.width, video.info.height) == shown_size(kind)
-        assert seen(video) == list(range(24))
-        assert seen(video, [1, 2, 9, 17, 23]) == [1, 2, 9, 17, 23]
-        assert seen(video, [18]) == [18]
-        assert video.frames_found == 24
+        assert read_numbers(video) == list(range(24))
+        assert read_numbers(video, [1, 2, 9, 17, 23]) == [1, 2, 9, 17, 23]
+        assert read_numbers(video, [18]) == [18]
+        assert (video.frames_needed, video.frames_missing) == (24, 0)
 
 
 @pytest.mark.parametrize("kind", ["h264.mp4", "h264.avi", "mpeg2.mpg", "vp9.webm"])
@@ -86,34 +86,38 @@ def test_a_large_file_is_read_again_from_disk_and_gives_the_same_frames(
     kind: str, make_video: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_video(tmp_path / kind, **KINDS[kind])
-    wanted = [0, 3, 4, 19, 22]
+    indices = [0, 3, 4, 19, 22]
     with open_video(path) as video:
-        in_memory = list(video.frames(wanted))
-    monkeypatch.setattr(scan, "KEPT_BYTES", 0)
+        in_memory = list(video.frames(indices))
+    monkeypatch.setattr(scan, "MAX_CACHED_BYTES", 0)
     with open_video(path) as video:
-        for (_, expected), (_, pixels) in zip(in_memory, video.frames(wanted), strict=True):
+        for (_, expected), (_, pixels) in zip(in_memory, video.frames(indices), strict=True):
             np.testing.assert_array_equal(pixels, expected)
 
 
-@pytest.mark.parametrize("kept", [0, 2**26])
-def test_only_the_groups_of_pictures_that_hold_wanted_frames_are_decoded(
-    kept: int, make_video: Make, seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("max_cached_bytes", [0, 2**26])
+def test_only_the_groups_of_pictures_of_requested_frames_are_decoded(
+    max_cached_bytes: int,
+    make_video: Make,
+    read_numbers: ReadNumbers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = {"x264-params": "bframes=3:keyint=10:scenecut=0:b-adapt=0"}
     path = make_video(tmp_path / "long.mp4", count=250, options=options)
-    monkeypatch.setattr(scan, "KEPT_BYTES", kept)
+    monkeypatch.setattr(scan, "MAX_CACHED_BYTES", max_cached_bytes)
     decoded = 0
-    decode_next = Decoder._decode_next
+    decode_next = FrameDecoder._decode_next
 
-    def counting(decoder: Decoder) -> Any:
+    def counting(decoder: FrameDecoder) -> Any:
         nonlocal decoded
         decoded += 1
         return decode_next(decoder)
 
     with open_video(path) as video:
-        monkeypatch.setattr(Decoder, "_decode_next", counting)
-        assert seen(video, [5, 100, 101, 249]) == [5, 100, 101, 249]
-        assert video.frames_found == 4
+        monkeypatch.setattr(FrameDecoder, "_decode_next", counting)
+        assert read_numbers(video, [5, 100, 101, 249]) == [5, 100, 101, 249]
+        assert (video.frames_needed, video.frames_missing) == (4, 0)
     assert decoded < 45
 
 
@@ -136,13 +140,13 @@ def test_frames_of_varying_length_keep_their_times(make_video: Make, tmp_path: P
 
 
 def test_what_an_edit_list_cuts_off_is_not_shown(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     times = [(number - 5) * 40 for number in range(24)]
     options = {"x264-params": "bframes=2:keyint=10:b-adapt=0"}
     path = make_video(tmp_path / "edited.mp4", times=times, options=options)
     with open_video(path) as video:
-        assert seen(video) == list(range(5, 24))
+        assert read_numbers(video) == list(range(5, 24))
         assert video.info.frame_times[0] == 0.0
         assert video.info.duration == pytest.approx(19 * 0.04)
 
@@ -167,27 +171,27 @@ def test_frames_stand_upright(
 
 
 def test_pixels_that_are_not_square_are_made_square(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     def wide(stream: Any) -> None:
         stream.codec_context.sample_aspect_ratio = Fraction(2, 1)
 
     with open_video(make_video(tmp_path / "wide.mp4", setup=wide)) as video:
         assert (video.info.width, video.info.height) == (128, 48)
-        assert seen(video) == list(range(24))
+        assert read_numbers(video) == list(range(24))
         [(_, pixels)] = video.frames([0], short_side=24)
         assert pixels.shape == (24, 64, 3)
 
 
 def test_frames_are_made_smaller_but_never_larger(
-    make_video: Make, seen: Seen, tmp_path: Path
+    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
 ) -> None:
     with open_video(make_video(tmp_path / "a.mp4", size=(96, 64))) as video:
         shapes = {
             side: next(video.frames([0], short_side=side))[1].shape for side in (8, 32, 64, 500)
         }
         assert shapes == {8: (8, 12, 3), 32: (32, 48, 3), 64: (64, 96, 3), 500: (64, 96, 3)}
-        assert seen(video, short_side=16) == list(range(24))
+        assert read_numbers(video, short_side=16) == list(range(24))
 
 
 @pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuvj420p", "gray", "yuv420p10le", "bgr0"])
@@ -209,13 +213,13 @@ def test_black_is_0_and_white_is_255(pix_fmt: str, side: int | None, tmp_path: P
     assert white.min() >= 253
 
 
-def test_frames_must_be_asked_for_in_order_and_within_the_video(
+def test_frames_must_be_requested_in_order_and_within_the_video(
     make_video: Make, tmp_path: Path
 ) -> None:
     with open_video(make_video(tmp_path / "a.mp4")) as video:
-        for wanted in ([3, 2], [1, 1], [-1], [24]):
-            with pytest.raises(VideoError, match="in increasing order, from 0 to 23"):
-                list(video.frames(wanted))
+        for indices in ([3, 2], [1, 1], [-1], [24]):
+            with pytest.raises(VideoError, match="must be in increasing order, from 0 to 23"):
+                list(video.frames(indices))
         assert list(video.frames([])) == []
 
 

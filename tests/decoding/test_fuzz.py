@@ -49,11 +49,11 @@ def read_or_refuse(path: Path) -> None:
             assert times[0] == 0.0
             assert (np.diff(times) > 0).all()
             assert video.info.duration > times[-1]
-            wanted = sorted({0, len(times) // 2, len(times) - 1})
-            frames = list(video.frames(wanted, short_side=16))
-            assert [number for number, _ in frames] == wanted
+            indices = sorted({0, len(times) // 2, len(times) - 1})
+            frames = list(video.frames(indices, short_side=16))
+            assert [number for number, _ in frames] == indices
             assert len({pixels.shape for _, pixels in frames}) == 1
-            assert video.frames_found + video.frames_missing == len(wanted)
+            assert video.frames_needed == len(indices)
     except VideoError as error:
         reason = str(error)
     assert 0 < len(reason) < 80

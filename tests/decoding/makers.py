@@ -1,4 +1,4 @@
-"""Makes video files of every kind; each frame shows its own number, so that a frame can be told."""
+"""Makes video files of every kind; each frame shows its own number, to identify it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_video(
     setup: Callable[[Any], None] | None = None,
     format: str | None = None,
 ) -> Path:
-    """Write `count` numbered frames; `times` are their places on a clock of milliseconds."""
+    """Write `count` numbered frames; `times` are their timestamps in milliseconds."""
     with av.open(str(path), "w", format=format, container_options=container_options or {}) as file:
         stream = file.add_stream(codec, rate=rate, options=options or {})
         stream.width, stream.height = size
@@ -70,11 +70,11 @@ def make_video(
     return path
 
 
-def seen(reader: Any, wanted: Sequence[int] | None = None, **how: Any) -> list[int]:
-    """The numbers that the wanted frames show (all frames if nothing is said)."""
-    wanted = range(len(reader.info.frame_times)) if wanted is None else wanted
-    frames = list(reader.frames(wanted, **how))
-    assert [number for number, _ in frames] == list(wanted)
+def read_numbers(reader: Any, indices: Sequence[int] | None = None, **how: Any) -> list[int]:
+    """The numbers that the requested frames show (by default, all frames)."""
+    indices = range(len(reader.info.frame_times)) if indices is None else indices
+    frames = list(reader.frames(indices, **how))
+    assert [number for number, _ in frames] == list(indices)
     return [number_of(pixels) for _, pixels in frames]
 
 
