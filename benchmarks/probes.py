@@ -41,7 +41,7 @@ from clipset.progress import set_quiet
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches
-from clipset.training.optim import learning_rate
+from clipset.training.optim import cosine_schedule
 
 TRAIN, TEST, RANDOM, REGULAR, WIDTH, CLASSES = 9537, 3783, 16, 15, 768, 101  # UCF101, split 1
 PARTS = ("linear", "scale_linear", "rows")
@@ -103,7 +103,7 @@ def train_alone(
         norm.train()
         for places in draw_batches(len(learn), config.batch, generator):
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(step, steps, peak=setting.rate, warmup=0.05)
+                group["lr"] = cosine_schedule(step, steps, peak=setting.rate, warmup_fraction=0.05)
             videos = learn[places]
             rows = data.draw(videos, config.clips, generator)
             if encoder is not None and clips is not None and data.sets is not None:

@@ -173,7 +173,7 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(
     (model / "checkpoints").write_text("a file in its place")
     assert run("pretrain", session_run / "store", "--out", model, *PRETRAIN) == 0
     said = capsys.readouterr().err
-    assert said.count("training goes on without a new checkpoint") == 1
+    assert said.count("training continues without a new checkpoint") == 1
     assert weights(model) == weights(session_run / "model")
 
 
@@ -186,10 +186,10 @@ def test_a_model_that_cannot_be_saved_is_not_trained_twice(
     model, words = tmp_path / "model", ("pretrain", session_run / "store")
     (model / "model.safetensors" / "something").mkdir(parents=True)
     _, line = refused(*words, "--out", model, *PRETRAIN)
-    assert "epoch 2 of 2 is kept" in line
+    assert "epoch 2 of 2 is saved" in line
     shutil.rmtree(model / "model.safetensors")
     with monkeypatch.context() as patch:
-        patch.delattr(trainer.TrainingRun, "_epoch")  # no epoch may be trained again
+        patch.delattr(trainer.PretrainingRun, "_epoch")  # no epoch may be trained again
         assert run(*words, "--out", model, *PRETRAIN, "--quiet") == 0
     assert weights(model) == weights(session_run / "model")
     assert not (model / "checkpoints").exists()

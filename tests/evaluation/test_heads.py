@@ -28,7 +28,7 @@ from clipset.model.scale import make_encoder
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.sampling import draw_batches
-from clipset.training.optim import learning_rate
+from clipset.training.optim import cosine_schedule
 
 CONFIG = FitConfig(epochs=6, batch=16, clips=4)
 KINDS: dict[str, Any] = {
@@ -97,7 +97,7 @@ def plain_loop(data: HeadInputs, setting: HeadSetting) -> nn.Linear:
     for _ in range(CONFIG.epochs):
         for videos in draw_batches(40, CONFIG.batch, generator):
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(step, 18, peak=setting.rate, warmup=0.05)
+                group["lr"] = cosine_schedule(step, 18, peak=setting.rate, warmup_fraction=0.05)
             rows = data.draw(videos, CONFIG.clips, generator).flatten(0, 1)
             truth = data.wanted[videos].repeat_interleave(CONFIG.clips)
             loss = F.cross_entropy(layer(norm(rows)), truth)

@@ -20,7 +20,8 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
 from clipset.training.config import PretrainConfig
-from clipset.training.joint import ALONE, JointPretraining, PretrainingSetup
+from clipset.training.distributed import SINGLE_PROCESS
+from clipset.training.joint import JointPretraining, PretrainingSetup
 from clipset.training.pretrain import pretrain
 
 TRAINING = PretrainConfig(
@@ -52,7 +53,7 @@ def test_the_losses_are_those_of_pretraining_batch_after_batch(joint: JointPretr
     found = [joint_loss.loss().item() for _ in range(5)]
     generator, wanted = Generator().manual_seed(3), []
     while len(wanted) < 5:  # 18 videos: three batches in an epoch
-        for size, pair in joint.source.batches(joint.config, generator, ALONE):
+        for size, pair in joint.source.batches(joint.config, generator, SINGLE_PROCESS):
             assert size == 6
             wanted.append(model.losses(pair.features, pair.boxes, pair.masked).total.item())
     assert found == pytest.approx(wanted[:5], rel=1e-5)

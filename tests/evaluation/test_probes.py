@@ -12,7 +12,6 @@ from clipset.data.catalog import Catalog
 from clipset.errors import ProbeError
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.fit import choose, fit, predict, validation_split
-from clipset.evaluation.knn import knn_probabilities
 from clipset.evaluation.metrics import confusion, per_class
 from clipset.evaluation.networks import ClipProbe, SetProbe
 from clipset.evaluation.statistics import interval
@@ -20,6 +19,7 @@ from clipset.evaluation.suite import ALL_ROWS, ROWS, run_probes, run_suite
 from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos, make_task
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
+from clipset.model.knn import knn_probabilities
 from clipset.model.scale import ScaleModel
 from clipset.sets.batch import ClipBatch
 
@@ -107,7 +107,7 @@ def test_the_order_of_training_videos_does_not_matter_to_knn() -> None:
     order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
     bank = clips.features.mean(dim=1)
     one, two = (
-        knn_probabilities(bank[o], labels[o], queries.features.mean(dim=1), class_count=3)
+        knn_probabilities(bank[o], labels[o], queries.features.mean(dim=1), num_classes=3)
         for o in (torch.arange(30), order)
     )
     torch.testing.assert_close(one, two)
@@ -117,7 +117,7 @@ def test_knn_votes_like_a_plain_loop() -> None:
     generator = torch.Generator().manual_seed(3)
     bank, queries = torch.randn(25, 6, generator=generator), torch.randn(4, 6, generator=generator)
     labels = torch.arange(25) % 4
-    found = knn_probabilities(bank, labels, queries, class_count=4, k=5, temperature=0.1)
+    found = knn_probabilities(bank, labels, queries, num_classes=4, k=5, temperature=0.1)
     for query, votes in zip(queries, found, strict=True):
         cosines = [float(query @ each / query.norm() / each.norm()) for each in bank]
         nearest = sorted(range(25), key=lambda place: -cosines[place])[:5]

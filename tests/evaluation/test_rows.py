@@ -18,7 +18,6 @@ from clipset.data.splits import keep_of_each
 from clipset.errors import CatalogError, ProbeError
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.fit import Choice, NetworkRun, choose
-from clipset.evaluation.knn import knn_probabilities
 from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.selection import divide
 from clipset.evaluation.solve import Ridge as OurRidge
@@ -29,6 +28,7 @@ from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
+from clipset.model.knn import knn_probabilities
 from clipset.model.scale import ScaleModel
 from clipset.sets.batch import ClipBatch
 
@@ -95,7 +95,7 @@ def test_knn_is_that_of_the_published_protocol(k: int) -> None:
     def top1(bank: Any, queries: Any) -> float:
         count = int(labels.max()) + 1
         found = knn_probabilities(
-            bank, labels, queries, class_count=count, k=k, temperature=golden["T"]
+            bank, labels, queries, num_classes=count, k=k, temperature=golden["T"]
         )
         return 100 * (found.argmax(dim=1) == truth).float().mean().item()
 

@@ -15,16 +15,16 @@ T = TypeVar("T")
 class Exchange:
     """Where ranks put their rows and find those of the others."""
 
-    def __init__(self, ranks: int) -> None:
-        self.ranks, self.slots = ranks, [torch.empty(0)] * ranks
-        self.barrier = threading.Barrier(ranks, timeout=60)
+    def __init__(self, world_size: int) -> None:
+        self.world_size, self.slots = world_size, [torch.empty(0)] * world_size
+        self.barrier = threading.Barrier(world_size, timeout=60)
 
 
 class ThreadGather:
     """Rows of all ranks one after the other; the graph runs through all of them."""
 
     def __init__(self, exchange: Exchange, rank: int) -> None:
-        self.exchange, self.rank, self.ranks = exchange, rank, exchange.ranks
+        self.exchange, self.rank, self.world_size = exchange, rank, exchange.world_size
 
     def __call__(self, rows: Tensor, /) -> Tensor:
         self.exchange.slots[self.rank] = rows

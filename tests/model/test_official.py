@@ -11,7 +11,7 @@ from clipset.errors import ModelError
 from clipset.recipe import load_settings
 from clipset.training.config import PretrainConfig
 from clipset.training.official import load_official
-from clipset.training.optim import learning_rate
+from clipset.training.optim import cosine_schedule
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCALE = GOLDEN / "scale_set_transformer"
@@ -48,7 +48,7 @@ def test_the_official_schedule_is_the_published_one() -> None:
     rates = json.loads((GOLDEN / "protocol" / "lr_schedule.json").read_text("utf-8"))["lr"]
     config = load_settings(PretrainConfig, "official")
     found = [
-        learning_rate(step, len(rates), peak=config.learning_rate, warmup=config.warmup)
+        cosine_schedule(step, len(rates), peak=config.learning_rate, warmup_fraction=config.warmup)
         for step in range(len(rates))
     ]
     assert found == pytest.approx(rates, abs=1e-12)

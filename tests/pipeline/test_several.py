@@ -34,7 +34,7 @@ from clipset.sets.sampling import draw_set_pair, draw_subset
 from clipset.training.checkpoint import read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.data import ClipSource
-from clipset.training.distributed import Ranks
+from clipset.training.distributed import ProcessGroup
 from clipset.training.pretrain import pretrain
 
 SHAPE = {"width": 32, "layers": 1, "head_width": 16, "projected": 8}
@@ -186,7 +186,7 @@ def test_streamed_batches_of_a_mixed_set_are_those_in_memory(store: FeatureStore
     for in_memory in (True, False):
         source = ClipSource(store, np.arange(24), config.model, in_memory=in_memory)
         generator = torch.Generator().manual_seed(1)
-        [(_, pair)] = source.batches(config, generator, Ranks(0, 1, torch.device("cpu")))
+        [(_, pair)] = source.batches(config, generator, ProcessGroup(0, 1, torch.device("cpu")))
         found.append(pair)
     assert torch.equal(found[0].features, found[1].features)
     assert found[0].features.shape == (2, 24, 8, LIGHT)

@@ -17,7 +17,7 @@ from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.training.config import PretrainConfig
-from clipset.training.distributed import Ranks
+from clipset.training.distributed import ProcessGroup
 from clipset.training.pretrain import pretrain, videos_to_learn_from
 
 ROOT = Path(__file__).parents[2]
@@ -33,16 +33,16 @@ import os, signal, sys
 from pathlib import Path
 from clipset.cli import main
 from clipset.training import trainer
-epoch = trainer.TrainingRun._epoch
+epoch = trainer.PretrainingRun._epoch
 trainer.CHECKPOINT_SECONDS = 0.0
 
 def killed_once(run):
-    if "killed" in sys.argv and run.ranks.rank == 1 and run.epoch == 2:
+    if "killed" in sys.argv and run.processes.rank == 1 and run.epoch == 2:
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             os.kill(os.getpid(), signal.SIGKILL)
     return epoch(run)
 
-trainer.TrainingRun._epoch = killed_once
+trainer.PretrainingRun._epoch = killed_once
 options = "--epochs=4 --set=pretrain.min_steps=1 --set=pretrain.batch=7 "
 options += "--set=pretrain.clips_per_set=4 --set=pretrain.model.dropout=0 "
 options += "--set=pretrain.model.width=32 --set=pretrain.model.layers=1 "
@@ -177,7 +177,7 @@ def test_no_thread_of_the_group_is_left_at_the_end(
 
 def test_the_parts_of_the_ranks_cover_a_batch_and_do_not_overlap() -> None:
     for count in (7, 8, 9):
-        parts = [Ranks(rank, 4, torch.device("cpu")).part(count) for rank in range(4)]
+        parts = [ProcessGroup(rank, 4, torch.device("cpu")).shard(count) for rank in range(4)]
         assert np.concatenate([np.arange(count)[part] for part in parts]).tolist() == list(
             range(count)
         )
@@ -186,6 +186,6 @@ def test_the_parts_of_the_ranks_cover_a_batch_and_do_not_overlap() -> None:
 
 
 def test_more_ranks_than_videos_are_refused(small_store: FeatureStore) -> None:
-    ranks = Ranks(0, 3, torch.device("cpu"))
+    ranks = ProcessGroup(0, 3, torch.device("cpu"))
     with pytest.raises(TrainingError, match="start fewer processes"):
         videos_to_learn_from(small_store, replace(SMALL, batch=2), ranks)

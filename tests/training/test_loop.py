@@ -21,9 +21,9 @@ from clipset.training import data as source_module
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.data import ClipSource, ahead
-from clipset.training.distributed import Ranks
+from clipset.training.distributed import ProcessGroup
 from clipset.training.monitor import effective_rank, spread
-from clipset.training.precision import choose_precision
+from clipset.training.optim import choose_precision
 from clipset.training.pretrain import pretrain
 from clipset.training.validation import validation_videos
 
@@ -34,7 +34,7 @@ SMALL = PretrainConfig(
     batch=8,
     clips_per_set=4,
 )
-ALONE = Ranks(0, 1, torch.device("cpu"))
+ALONE = ProcessGroup(0, 1, torch.device("cpu"))
 
 
 def weights(folder: Path) -> bytes:
@@ -120,7 +120,7 @@ def test_validation_picks_the_best_and_changes_nothing_of_the_training(
     assert list(scores) == [4, 6]
     best = read_card(tmp_path / "best").validation
     assert best["knn"] == max(scores.values())
-    assert best["judged_on"] == "a part of train"
+    assert best["split"] == "part of train"
     load_model(tmp_path / "best")
 
 
@@ -186,9 +186,9 @@ def test_a_compiler_that_fails_is_said_and_done_without(
 
 
 def test_a_processor_computes_in_float32() -> None:
-    assert choose_precision(SMALL, torch.device("cpu")) == torch.float32
-    with pytest.raises(TrainingError, match="gains nothing on the device 'cpu'"):
-        choose_precision(replace(SMALL, precision="bfloat16"), torch.device("cpu"))
+    assert choose_precision("auto", torch.device("cpu")) == torch.float32
+    with pytest.raises(TrainingError, match="has no effect on the device 'cpu'"):
+        choose_precision("bfloat16", torch.device("cpu"))
 
 
 def test_features_that_are_no_numbers_are_refused_before_any_work(

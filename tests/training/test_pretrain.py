@@ -21,8 +21,8 @@ from clipset.features.store import FeatureStore, open_store
 from clipset.model.config import ModelConfig
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
-from clipset.training.distributed import Ranks
-from clipset.training.optim import learning_rate
+from clipset.training.distributed import ProcessGroup
+from clipset.training.optim import cosine_schedule
 from clipset.training.pretrain import open_source, pretrain, ssl_videos, videos_to_learn_from
 
 SMALL = PretrainConfig(
@@ -149,7 +149,9 @@ def test_batches_can_be_of_one_group_each(small_store: FeatureStore, tmp_path: P
     config = replace(SMALL, ssl_split="all", batch_from="group")
     source = open_source(store, np.arange(len(store)), config)
     batches = list(
-        source.batches(config, torch.Generator().manual_seed(0), Ranks(0, 1, torch.device("cpu")))
+        source.batches(
+            config, torch.Generator().manual_seed(0), ProcessGroup(0, 1, torch.device("cpu"))
+        )
     )
     assert len(batches) == source.batches_in_epoch(config)
     assert sum(size for size, _ in batches) == len(store)
@@ -164,15 +166,15 @@ def test_sets_with_mixed_means_are_the_same_however_many_ranks_and_wherever_clip
     config = replace(SMALL, ssl_split="all", mix_means=True)
     every = np.arange(len(small_store))
 
-    def first(ranks: Ranks, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
+    def first(ranks: ProcessGroup, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
         given = replace(config, in_memory=in_memory, mix_means=mixed)
         source = open_source(small_store, every, given)
         return next(source.batches(given, torch.Generator().manual_seed(0), ranks))[1].features
 
     cpu = torch.device("cpu")
-    whole, plain = (first(Ranks(0, 1, cpu), in_memory=True, mixed=m) for m in (True, False))
-    assert torch.equal(whole, first(Ranks(0, 1, cpu), in_memory=False))
-    parts = [first(Ranks(rank, 2, cpu), in_memory=True) for rank in range(2)]
+    whole, plain = (first(ProcessGroup(0, 1, cpu), in_memory=True, mixed=m) for m in (True, False))
+    assert torch.equal(whole, first(ProcessGroup(0, 1, cpu), in_memory=False))
+    parts = [first(ProcessGroup(rank, 2, cpu), in_memory=True) for rank in range(2)]
     assert torch.equal(whole, torch.cat(parts, dim=1))
     moves = whole - plain
     assert torch.allclose(moves, moves[:, :, :1].expand_as(moves), atol=1e-5)  # of whole sets
@@ -202,14 +204,16 @@ def test_ranks_that_cannot_share_the_smallest_batch_of_a_group_are_refused(
     names: list[str | None] = ["anna"] * (videos - 5) + ["ben"] * 5
     store = with_groups(small_store, names, tmp_path / "store")
     config = replace(SMALL, ssl_split="all", batch_from="group", batch=4)  # ben: 3 and 2 videos
-    ranks = Ranks(0, 3, torch.device("cpu"))
+    ranks = ProcessGroup(0, 3, torch.device("cpu"))
     with pytest.raises(TrainingError, match="batches of 4 of 5 videos"):
         videos_to_learn_from(store, config, ranks)
-    assert len(videos_to_learn_from(store, config, Ranks(0, 2, torch.device("cpu")))) == videos
+    assert (
+        len(videos_to_learn_from(store, config, ProcessGroup(0, 2, torch.device("cpu")))) == videos
+    )
 
 
 def test_the_rate_rises_then_falls_to_zero() -> None:
-    rates = [learning_rate(step, 100, peak=1.0, warmup=0.1) for step in range(101)]
+    rates = [cosine_schedule(step, 100, peak=1.0, warmup_fraction=0.1) for step in range(101)]
     assert rates[0] == 0.0
     assert max(rates) == rates[10] == 1.0
     assert rates[100] == pytest.approx(0.0)

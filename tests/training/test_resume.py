@@ -82,7 +82,7 @@ def half_written():
 
 def arm(moment):
     if moment == "step":
-        die_at(trainer.TrainingRun, "_step", 7)
+        die_at(trainer.PretrainingRun, "_step", 7)
     elif moment == "write":
         half_written()
     elif moment == "rename":
@@ -145,15 +145,15 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_weights(
 
 def stop_at(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run break off before an epoch, with a checkpoint after each one before."""
-    plain = trainer.TrainingRun._epoch
+    plain = trainer.PretrainingRun._epoch
 
-    def breaking(run: trainer.TrainingRun) -> dict[str, int | float]:
+    def breaking(run: trainer.PretrainingRun) -> dict[str, int | float]:
         if run.epoch == epoch:
             raise KeyboardInterrupt
         return plain(run)
 
     monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(trainer.TrainingRun, "_epoch", breaking)
+    monkeypatch.setattr(trainer.PretrainingRun, "_epoch", breaking)
 
 
 @pytest.fixture

@@ -52,18 +52,18 @@ def pretrain(
     from clipset.features.store import open_store
     from clipset.recipe import read_recipe
     from clipset.training.checkpoint import read_card
-    from clipset.training.distributed import join_ranks
+    from clipset.training.distributed import join_process_group
     from clipset.training.pretrain import pretrain
 
     flags = {"pretrain.preset": preset, "pretrain.epochs": epochs}
     config = read_recipe(recipe, set, flags).pretrain
-    with join_ranks(common.device) as ranks:
-        opened = ranks.agree(lambda: open_store(store))
+    with join_process_group(common.device) as processes:
+        opened = processes.run(lambda: open_store(store))
         if config.ssl_split == "train":
-            first = [opened.catalog] if ranks.first else []
-            ranks.agree(lambda: check_leaks(first, allow_leaks=allow_leaks))
+            first = [opened.catalog] if processes.is_main else []
+            processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
         pretrain(opened, out, config, seed=common.seed, device=common.device)
-        if not ranks.first:
+        if not processes.is_main:
             return
     card = read_card(out)
     result = {"model": out, "videos": card.videos, "ssl_split": card.split, "seed": card.seed}

@@ -12,12 +12,12 @@ from torch import Generator, Tensor, nn
 from clipset.errors import ProbeError
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.inputs import placed
-from clipset.evaluation.knn import knn_numbers, knn_probabilities
 from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.stacks import AttentiveStack, LinearStack, MakeStack, MLPStack, Weights
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
+from clipset.model.knn import knn_probabilities, knn_regression
 from clipset.model.scale import make_encoder
 from clipset.representation import VectorPart, encode_clips
 from clipset.sets.batch import ClipBatch, mean_over_clips
@@ -104,8 +104,8 @@ class KNNClassifier(Classifier):
         queries = (vectors - self.kept("mean")) / self.kept("std")
         bank, wanted = self.kept("bank"), self.kept("wanted")
         if wanted.is_floating_point():
-            return knn_numbers(bank, wanted, queries, k=self.k)[:, None]
-        votes = knn_probabilities(bank, wanted, queries, class_count=self.outputs, k=self.k)
+            return knn_regression(bank, wanted, queries, k=self.k)[:, None]
+        votes = knn_probabilities(bank, wanted, queries, num_classes=self.outputs, k=self.k)
         return votes.clamp_min(1e-12).log()[:, None]
 
 

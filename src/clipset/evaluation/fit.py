@@ -28,7 +28,7 @@ from clipset.evaluation.task import LabelledVideos
 from clipset.sets.batch import ClipBatch, by_count
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
 from clipset.training.joint import JointPretraining
-from clipset.training.optim import decay_groups, learning_rate
+from clipset.training.optim import cosine_schedule, decay_groups
 
 __all__ = ["Choice", "Network", "choose", "fit", "predict", "validation_split"]
 Network = Callable[[], nn.Module]  # makes a fresh network; chance comes from torch's seed
@@ -71,7 +71,7 @@ class NetworkRun:
         torch.manual_seed(self.seed * 1_000_003 + self.step)  # dropout, whoever else trains between
         self.network.train()
         for videos in draw_batches(len(self.train), self.config.batch, self.generator):
-            rate = learning_rate(self.step, self.steps, peak=self.rate, warmup=0.05)
+            rate = cosine_schedule(self.step, self.steps, peak=self.rate, warmup_fraction=0.05)
             for group in self.optimiser.param_groups:
                 group["lr"] = rate * group["share"]
             clips = draw_subset(self.train.random.of(videos), self.config.clips, self.generator)
@@ -98,7 +98,7 @@ def rate_groups(network: nn.Module, config: FitConfig, share: float) -> list[dic
         for part, part_share in ((network.classify, 1.0), *((part, share) for part in parts))
         for group in decay_groups(part, config.weight_decay)
     ]
-    grouped = {id(p) for group in groups for p in group["params"]}  # type: ignore[attr-defined]
+    grouped = {id(p) for group in groups for p in group["params"]}
     rest = [p for p in network.parameters() if p.requires_grad and id(p) not in grouped]
     return [*groups, {"params": rest, "weight_decay": 0.0, "share": share}]
 

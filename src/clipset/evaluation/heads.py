@@ -16,7 +16,7 @@ from clipset.evaluation.config import FitConfig, Optimiser
 from clipset.evaluation.present import ValidMask, by_number
 from clipset.evaluation.stacks import MakeStack, Stack, Wanted, Weights, drop
 from clipset.sets.sampling import draw_batches
-from clipset.training.optim import learning_rate
+from clipset.training.optim import cosine_schedule
 
 CHUNK = 64  # videos judged at once: few enough for a processor's cache
 EPSILON = 1e-6  # of AdamW: what is smaller in a gradient is rounding, and must not move a weight
@@ -201,7 +201,7 @@ class HeadGrid:
             videos = self.videos[places]
             rows = self.inputs.draw(videos, self.config.clips, self.generator)
             wanted = self.inputs.wanted[videos]
-            share = learning_rate(self.step, self.steps, peak=1.0, warmup=0.05)
+            share = cosine_schedule(self.step, self.steps, peak=1.0, warmup_fraction=0.05)
             normed = self._normed(rows) if any(group.norm for group in self.groups) else rows
             for group in self.groups:
                 group.learn(normed if group.norm else rows, wanted, share)

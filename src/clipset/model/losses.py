@@ -42,7 +42,7 @@ class Gather(Protocol):
     def rank(self) -> int: ...
 
     @property
-    def ranks(self) -> int: ...
+    def world_size(self) -> int: ...
 
     def __call__(self, rows: Tensor, /) -> Tensor: ...
 
@@ -50,7 +50,7 @@ class Gather(Protocol):
 class OneRank:
     """The gathering of a single rank: nothing to do."""
 
-    rank, ranks = 0, 1
+    rank, world_size = 0, 1
 
     def __call__(self, rows: Tensor, /) -> Tensor:
         return rows
@@ -99,8 +99,8 @@ def contrast_clips(
         )
         total = (total + back) / 2 if average else total + back
     whole = clips if average else videos
-    scale = gather.ranks / max(whole, 1)
-    return Scores(total * scale, found * (gather.ranks / max(clips, 1)))
+    scale = gather.world_size / max(whole, 1)
+    return Scores(total * scale, found * (gather.world_size / max(clips, 1)))
 
 
 def set_contrastive_loss(
@@ -118,6 +118,6 @@ def set_contrastive_loss(
     answer = torch.arange(len(one), device=one.device) + before
     forward, found = one_way_info_nce(one, gather(two), answer, temperature)
     backward, found_back = one_way_info_nce(two, gather(one), answer, temperature)
-    scale = gather.ranks / videos
+    scale = gather.world_size / videos
     total = (forward + backward) * (scale / 2 if average else scale)
     return total, (found + found_back) * (scale / 2)

@@ -211,7 +211,7 @@ def _pairs_found(projected: Float[Tensor, "2 B P"], gather: Gather) -> Float[Ten
     before, videos = count_before(one, gather)
     answer = torch.arange(len(one), device=one.device) + before
     _, found = one_way_info_nce(one, gather(two), answer, 1.0)
-    return found * (gather.ranks / videos)
+    return found * (gather.world_size / videos)
 
 
 def make_encoder(dim: int, config: ModelConfig) -> SetEncoder:

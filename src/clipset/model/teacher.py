@@ -72,7 +72,7 @@ class Clusters(nn.Module):
                 self.centre.lerp_(seen, 1 - CENTRE_MOMENTUM)
         given = (self(student) / student_temperature).log_softmax(dim=-1)
         _, videos = count_before(student[0], gather)
-        loss: Tensor = -(wanted * given).sum() * (gather.ranks / videos)
+        loss: Tensor = -(wanted * given).sum() * (gather.world_size / videos)
         return loss
 
 
@@ -106,4 +106,4 @@ class Centred(nn.Module):
                 self.centre.lerp_(mean, 1 - CENTRE_MOMENTUM)
         _, videos = count_before(predicted[0], gather)
         cosine = F.cosine_similarity(predicted, wanted, dim=-1)  # (2, B)
-        return (2 - 2 * cosine).sum() * (gather.ranks / videos)
+        return (2 - 2 * cosine).sum() * (gather.world_size / videos)

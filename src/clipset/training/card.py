@@ -112,7 +112,7 @@ def _licence(backbone: dict[str, Any]) -> str:
 
 
 def _validation(judged: dict[str, Any]) -> str:
-    return f"k-NN {judged['knn']:.1%} on {judged['judged_on']}, at epoch {judged['epoch']}"
+    return f"k-NN {judged['knn']:.1%} on {judged['split']}, at epoch {judged['epoch']}"
 
 
 def _settings(card: ModelCard) -> list[tuple[str, Any]]:

@@ -30,7 +30,7 @@ from clipset.sets.sampling import (
     draw_set_pair,
 )
 from clipset.training.config import PretrainConfig
-from clipset.training.distributed import Ranks
+from clipset.training.distributed import ProcessGroup
 
 T = TypeVar("T")
 CHUNK = 1024  # videos that are looked at together
@@ -96,17 +96,17 @@ class ClipSource:
         return sum(-(-int(videos) // config.batch) for videos in parts)
 
     def batches(
-        self, config: PretrainConfig, generator: torch.Generator, ranks: Ranks
+        self, config: PretrainConfig, generator: torch.Generator, processes: ProcessGroup
     ) -> Iterator[tuple[int, SetPair]]:
         """One epoch: the size of each batch, and the sets of this rank's part of it.
 
         All ranks draw the same from the same generator, so their number changes nothing.
         """
-        drawn = self._draw(config, generator, ranks)
+        drawn = self._draw(config, generator, processes)
         return drawn if self.in_memory else ahead(drawn)
 
     def _draw(
-        self, config: PretrainConfig, generator: torch.Generator, ranks: Ranks
+        self, config: PretrainConfig, generator: torch.Generator, processes: ProcessGroup
     ) -> Iterator[tuple[int, SetPair]]:
         for videos in self._draw_videos(config, generator):
             places = self.places.of(videos)
@@ -114,7 +114,7 @@ class ClipSource:
                 places, config.clips_per_set, config.mask_ratio, generator, rule=config.mask_rule
             )
             moves = self._draw_moves(videos, generator)
-            part = ranks.part(len(videos))
+            part = processes.shard(len(videos))
             pair = _part(numbers, part)
             chosen = pair.features.squeeze(-1).long()  # (2, B, V): the numbers of clips
             features = self._read(videos[part], chosen)

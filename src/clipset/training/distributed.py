@@ -1,6 +1,6 @@
-"""Several processes that train one model together: who they are, and what they exchange.
+"""Distributed training: the processes that train one model together, and what they exchange.
 
-Every process (a rank) has the whole model and a part of each batch. Alone, nothing is exchanged.
+Every process has the whole model and a shard of each batch. A single process exchanges nothing.
 """
 
 from __future__ import annotations
@@ -21,219 +21,226 @@ from clipset.devices import find_device
 from clipset.errors import ClipsetError, OtherRankError, TrainingError
 
 T = TypeVar("T")
-LINE_BYTES = 1000  # of an error that is told to the other ranks
-_meetings = 0  # of this process
+MESSAGE_BYTES = 1000  # of an error that is sent to the other ranks
+_num_groups = 0  # process groups that this process has joined
 
 
-class Ranks:
+class ProcessGroup:
     """This process among those that train together."""
 
-    def __init__(self, rank: int, ranks: int, device: torch.device) -> None:
-        self.rank, self.ranks, self.device = rank, ranks, device
+    def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
+        self.rank, self.world_size, self.device = rank, world_size, device
 
     @property
-    def first(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files and messages."""
         return self.rank == 0
 
     @property
-    def gather(self) -> RankGather | None:
-        """What the losses gather the other ranks' vectors with."""
-        return RankGather(self) if self.ranks > 1 else None
+    def gather(self) -> GatherRows | None:
+        """Gathers the vectors of all ranks for the losses; None for a single process."""
+        return GatherRows(self) if self.world_size > 1 else None
 
-    def part(self, count: int) -> slice:
-        """Which of `count` things are this rank's: the parts differ by one at most."""
-        base, more = divmod(count, self.ranks)
-        low = self.rank * base + min(self.rank, more)
-        return slice(low, low + base + (self.rank < more))
+    def shard(self, count: int) -> slice:
+        """This rank's part of `count` items; the shards differ by one item at most."""
+        base, remainder = divmod(count, self.world_size)
+        start = self.rank * base + min(self.rank, remainder)
+        return slice(start, start + base + (self.rank < remainder))
 
-    def agree(self, work: Callable[[], T]) -> T:
-        """Do the same on every rank; if it fails on one, it fails on all, and one says why."""
+    def run(self, work: Callable[[], T]) -> T:
+        """Run `work` on every rank; an error on one rank is raised on all of them."""
         result, error = None, None
         try:
             result = work()
-        except ClipsetError as found:
-            error = found
-        if self.ranks == 1:
+        except ClipsetError as raised:
+            error = raised
+        if self.world_size == 1:
             if error is not None:
                 raise error
         else:
-            self._compare(error)
+            self._raise_together(error)
         return result  # type: ignore[return-value]
 
-    def _compare(self, error: ClipsetError | None) -> None:
-        line = "" if error is None else " ".join(str(error).split())
-        said = line.encode(errors="backslashreplace")[:LINE_BYTES].ljust(LINE_BYTES, b"\0")
-        mine = torch.tensor(list(said), dtype=torch.uint8, device=self.device)
-        lines = [bytes(each.tolist()).rstrip(b"\0") for each in self.all_gather(mine)]
-        failed = [(rank, each.decode(errors="ignore")) for rank, each in enumerate(lines) if each]
+    def _raise_together(self, error: ClipsetError | None) -> None:
+        text = "" if error is None else " ".join(str(error).split())
+        message = text.encode(errors="backslashreplace")[:MESSAGE_BYTES]
+        padded = message.ljust(MESSAGE_BYTES, b"\0")
+        local = torch.tensor(list(padded), dtype=torch.uint8, device=self.device)
+        messages = [bytes(row.tolist()).rstrip(b"\0") for row in self.all_gather(local)]
+        failed = [(rank, m.decode(errors="ignore")) for rank, m in enumerate(messages) if m]
         if not failed:
             return
         rank, text = failed[0]
-        if not self.first:
+        if not self.is_main:
             raise OtherRankError(text)
         raise error or TrainingError(f"rank {rank}: {text}")
 
-    def share(self, number: int) -> int:
-        """The first rank's number."""
-        if self.ranks == 1:
+    def broadcast(self, number: int) -> int:
+        """The number of rank 0."""
+        if self.world_size == 1:
             return number
-        told = torch.tensor(number, dtype=torch.int64, device=self.device)
-        with _others():
-            dist.broadcast(told, 0)
-        return int(told)
+        value = torch.tensor(number, dtype=torch.int64, device=self.device)
+        with _communicating():
+            dist.broadcast(value, 0)
+        return int(value)
 
-    def share_weights(self, model: nn.Module) -> None:
-        """Start from the first rank's weights."""
-        if self.ranks > 1:
-            with _others():
+    def broadcast_weights(self, model: nn.Module) -> None:
+        """Give every rank the weights of rank 0."""
+        if self.world_size > 1:
+            with _communicating():
                 for value in model.state_dict().values():
                     dist.broadcast(value, 0)
 
+    def all_reduce(self, values: Tensor) -> None:
+        """Replace a tensor by its sum over the ranks."""
+        with _communicating():
+            dist.all_reduce(values)
+
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the ranks."""
-        if self.ranks == 1:
+        if self.world_size == 1:
             return values
         total = values.detach().clone()
-        self.add_up(total)
-        return total / self.ranks
-
-    def average_gradients(self, model: nn.Module) -> None:
-        """Give every rank the mean gradient, in one exchange."""
-        if self.ranks == 1:
-            return
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        has = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8)
-        has = has.to(self.device)
-        with _others():
-            dist.all_reduce(has, dist.ReduceOp.MAX)
-        moved = [p for p, used in zip(trained, has.tolist(), strict=True) if used]
-        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in moved]
-        flat = torch.cat([gradient.flatten() for gradient in found])
-        self.add_up(flat)
-        flat /= self.ranks
-        for parameter, part in zip(moved, flat.split([p.numel() for p in moved]), strict=True):
-            parameter.grad = part.view_as(parameter).clone()
-
-    def add_up(self, values: Tensor) -> None:
-        """Replace a tensor by its sum over the ranks."""
-        with _others():
-            dist.all_reduce(values)
+        self.all_reduce(total)
+        return total / self.world_size
 
     def all_gather(self, values: Tensor) -> list[Tensor]:
         """The tensors of all ranks, which have the same shape."""
-        found = [torch.empty_like(values) for _ in range(self.ranks)]
-        with _others():
-            dist.all_gather(found, values.contiguous())
-        return found
+        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
+        with _communicating():
+            dist.all_gather(gathered, values.contiguous())
+        return gathered
 
-    def wait(self) -> None:
-        """Go on when all ranks are here."""
-        self.share(0)
+    def average_gradients(self, model: nn.Module) -> None:
+        """Give every rank the mean gradient, in one exchange."""
+        if self.world_size == 1:
+            return
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        has_gradient = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8)
+        has_gradient = has_gradient.to(self.device)
+        with _communicating():
+            dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
+        used = [p for p, flag in zip(trained, has_gradient.tolist(), strict=True) if flag]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in used]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        self.all_reduce(flat)
+        flat /= self.world_size
+        for parameter, chunk in zip(used, flat.split([p.numel() for p in used]), strict=True):
+            parameter.grad = chunk.view_as(parameter).clone()
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.broadcast(0)
 
 
-class RankGather:
-    """Puts the rows of all ranks behind one another; gradients find their way back to each."""
+SINGLE_PROCESS = ProcessGroup(0, 1, torch.device("cpu"))
 
-    def __init__(self, world: Ranks) -> None:
-        self.world, self.rank, self.ranks = world, world.rank, world.ranks
+
+class GatherRows:
+    """Concatenates the rows of all ranks; gradients return to the rank of each row."""
+
+    def __init__(self, processes: ProcessGroup) -> None:
+        self.processes = processes
+        self.rank, self.world_size = processes.rank, processes.world_size
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """The rows of rank 0, 1, …; the ranks may have different numbers of them."""
+        """The rows of rank 0, 1, …; ranks may have different numbers of rows."""
         if rows.dtype == torch.bool:
             return self(rows.to(torch.uint8)).bool()
-        gathered: Tensor = _Gathered.apply(rows, self.world)  # type: ignore[no-untyped-call]
+        gathered: Tensor = _GatherFunction.apply(rows, self.processes)  # type: ignore[no-untyped-call]
         return gathered
 
 
-class _Gathered(torch.autograd.Function):
-    """The rows of all ranks; backwards, what all ranks want changed of this rank's rows."""
+class _GatherFunction(torch.autograd.Function):
+    """Forward: the rows of all ranks. Backward: the sum of all ranks' gradients of these rows."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, world: Ranks) -> Tensor:
-        count = torch.tensor(len(rows), dtype=torch.int64, device=world.device)
-        counts = [int(each) for each in world.all_gather(count)]
+    def forward(ctx: Any, rows: Tensor, processes: ProcessGroup) -> Tensor:
+        count = torch.tensor(len(rows), dtype=torch.int64, device=processes.device)
+        counts = [int(size) for size in processes.all_gather(count)]
         padded = rows.new_zeros((max(counts), *rows.shape[1:]))
         padded[: len(rows)] = rows
-        ctx.world, ctx.counts = world, counts
-        parts = zip(world.all_gather(padded), counts, strict=True)
-        return torch.cat([part[:size] for part, size in parts])
+        ctx.processes, ctx.counts = processes, counts
+        shards = zip(processes.all_gather(padded), counts, strict=True)
+        return torch.cat([shard[:size] for shard, size in shards])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        wanted = gradients[0].contiguous().clone()
-        ctx.world.add_up(wanted)
-        return wanted.split(ctx.counts)[ctx.world.rank], None
+        gradient = gradients[0].contiguous().clone()
+        ctx.processes.all_reduce(gradient)
+        return gradient.split(ctx.counts)[ctx.processes.rank], None
 
 
 @contextmanager
-def join_ranks(device: str) -> Iterator[Ranks]:
-    """The ranks that torchrun (or the caller) started, or this process alone."""
+def join_process_group(device: str) -> Iterator[ProcessGroup]:
+    """The processes that torchrun (or the caller) started, or this process alone."""
     if dist.is_available() and dist.is_initialized():
-        yield Ranks(dist.get_rank(), dist.get_world_size(), _device_of_rank(device))
+        yield ProcessGroup(dist.get_rank(), dist.get_world_size(), _local_device(device))
     elif int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ:
-        chosen = _device_of_rank(device)
-        _meet("nccl" if chosen.type == "cuda" else "gloo")
+        local_device = _local_device(device)
+        _init_process_group("nccl" if local_device.type == "cuda" else "gloo")
         try:
-            yield Ranks(dist.get_rank(), dist.get_world_size(), chosen)
+            yield ProcessGroup(dist.get_rank(), dist.get_world_size(), local_device)
         except BaseException as error:
-            _empty_frames(error)
+            _release_frames(error)
             raise
         finally:
             dist.destroy_process_group()
     else:
-        yield Ranks(0, 1, find_device(device))
+        yield ProcessGroup(0, 1, find_device(device))
 
 
-def _empty_frames(error: BaseException | None) -> None:
-    """Take the group out of the frames that an error came through.
+def _release_frames(error: BaseException | None) -> None:
+    """Remove references to the process group from the frames of an error.
 
-    As long as something keeps it, it keeps its threads; one of them that lets go of a tensor while
-    Python ends aborts the process.
+    A referenced group keeps its threads; a thread that releases a tensor while Python ends aborts
+    the process.
     """
     while error is not None:
         clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
 
 
-def _meet(backend: str) -> None:
-    """Set up the talk between the ranks.
+def _init_process_group(backend: str) -> None:
+    """Connect to the other processes.
 
-    torchrun may keep one board for all its restarts: what an earlier start pinned there would be
-    taken for this one's, so each start has a place of its own.
+    torchrun may keep one key-value store for all its restarts; a prefix of their own keeps the keys
+    of this start apart from those of earlier ones.
     """
-    # imported later (every optimiser does so), its functions would keep this group as a default
+    # imported after the group exists (as optimisers do), its functions would keep a reference to it
     import torch.distributed.nn.functional  # noqa: F401
 
-    global _meetings
-    _meetings += 1
+    global _num_groups
+    _num_groups += 1
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    board, rank, ranks = next(rendezvous("env://"))
-    place = PrefixStore(f"clipset-{restart}-{_meetings}", board)
-    dist.init_process_group(backend, store=place, rank=rank, world_size=ranks)
+    store, rank, world_size = next(rendezvous("env://"))
+    own_store = PrefixStore(f"clipset-{restart}-{_num_groups}", store)
+    dist.init_process_group(backend, store=own_store, rank=rank, world_size=world_size)
 
 
-def _device_of_rank(name: str) -> torch.device:
-    """The card of this rank's number on its machine, or the processor."""
+def _local_device(name: str) -> torch.device:
+    """The CUDA device of this process's local rank, or the CPU."""
     device = find_device(name)
     if device.type != "cuda":
         return torch.device("cpu")
-    place = int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if ":" not in name:
-        if place >= torch.cuda.device_count():
+        if local_rank >= torch.cuda.device_count():
             raise TrainingError(
-                f"rank {place} of this machine has no CUDA device ({torch.cuda.device_count()} "
-                f"found); start fewer processes or use device 'cpu'"
+                f"rank {local_rank} of this machine has no CUDA device "
+                f"({torch.cuda.device_count()} found); start fewer processes or use device 'cpu'"
             )
-        device = torch.device("cuda", place)
+        device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
 
 
 @contextmanager
-def _others() -> Iterator[None]:
-    """A talk with the other ranks; it breaks off when one of them is gone."""
+def _communicating() -> Iterator[None]:
+    """Communication fails when another rank has stopped."""
     try:
         yield
     except RuntimeError as error:
-        raise OtherRankError("another rank stopped; run again to go on") from error
+        raise OtherRankError(
+            "another rank stopped; run the same command again to resume"
+        ) from error

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
@@ -17,10 +16,8 @@ from clipset.model.scale import ScaleModel
 from clipset.sets.sampling import SetPair
 from clipset.training.config import PretrainConfig
 from clipset.training.data import ClipSource, tensors_of
-from clipset.training.distributed import Ranks
+from clipset.training.distributed import SINGLE_PROCESS
 from clipset.training.pretrain import open_source, videos_to_learn_from, with_dims
-
-ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class PretrainingSetup:
         """Read the clips of the training videos, for batches of at most `batch_size` videos."""
         config = with_dims(self.config, self.store)
         config = replace(config, batch=min(batch_size, config.batch))
-        videos = videos_to_learn_from(self.store, config, ALONE)
+        videos = videos_to_learn_from(self.store, config, SINGLE_PROCESS)
         return JointPretraining(open_source(self.store, videos, config), config, model)
 
 
@@ -70,12 +67,12 @@ class JointLoss:
 
     def loss(self) -> Float[Tensor, ""]:
         """The loss of the next batch."""
-        inputs: dict[str, Any] = tensors_of(next(self.batches), ALONE.device)
+        inputs: dict[str, Any] = tensors_of(next(self.batches), SINGLE_PROCESS.device)
         return self.model.losses(**inputs).total
 
 
 def _endless_batches(joint: JointPretraining, generator: Generator) -> Iterator[SetPair]:
     """Batch after batch, epoch after epoch."""
     while True:
-        for _, pair in joint.source.batches(joint.config, generator, ALONE):
+        for _, pair in joint.source.batches(joint.config, generator, SINGLE_PROCESS):
             yield pair

@@ -1,4 +1,4 @@
-"""Metrics of each epoch, and a warning when the model has collapsed."""
+"""Metrics of each epoch in metrics.jsonl, and a warning when the model has collapsed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from clipset.progress import say
 from clipset.sets.sampling import SetPair
 from clipset.training.data import tensors_of
 
-COLLAPSED = 0.02  # a spread below this: all videos look the same to the model
-LOOKED_AT = 128  # videos whose set tokens are compared after each epoch
-SETTLING = 0.2  # the share of the epochs after which the spread is judged
+COLLAPSED_SPREAD = 0.02  # below it, the set tokens of all videos are nearly equal
+NUM_COMPARED = 128  # videos whose set tokens are compared after each epoch
+SETTLING_FRACTION = 0.2  # fraction of the epochs after which the spread is checked
 
-Line = dict[str, int | float]
+Metrics = dict[str, int | float]
 
 
 @torch.no_grad()
-def look_at(model: ScaleModel, pair: SetPair, device: torch.device) -> Line:
-    """How different some videos are to the model: of a batch's first sets, nothing hidden."""
-    sets = {n: v[0, :LOOKED_AT] for n, v in tensors_of(pair, device).items() if n != "masked"}
+def token_statistics(model: ScaleModel, pair: SetPair, device: torch.device) -> Metrics:
+    """Spread and effective rank of the set tokens of a batch's first sets, nothing masked."""
+    tensors = tensors_of(pair, device).items()
+    inputs = {name: value[0, :NUM_COMPARED] for name, value in tensors if name != "masked"}
     training = model.training
-    tokens = model.eval().encode(**sets).set_token.float()
+    tokens = model.eval().encode(**inputs).set_token.float()
     model.train(training)
     if len(tokens) < 2:
         return {}
@@ -40,70 +41,76 @@ def look_at(model: ScaleModel, pair: SetPair, device: torch.device) -> Line:
 
 
 def spread(tokens: Float[Tensor, "B H"]) -> float:
-    """The mean deviation of the channels of unit vectors, times √H: 0 if all are the same, about
-    1 if they point everywhere."""
+    """Mean standard deviation of the channels of unit vectors, times √H.
+
+    0 if all vectors are equal, about 1 if they point in all directions.
+    """
     unit = F.normalize(tokens, dim=1)
     return float(unit.std(dim=0, correction=0).mean() * math.sqrt(tokens.shape[1]))
 
 
 def effective_rank(tokens: Float[Tensor, "B H"]) -> float:
-    """How many directions the unit vectors vary in: the exponential of the entropy of the
-    covariance's eigenvalues."""
+    """Number of directions in which unit vectors vary: exp of the entropy of the eigenvalues of
+    their covariance."""
     unit = F.normalize(tokens, dim=1)
     centred = (unit - unit.mean(dim=0)).double().cpu()
-    small = centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T
-    power = torch.linalg.eigvalsh(small).clamp_min(0)
-    if float(power.sum()) <= 1e-12 * len(tokens):
+    gram = centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T
+    eigenvalues = torch.linalg.eigvalsh(gram).clamp_min(0)
+    if float(eigenvalues.sum()) <= 1e-12 * len(tokens):
         return 1.0
-    share = power / power.sum()
-    return float(torch.special.entr(share).sum().exp())
+    probabilities = eigenvalues / eigenvalues.sum()
+    return float(torch.special.entr(probabilities).sum().exp())
 
 
 class Monitor:
-    """Writes a line for each epoch, and says once when the model has collapsed."""
+    """Writes the metrics of each epoch and warns once when the model has collapsed."""
 
-    def __init__(self, folder: Path, *, epochs: int, done: int) -> None:
-        self.path, self.epochs, self.warned = folder / "metrics.jsonl", epochs, False
-        self.said: set[str] = set()
-        write_atomic(self.path, b"".join(self._lines(done)))
+    def __init__(self, folder: Path, *, num_epochs: int, done: int) -> None:
+        self.path, self.num_epochs = folder / "metrics.jsonl", num_epochs
+        self.warned: set[str] = set()
+        write_atomic(self.path, b"".join(self._previous_lines(done)))
 
-    def _lines(self, done: int) -> list[bytes]:
-        """The lines of the epochs before, as far as they can be read."""
-        there = done > 0 and self.path.is_file()
-        lines = self.path.read_bytes().splitlines(keepends=True)[:done] if there else []
-        kept = [line for line in lines if _is_line(line)]
-        if len(kept) < done:
-            say(f"{self.path} lacks {done - len(kept)} of the {done} epochs before")
-        return kept
+    def _previous_lines(self, done: int) -> list[bytes]:
+        """The readable lines of the epochs before a resume."""
+        lines: list[bytes] = []
+        if done > 0 and self.path.is_file():
+            lines = self.path.read_bytes().splitlines(keepends=True)[:done]
+        readable = [line for line in lines if _is_readable(line)]
+        if len(readable) < done:
+            say(f"{self.path} lacks {done - len(readable)} of the {done} epochs before")
+        return readable
 
-    def write(self, line: Mapping[str, int | float]) -> None:
-        """Note an epoch; a disk that does not take it does not stop the training."""
-        with self.tolerated("this line"):
-            append_whole(self.path, msgspec.json.encode(line) + b"\n")
-        self._judge(line)
+    def write(self, metrics: Mapping[str, int | float]) -> None:
+        """Append the metrics of an epoch; a full disk does not stop the training."""
+        with self.tolerate("this line"):
+            append_whole(self.path, msgspec.json.encode(metrics) + b"\n")
+        self._warn_of_collapse(metrics)
 
     @contextmanager
-    def tolerated(self, what: str) -> Iterator[None]:
-        """Say once that something cannot be written, and let the training go on."""
+    def tolerate(self, lost: str) -> Iterator[None]:
+        """Report once that something cannot be written, and continue training."""
         try:
             yield
         except OutputError as error:
-            if what not in self.said:
-                say(f"{error.problem}; training goes on without {what}")
-            self.said.add(what)
+            self._warn(lost, f"{error.problem}; training continues without {lost}")
 
-    def _judge(self, line: Mapping[str, int | float]) -> None:
-        settled = line["epoch"] > SETTLING * self.epochs
-        if settled and not self.warned and line.get("spread", 1.0) < COLLAPSED:
-            self.warned = True
-            say(
-                f"the model has collapsed: at epoch {line['epoch']} all videos get nearly the same "
-                f"set token (spread {line['spread']:.4f}); lower the learning rate, or look at "
-                f"whether the features differ at all"
+    def _warn_of_collapse(self, metrics: Mapping[str, int | float]) -> None:
+        settled = metrics["epoch"] > SETTLING_FRACTION * self.num_epochs
+        if settled and metrics.get("spread", 1.0) < COLLAPSED_SPREAD:
+            self._warn(
+                "collapse",
+                f"the model has collapsed: at epoch {metrics['epoch']} all videos have nearly the "
+                f"same set token (spread {metrics['spread']:.4f}); lower the learning rate, or "
+                f"check whether the features differ at all",
             )
 
+    def _warn(self, topic: str, message: str) -> None:
+        if topic not in self.warned:
+            say(message)
+        self.warned.add(topic)
 
-def _is_line(line: bytes) -> bool:
+
+def _is_readable(line: bytes) -> bool:
     try:
         msgspec.json.decode(line, type=dict[str, int | float | None])
     except (msgspec.DecodeError, RecursionError):

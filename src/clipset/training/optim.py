@@ -1,25 +1,129 @@
-"""Learning rate and weight decay."""
+"""Optimisation: AdamW, learning rate schedule, weights without decay, gradient clipping.
+
+Pre-training, fine-tuning and probe training share `Optimization`.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn, optim
 
+from clipset.errors import TrainingError
 
-def learning_rate(step: int, steps: int, *, peak: float, warmup: float) -> float:
-    """Linear warm-up from 0 over a share of the steps, then a cosine down to 0."""
-    rising = max(warmup * steps, 1e-9)
-    if step < rising:
-        return peak * step / rising
-    done = (step - rising) / max(steps - rising, 1e-9)
-    return peak * 0.5 * (1.0 + math.cos(math.pi * min(done, 1.0)))
+MIXED_PRECISION = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+ParamGroup = dict[str, Any]  # of torch.optim; `lr_scale` multiplies the learning rate
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay; biases, norms and learned tokens do not."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def cosine_schedule(step: int, num_steps: int, *, peak: float, warmup_fraction: float) -> float:
+    """The learning rate: linear warm-up from 0, then a cosine down to 0."""
+    warmup_steps = max(warmup_fraction * num_steps, 1e-9)
+    if step < warmup_steps:
+        return peak * step / warmup_steps
+    progress = (step - warmup_steps) / max(num_steps - warmup_steps, 1e-9)
+    return peak * 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))
+
+
+def is_without_decay(name: str, parameter: nn.Parameter) -> bool:
+    """Biases, norms, learned tokens and cluster prototypes are not decayed; matrices are."""
+    last_name = name.rsplit(".", maxsplit=1)[-1]
+    return parameter.ndim <= 1 or last_name.endswith("token") or last_name == "prototypes"
+
+
+def decay_groups(
+    module: nn.Module, weight_decay: float, *, lr_scale: float = 1.0
+) -> list[ParamGroup]:
+    """The trained parameters in two groups: with weight decay, and without."""
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            (others if is_without_decay(name, parameter) else decayed).append(parameter)
     return [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": weight_decay, "lr_scale": lr_scale},
+        {"params": others, "weight_decay": 0.0, "lr_scale": lr_scale},
     ]
+
+
+class Optimization:
+    """Steps of AdamW: learning rate schedule, gradient clipping, loss scaling."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        groups: list[ParamGroup],
+        *,
+        learning_rate: float,
+        num_steps: int,
+        warmup_fraction: float = 0.05,
+        max_grad_norm: float | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
+        """Optimise parameter groups: of a module, and of what is trained with it.
+
+        `max_grad_norm` bounds the module's gradient; 0 only measures it, None does not even that.
+        """
+        self.module = module
+        self.optimizer = optim.AdamW(groups, lr=learning_rate, fused=True)
+        self.peak, self.num_steps = learning_rate, num_steps
+        self.warmup_fraction, self.max_grad_norm = warmup_fraction, max_grad_norm
+        self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
+        self.num_done = 0
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return cosine_schedule(
+            self.num_done, self.num_steps, peak=self.peak, warmup_fraction=self.warmup_fraction
+        )
+
+    def step(self, loss: Tensor) -> float:
+        """One step; returns the norm of the gradient (0 if it is not measured)."""
+        self.backward(loss)
+        return self.update()
+
+    def backward(self, loss: Tensor) -> None:
+        """Replace the gradients by those of a loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+
+    def update(self) -> float:
+        """Change the parameters by their gradients."""
+        learning_rate = self.learning_rate
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate * group["lr_scale"]
+        norm = self._clip_gradients()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.num_done += 1
+        return norm
+
+    def _clip_gradients(self) -> float:
+        if self.max_grad_norm is None:
+            return 0.0
+        self.scaler.unscale_(self.optimizer)
+        largest = self.max_grad_norm or math.inf
+        return float(nn.utils.clip_grad_norm_(self.module.parameters(), largest))
+
+
+def choose_precision(precision: str, device: torch.device) -> torch.dtype:
+    """The dtype of the forward pass.
+
+    `auto` is bfloat16 on CUDA devices that compute in it, float16 on older ones with tensor cores,
+    float32 elsewhere.
+    """
+    if precision in MIXED_PRECISION and device.type != "cuda":
+        raise TrainingError(
+            f"{precision} has no effect on the device {device.type!r}; "
+            f"use precision 'auto' or 'float32'"
+        )
+    if precision != "auto":
+        return MIXED_PRECISION.get(precision, torch.float32)
+    if device.type != "cuda":
+        return torch.float32
+    major, _minor = torch.cuda.get_device_capability(device)
+    if major >= 8:
+        return torch.bfloat16
+    return torch.float16 if major == 7 else torch.float32

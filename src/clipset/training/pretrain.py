@@ -25,10 +25,10 @@ from clipset.training.card import ModelCard
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig, held
 from clipset.training.data import ClipSource
-from clipset.training.distributed import Ranks, join_ranks
-from clipset.training.precision import choose_precision
+from clipset.training.distributed import ProcessGroup, join_process_group
+from clipset.training.optim import choose_precision
 from clipset.training.resume import RunState, find_checkpoint
-from clipset.training.trainer import TrainingRun
+from clipset.training.trainer import PretrainingRun
 from clipset.training.validation import Validation
 
 
@@ -53,24 +53,26 @@ def pretrain(
 
     Under torchrun, or where torch.distributed is set up, all processes train one model together.
     """
-    with join_ranks(device) as ranks, ExitStack() as locks:
+    with join_process_group(device) as processes, ExitStack() as locks:
         given = config or PretrainConfig()
-        config = ranks.agree(lambda: with_dims(given, store))
-        videos = ranks.agree(lambda: videos_to_learn_from(store, config, ranks))
+        config = processes.run(lambda: with_dims(given, store))
+        videos = processes.run(lambda: videos_to_learn_from(store, config, processes))
         card = _card(store, videos, config, seed)
-        trained = ranks.agree(lambda: _load_trained(folder, card))
+        trained = processes.run(lambda: _load_trained(folder, card))
         if trained is not None:
             return trained
-        if ranks.first and config.batch_from == "all" and config.batch > len(videos):
+        if processes.is_main and config.batch_from == "all" and config.batch > len(videos):
             say(f"a batch of {config.batch} is cut to the {len(videos)} videos that there are")
-        source = ranks.agree(lambda: open_source(store, videos, config))
-        validation = ranks.agree(lambda: _validation(store, config, seed, ranks))
-        ranks.agree(lambda: check_output(folder, "folder") if ranks.first else None)
-        ranks.agree(lambda: locks.enter_context(exclusive(folder)) if ranks.first else None)
-        run = TrainingRun(source, config, folder, card, ranks=ranks, validation=validation)
+        source = processes.run(lambda: open_source(store, videos, config))
+        validation = processes.run(lambda: _validation(store, config, seed, processes))
+        processes.run(lambda: check_output(folder, "folder") if processes.is_main else None)
+        processes.run(lambda: locks.enter_context(exclusive(folder)) if processes.is_main else None)
+        run = PretrainingRun(
+            source, config, folder, card, processes=processes, validation=validation
+        )
         run.resume()
         run.train()
-        ranks.agree(lambda: run.save() if ranks.first else None)
+        processes.run(lambda: run.save() if processes.is_main else None)
         return run.model.to("cpu").eval()
 
 
@@ -86,7 +88,7 @@ def check_pretraining(
 ) -> None:
     """Raise what `pretrain` would raise before its first step; nothing is written."""
     config = with_dims(config, store)
-    videos = videos_to_learn_from(store, config, Ranks(0, 1, find_device(device)))
+    videos = videos_to_learn_from(store, config, ProcessGroup(0, 1, find_device(device)))
     card = _card(store, videos, config, seed)
     state = RunState(
         fingerprint=card.fingerprint, epoch=0, settings=held(config), dim=card.dim, seed=seed
@@ -107,14 +109,16 @@ def with_dims(config: PretrainConfig, store: FeatureStore) -> PretrainConfig:
     return replace(config, model=replace(model, dims=dims))
 
 
-def videos_to_learn_from(store: FeatureStore, config: PretrainConfig, ranks: Ranks) -> np.ndarray:
+def videos_to_learn_from(
+    store: FeatureStore, config: PretrainConfig, processes: ProcessGroup
+) -> np.ndarray:
     """The places of the videos, once all that could fail later has been looked at."""
     if store.pending:
         raise TrainingError(
             f"{store.folder} is not finished ({len(store.pending)} videos to go); "
             f"run `clipset extract` again, it goes on where it stopped"
         )
-    choose_precision(config, ranks.device)
+    choose_precision(config.precision, processes.device)
     videos = ssl_videos(store, config.ssl_split)
     if len(videos) < 2:
         raise TrainingError(f"contrast needs at least 2 videos to learn from, got {len(videos)}")
@@ -128,10 +132,10 @@ def videos_to_learn_from(store: FeatureStore, config: PretrainConfig, ranks: Ran
     groups = groups_of(store, videos, config)
     parts = [len(videos)] if groups is None else list(Counter(groups.tolist()).values())
     fewest, part = min((part // -(-part // config.batch), part) for part in parts)
-    if fewest < ranks.ranks:
+    if fewest < processes.world_size:
         raise TrainingError(
-            f"{ranks.ranks} ranks cannot share batches of {config.batch} of {part} videos; "
-            f"start fewer processes or use larger batches"
+            f"{processes.world_size} ranks cannot share batches of {config.batch} of {part} "
+            f"videos; start fewer processes or use larger batches"
         )
     return videos
 
@@ -201,8 +205,8 @@ def _load_trained(folder: Path, card: ModelCard) -> ScaleModel | None:
 
 
 def _validation(
-    store: FeatureStore, config: PretrainConfig, seed: int, ranks: Ranks
+    store: FeatureStore, config: PretrainConfig, seed: int, processes: ProcessGroup
 ) -> Validation | None:
-    if not config.validate_every or not ranks.first:
+    if not config.validate_every or not processes.is_main:
         return None
     return Validation(store, config.model, seed=seed)

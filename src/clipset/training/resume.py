@@ -122,7 +122,7 @@ def remove_checkpoints(folder: Path) -> None:
             folder.rmdir()
 
 
-def sweep(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Delete what a kill left of checkpoints that were being written."""
     for path in folder.glob(".epoch-*.part"):
         path.unlink(missing_ok=True)

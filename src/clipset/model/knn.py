@@ -1,0 +1,45 @@
+"""k nearest neighbours by cosine similarity, weighted by exp(cosine / temperature)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def knn_probabilities(
+    train: Float[Tensor, "N R"],
+    labels: Int[Tensor, " N"],
+    queries: Float[Tensor, "M R"],
+    *,
+    num_classes: int,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> Float[Tensor, "M C"]:
+    """The weights of the k nearest training vectors, summed for each class."""
+    neighbours, weights = nearest_neighbours(train, queries, k=k, temperature=temperature)
+    votes = torch.zeros(len(queries), num_classes, dtype=weights.dtype)
+    return votes.scatter_add_(1, labels[neighbours], weights)
+
+
+def knn_regression(
+    train: Float[Tensor, "N R"],
+    targets: Float[Tensor, " N"],
+    queries: Float[Tensor, "M R"],
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> Float[Tensor, "M 1"]:
+    """The weighted mean of the targets of the k nearest training vectors."""
+    neighbours, weights = nearest_neighbours(train, queries, k=k, temperature=temperature)
+    return (targets[neighbours] * weights).sum(dim=1, keepdim=True)
+
+
+def nearest_neighbours(
+    train: Float[Tensor, "N R"], queries: Float[Tensor, "M R"], *, k: int, temperature: float
+) -> tuple[Int[Tensor, "M K"], Float[Tensor, "M K"]]:
+    """Indices of the k nearest training vectors of each query, and their softmax weights."""
+    cosines = F.normalize(queries, dim=1) @ F.normalize(train, dim=1).T  # (M, N)
+    nearest = cosines.topk(min(k, len(train)), dim=1)  # (M, k)
+    return nearest.indices, torch.softmax(nearest.values / temperature, dim=1)
