@@ -57,14 +57,14 @@ main(["pretrain", sys.argv[1], "--out", sys.argv[2], "--device", "cpu", *options
 
 BROKEN_TALK = """
 import os
-from clipset.training.distributed import join_ranks
+from clipset.training.distributed import join_process_group
 
-with join_ranks("cpu") as ranks:
-    ranks.wait()
-    if ranks.rank == 1:
+with join_process_group("cpu") as processes:
+    processes.barrier()
+    if processes.rank == 1:
         os._exit(7)
     while True:
-        ranks.wait()
+        processes.barrier()
 """
 THREADS_AT_THE_END = """
 import atexit
