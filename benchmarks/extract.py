@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from record import parse, write_record
 
 from clipset.backbones.registry import DEFAULT
-from clipset.backbones.runtime import Answer, Engine, NormalisedNetwork
+from clipset.backbones.runtime import Answer, Engine, NormalisedNetwork, open_engine
 from clipset.clips.config import Sampling
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.data.catalog import Catalog, Video, read_catalog
@@ -43,7 +43,7 @@ from clipset.decoding.reader import open_video
 from clipset.demo.dataset import render_demo
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest, cut_video
-from clipset.features.extract import cut_request, extract, open_engines, plan
+from clipset.features.extract import cut_request, extract, plan
 from clipset.progress import set_quiet
 
 VIDEOMAE_B = '''
@@ -98,7 +98,7 @@ class Contest:
     ) -> None:
         self.catalog, self.config, self.folder = catalog, config, folder
         self.some = spread(catalog, plain_videos)
-        manifest, [network] = plan(config, 0)
+        manifest, network = plan(config, 0)
         self.network = NormalisedNetwork(manifest.backbone, network).eval()
         self.request = cut_request(manifest)
         self.plans = {video.id: plan_of(video, self.request) for video in catalog}
@@ -139,9 +139,8 @@ class Contest:
 
     def open(self) -> Engine:
         """The backbone, loaded and made ready."""
-        manifest, networks = plan(self.config, 0)
-        [engine] = open_engines(manifest, networks, [self.config.engine], device="auto")
-        return engine
+        manifest, network = plan(self.config, 0)
+        return open_engine(manifest.backbone, network, device="auto", engine=self.config.engine)
 
     def plain(self) -> None:
         """The plain way."""

@@ -167,7 +167,7 @@ def test_huge_numbers_in_the_file_of_a_model_take_no_memory(finished_run: Path) 
                                      "expansion", "prototypes", "head_channels", "target_width"
                                      ) for value in (*HUGE, 1e40, 2**20)
           if (name, value) not in (("head_channels", 2**20), ("prototypes", 2**20))),
-        {"dims": [10**12, 10**12]}, {"dims": [-5]}, {"dims": [64] * 5000}, wide,
+        wide,
         {"temperature": -1.0}, {"dropout": 1e300},
     ):  # fmt: skip
         path.write_text(json.dumps(content | {"model": content["model"] | change}))

@@ -38,19 +38,6 @@ def test_ray_gives_the_same_bytes_as_one_machine(small_store: FeatureStore, tmp_
     assert store.manifest == small_store.manifest
 
 
-@pytest.mark.usefixtures("ray")
-def test_two_backbones_on_ray_give_the_same_bytes(
-    small_store: FeatureStore, tmp_path: Path
-) -> None:
-    config = replace(SMALL, backbone="efficientnet_lite0,efficientnet_lite1")
-    few = small_store.catalog.only(small_store.catalog.videos[:2])
-    store = extract_on_ray(few, tmp_path / "ray", config)
-    here = extract(few, tmp_path / "here", config)
-    assert store_digest(store.folder) == store_digest(here.folder)
-    assert store.manifest == here.manifest
-    assert len(store.manifest.others) == 1
-
-
 OWN = """
 from dataclasses import replace
 from torch import nn

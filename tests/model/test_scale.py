@@ -99,24 +99,6 @@ def test_only_what_is_asked_for_is_predicted() -> None:
     assert seen == [int(masked.sum())]
 
 
-def test_each_backbone_of_a_set_has_layers_and_statistics_of_its_own() -> None:
-    model = make(replace(TINY, dims=(10, 4))).eval()
-    features, boxes, masked = batch(6)
-    sources = torch.arange(4).remainder(2).expand(2, 6, 4)
-    features = torch.where((sources == 1)[..., None] & (torch.arange(10) >= 4), 0.0, features)
-    mean, std = torch.zeros(2, 10), torch.ones(2, 10)
-    before = model.losses(features, boxes, masked, sources=sources).total
-    mean[1, :4], std[1, :4] = 3.0, 2.0
-    model.encoder.standardise_by(mean, std)
-    moved = torch.where((sources == 1)[..., None], features * std[1] + mean[1], features)
-    after = model.losses(moved, boxes, masked, sources=sources)
-    torch.testing.assert_close(after.total, before, rtol=1e-5, atol=1e-5)
-    swapped = model.losses(moved, boxes, masked, sources=1 - sources).total
-    assert not torch.allclose(swapped, before)
-    after.total.backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
 def test_boxes_of_another_kind_than_the_model_s_are_refused() -> None:
     features, boxes, masked = batch(3)
     with pytest.raises(ModelError, match="boxes of 7 numbers"):

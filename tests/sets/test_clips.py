@@ -32,7 +32,7 @@ from clipset.sets.batch import (
     feature_statistics,
     mean_over_clips,
 )
-from clipset.sets.reading import read_clips, reader_for
+from clipset.sets.reading import read_clips
 from clipset.sets.sampling import draw_set_pair, draw_subset
 
 COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
@@ -59,8 +59,8 @@ class TableStore(FeatureStore):
         count = len(table.count)
         self.entries = [Entry(ordinal=n, id=str(n), duration=1.0) for n in range(count)]
 
-    def table(self, kind: Kind, backbone: str | None = None) -> ClipTable:
-        assert (kind, backbone) == ("random", None)
+    def table(self, kind: Kind) -> ClipTable:
+        assert kind == "random"
         return self.held
 
 
@@ -192,7 +192,7 @@ def store(tmp_path: Path) -> FeatureStore:
     return open_store(folder)
 
 
-def test_a_store_with_unequal_counts_is_read_represented_and_mixed(
+def test_a_store_with_unequal_counts_is_read_and_represented(
     store: FeatureStore, tmp_path: Path
 ) -> None:
     assert (store.regular.fewest, store.random.per_video) == (3, 4)
@@ -203,7 +203,3 @@ def test_a_store_with_unequal_counts_is_read_represented_and_mixed(
     write_vectors(table, tmp_path / "vectors")
     again = read_vectors(tmp_path / "vectors")
     np.testing.assert_array_equal(again.pooled, table.pooled)
-    with pytest.raises(StoreError, match="has no features of 'b'; it has only imported"):
-        read_clips(store, "regular", np.arange(3), "b")
-    with pytest.raises(StoreError, match="has no features of 'b'; it has only imported"):
-        reader_for(store, ModelConfig(features="imported,b"))("regular", np.arange(3))

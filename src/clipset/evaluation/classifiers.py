@@ -29,8 +29,7 @@ def rows_of(row: ProbeKey, clips: ClipBatch, encoder: SetEncoder | None) -> Floa
     """What a head sees of each clip."""
     attentive = row.probe == "attentive"
     if row.features == "backbone":
-        one = clips.side_by_side
-        return placed(one) if attentive else one.features
+        return placed(clips) if attentive else clips.features
     assert encoder is not None  # rows on clipset's features have one
     parts: tuple[VectorPart, ...] = ("clip", "token" if attentive else "set")
     return encode_clips(encoder, clips, parts)
@@ -39,12 +38,11 @@ def rows_of(row: ProbeKey, clips: ClipBatch, encoder: SetEncoder | None) -> Floa
 def vectors_of(row: ProbeKey, clips: ClipBatch, encoder: SetEncoder | None) -> Float[Tensor, "N R"]:
     """What is seen of each video as a whole: its regular clips in order, or their mean."""
     if row.probe == "ordered":
-        return clips.side_by_side.features.flatten(1)
+        return clips.features.flatten(1)
     if row.features == "backbone":
-        one = clips.side_by_side
-        return mean_over_clips(one.features, one.valid)
+        return mean_over_clips(clips.features, clips.valid)
     assert encoder is not None
-    return mean_over_clips(encode_clips(encoder, clips), clips.of_one.valid)
+    return mean_over_clips(encode_clips(encoder, clips), clips.valid)
 
 
 class Classifier(nn.Module):

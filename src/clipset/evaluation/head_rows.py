@@ -94,7 +94,7 @@ def _to_choose_by(
     named = job.task.validation
     assert named is not None  # only then is there no part of the training videos
     rows = rows_of(row, named.regular, job.encoder_for(row))
-    return rows, named.regular.of_one.valid, named.wanted
+    return rows, named.regular.valid, named.wanted
 
 
 def _inputs(job: Job, row: ProbeKey) -> HeadInputs:

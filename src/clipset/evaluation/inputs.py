@@ -31,8 +31,7 @@ def placed_inputs(train: LabelledVideos) -> HeadInputs:
 
 def with_present(inputs: HeadInputs, train: LabelledVideos) -> HeadInputs:
     """The same inputs with what is known of clips that are not there."""
-    random, regular = train.random.of_one, train.regular.of_one
-    return replace(inputs, valid=random.valid, regular_valid=regular.valid)
+    return replace(inputs, valid=train.random.valid, regular_valid=train.regular.valid)
 
 
 def placed(clips: ClipBatch) -> Float[Tensor, "N V R"]:
@@ -49,10 +48,9 @@ def set_inputs(
     times; `part` is `set` (one token for the set) or `token` (one for each clip).
     """
     clips = train.random
-    sets = divide_into_sets(clips.of_one, config, Generator().manual_seed(seed))
-    standard = encoder.standardise(clips.features, clips.sources)
+    sets = divide_into_sets(clips, config, Generator().manual_seed(seed))
     inputs = HeadInputs(
-        features=replace(clips, features=standard).side_by_side.features,
+        features=encoder.standardise(clips.features),
         regular=encode_clips(encoder, train.regular, ("clip", part)),
         wanted=train.wanted,
         sets=sets,

@@ -85,5 +85,4 @@ def every_video(job: Job) -> Int[Tensor, " N"]:
 def default_shape(clips: ClipBatch) -> ModelConfig:
     """The default architecture for clips of this form."""
     kind: Literal["paper", "official"] = "official" if clips.boxes.shape[-1] == 7 else "paper"
-    dims = clips.dims if clips.backbones > 1 else ()
-    return ModelConfig(dims=dims, boxes=kind)
+    return ModelConfig(boxes=kind)

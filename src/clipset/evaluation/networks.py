@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.model.encoder import SetEncoder
-from clipset.model.sources import BySource
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch
 
@@ -36,8 +35,7 @@ class ClipProbe(nn.Module):
         self.classify = nn.Linear(dim + (out if hidden else 0), classes)
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B V C"]:
-        given = clips.side_by_side.features
-        features = self.norm(given.flatten(0, 1)).view_as(given)
+        features = self.norm(clips.features.flatten(0, 1)).view_as(clips.features)
         if self.mlp is not None:
             features = torch.cat([features, self.mlp(features)], dim=-1)
         return self.classify(features)  # type: ignore[no-any-return]
@@ -56,8 +54,7 @@ class SetProbe(nn.Module):
         self.encoder = encoder.requires_grad_(not frozen)
         self.frozen, self.set_only = frozen, set_only
         project = encoder.project
-        channels = sum(project.dims) if isinstance(project, BySource) else project.in_features
-        dim = project.out_features + (0 if set_only else channels)
+        dim = project.out_features + (0 if set_only else project.in_features)
         self.norm = nn.BatchNorm1d(dim, affine=False)
         self.classify = nn.Linear(dim, classes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import torch
 from jaxtyping import Int
@@ -19,7 +18,7 @@ from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import count_epochs
 from clipset.evaluation.solved_rows import plan_solved
 from clipset.model.scale import make_encoder
-from clipset.sets.batch import clip_statistics, feature_statistics
+from clipset.sets.batch import feature_statistics
 from clipset.training.joint import JointPretraining
 
 
@@ -42,9 +41,7 @@ def run_row(job: Job, row: ProbeKey) -> Outcome:
 
 
 def plan_row(job: Job, row: ProbeKey) -> Plan:
-    """All choices of one row; of a backbone's features alone, each clip with all of them."""
-    if row.features == "backbone" and row.probe != "transformer":
-        job = replace(job, task=job.task.side_by_side)
+    """All choices of one row."""
     if row.probe == "knn":
         return _plan_knn(job, row)
     if row.probe in ("linear", "mlp", "attentive"):
@@ -125,7 +122,7 @@ def _joint_pretraining(job: Job) -> JointPretraining | None:
 def _from_scratch(job: Job) -> Network:
     """The same architecture as the pre-trained one, from a random start."""
     dim = job.task.train.random.features.shape[-1]
-    statistics = clip_statistics(job.task.train.random)
+    statistics = feature_statistics(job.task.train.random.valid_features())
 
     def make() -> SetProbe:
         encoder = make_encoder(dim, job.model)

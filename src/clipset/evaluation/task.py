@@ -61,11 +61,6 @@ class LabelledVideos:
         """The same videos with the random clips before the regular ones, to be judged by both."""
         return replace(self, regular=self.random.followed_by(self.regular))
 
-    @property
-    def side_by_side(self) -> LabelledVideos:
-        """The same videos; a clip that several backbones saw is one clip with all its features."""
-        return replace(self, random=self.random.side_by_side, regular=self.regular.side_by_side)
-
 
 class HeldOut:
     """The test videos: their clips for everyone, what they show only for the final score.
@@ -93,11 +88,6 @@ class HeldOut:
             raise ProbeError("the test videos have no random clips to be judged by")
         clips = self._random().followed_by(self.clips)
         return HeldOut(self.ids, clips, self._classes, self._targets)
-
-    @property
-    def side_by_side(self) -> HeldOut:
-        """The same videos; a clip that several backbones saw is one clip with all its features."""
-        return HeldOut(self.ids, self.clips.side_by_side, self._classes, self._targets)
 
     def evaluate(
         self, outputs: Float[Tensor, "M C"]
@@ -133,17 +123,6 @@ class EvaluationTask:
         validation = self.validation and self.validation.judged_by_all()
         train, test = self.train.judged_by_all(), self.test.judged_by_all()
         return replace(self, train=train, test=test, validation=validation)
-
-    @property
-    def side_by_side(self) -> EvaluationTask:
-        """The same task; a clip that several backbones saw is one clip with all its features."""
-        validation = self.validation and self.validation.side_by_side
-        return replace(
-            self,
-            train=self.train.side_by_side,
-            test=self.test.side_by_side,
-            validation=validation,
-        )
 
 
 def make_task(

@@ -21,18 +21,16 @@ from typing import Any
 
 import torch
 
-from clipset.backbones.runtime import Engine
+from clipset.backbones.custom import absolute_name
+from clipset.backbones.runtime import Engine, open_engine
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import ClipsetError, ConfigError
 from clipset.features.child import Cutter
 from clipset.features.config import ExtractConfig
 from clipset.features.encode import Seen, join_pieces, look_at_pieces
 from clipset.features.extract import (
-    absolute_names,
-    choose_engines,
+    choose_engine,
     cut_request,
-    engine_names,
-    open_engines,
     open_writer,
     plan,
     signature,
@@ -75,24 +73,24 @@ class Looker:
     def __init__(
         self,
         manifest: Manifest,
-        backbones: Sequence[str],
+        backbone: str,
         *,
-        engines: list[str],
+        engine: str,
         device: str,
         threads: int,
         timeout: float,
     ) -> None:
         self.request = cut_request(manifest)
         self.manifest, self.device, self.timeout = manifest, device, timeout
-        self.backbones, self.wanted, self.threads = backbones, engines, threads
-        self.engines: list[Engine] | None = None
+        self.backbone, self.wanted, self.threads = backbone, engine, threads
+        self.engine: Engine | None = None
         self.lock = threading.Lock()
         self.local = threading.local()
 
-    def engine_names(self) -> dict[str, str]:
-        """What runs each backbone here."""
+    def engine_name(self) -> str:
+        """What runs the backbone here."""
         with self.lock:
-            return engine_names(self._open())
+            return self._open().name
 
     def look(self, place: int, video: Video) -> Seen:
         """Cut one video and show it to the backbone."""
@@ -105,13 +103,14 @@ class Looker:
         [seen] = join_pieces(pieces)
         return replace(seen, place=place)
 
-    def _open(self) -> list[Engine]:
-        if self.engines is None:
+    def _open(self) -> Engine:
+        if self.engine is None:
             torch.set_num_threads(self.threads)
-            names = enumerate(self.backbones)
-            networks = [load_network(self.manifest, index, name) for index, name in names]
-            self.engines = open_engines(self.manifest, networks, self.wanted, device=self.device)
-        return self.engines
+            network = load_network(self.manifest, self.backbone)
+            self.engine = open_engine(
+                self.manifest.backbone, network, device=self.device, engine=self.wanted
+            )
+        return self.engine
 
 
 @contextmanager
@@ -184,10 +183,9 @@ def _fill(
     ray: Any, writer: StoreWriter, catalog: Catalog, config: ExtractConfig, device: str
 ) -> None:
     videos = videos_to_do(writer, catalog)
-    actors, engines = _start_actors(ray, writer, config, device, len(videos))
-    writer.sign(signature(writer.manifest, config, engines))
-    names = " and ".join(dict.fromkeys(engines.values()))
-    title = f"extracting ({names} on {len(actors)} Ray actors)"
+    actors, engine = _start_actors(ray, writer, config, device, len(videos))
+    writer.sign(signature(writer.manifest, config, engine))
+    title = f"extracting ({engine} on {len(actors)} Ray actors)"
     with bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance:
         for seen in _look_everywhere(ray, actors, videos):
             writer.put(seen)
@@ -196,26 +194,26 @@ def _fill(
 
 def _start_actors(
     ray: Any, writer: StoreWriter, config: ExtractConfig, device: str, most: int
-) -> tuple[list[Any], dict[str, str]]:
-    """As many actors as the cluster holds, all with the engines that the first one chose."""
+) -> tuple[list[Any], str]:
+    """As many actors as the cluster holds, all with the engine that the first one chose."""
     count, share = _room(ray, device)
     actor = ray.remote(Looker).options(
         max_restarts=-1, max_task_retries=RETRIES, max_concurrency=AT_ONCE, **share
     )
 
-    def start(engines: list[str]) -> Any:
+    def start(engine: str) -> Any:
         return actor.remote(
             writer.manifest,
-            absolute_names(config),
-            engines=engines,
+            absolute_name(config.backbone.strip()),
+            engine=engine,
             device=device,
             threads=torch.get_num_threads(),
             timeout=config.seconds_per_video,
         )
 
-    first = start(choose_engines(writer, config))
-    names: dict[str, str] = _result(ray, first.engine_names.remote())
-    return [first, *(start(list(names.values())) for _ in range(min(count, most) - 1))], names
+    first = start(choose_engine(writer, config))
+    name: str = _result(ray, first.engine_name.remote())
+    return [first, *(start(name) for _ in range(min(count, most) - 1))], name
 
 
 def _room(ray: Any, device: str) -> tuple[int, dict[str, int]]:

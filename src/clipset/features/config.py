@@ -17,7 +17,7 @@ class ExtractConfig:
     """How features are made."""
 
     backbone: str = DEFAULT
-    """the frozen network; `clipset backbones` lists them; several see the same clips: a,b"""
+    """the frozen network; `clipset backbones` lists them"""
     frames: int | None = None
     """frames of a clip (the backbone's own number if not given)"""
     stride: int | None = None
@@ -26,8 +26,6 @@ class ExtractConfig:
     """height and width of a clip in pixels"""
     layers: str = ""
     """which blocks' pooled outputs are kept, such as 3,7,11 (the first is 0; empty: the usual)"""
-    time_bins: int = 1
-    """into how many parts of its time a clip's feature is divided"""
     preset: str = "recommended"
     """named settings (recommended, paper, official) for all that is not set by hand"""
     sampling: Sampling = field(default_factory=Sampling)
@@ -44,8 +42,8 @@ class ExtractConfig:
     """try again what failed before"""
 
     def __post_init__(self) -> None:
-        if not self.backbone_names or len(set(self.backbone_names)) < len(self.backbone_names):
-            raise ConfigError(f"backbone must be different names, a,b, got {self.backbone!r}")
+        if not self.backbone.strip():
+            raise ConfigError("backbone must be a name; `clipset backbones` lists them")
         if not all(number.isdecimal() for number in _items(self.layers)):
             raise ConfigError(f"layers must be numbers such as 3,7,11, got {self.layers!r}")
         if self.workers == 0 and self.timeout is not None:
@@ -58,11 +56,6 @@ class ExtractConfig:
     def seconds_per_video(self) -> float:
         """After how many seconds a video counts as failed."""
         return TIMEOUT if self.timeout is None else self.timeout
-
-    @property
-    def backbone_names(self) -> tuple[str, ...]:
-        """The names in `backbone`."""
-        return _items(self.backbone)
 
     @property
     def layer_numbers(self) -> tuple[int, ...]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clipset.clips.config import Sampling
-from clipset.clips.cut import cut_plans
+from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.clips.windows import Window, WindowGrid, plan_window
 from clipset.data.file_state import FileState, try_read_state
 from clipset.decoding.damage import check_usable
 from clipset.decoding.reader import VideoInfo, VideoReader, open_video
-from clipset.errors import BackboneError
 
 WHOLE_BYTES = 64 << 20  # up to this, all clips of a video are cut at once
 PIECE_BYTES = 24 << 20  # of a piece, if not
@@ -28,29 +26,20 @@ PIECE_BYTES = 24 << 20  # of a piece, if not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """How every video of a store is cut.
-
-    `more` are other numbers of frames and sizes in which the same clips are cut as well.
-    """
+    """How every video of a store is cut."""
 
     sampling: Sampling
     span: float
     frames: int
     size: int
     seed: int
-    more: tuple[tuple[int, int], ...] = ()
     random: bool = True  # without, only the regular clips are cut
     grid: WindowGrid | None = None  # with it, the regular clips of each window are a piece
 
     @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """All numbers of frames and sizes."""
-        return ((self.frames, self.size), *self.more)
-
-    @property
     def clip_bytes(self) -> int:
-        """The memory that the pixels of one clip take, in all shapes."""
-        return sum(frames * 3 * size**2 for frames, size in self.shapes)
+        """The memory that the pixels of one clip take."""
+        return self.frames * 3 * self.size**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,35 +68,14 @@ class CutFacts:
         return self.random_clips + self.regular_clips if self.clips is None else len(self.clips)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """The clips of a video in one number of frames and one size."""
-
-    times: Float[np.ndarray, "V T"]
-    pixels: UInt8[Tensor, "V T 3 S S"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutVideo:
-    """The clips of one video, or a piece of them, random ones first, in one or several shapes."""
+    """The clips of one video, or a piece of them, random ones first."""
 
     facts: CutFacts
     boxes: Float[np.ndarray, "V 7"]
     times: Float[np.ndarray, "V T"]
     pixels: UInt8[Tensor, "V T 3 S S"]
-    more: tuple[Shown, ...] = ()
-
-    @property
-    def all_pixels(self) -> list[UInt8[Tensor, "V _ 3 _ _"]]:
-        """The pixels in all shapes."""
-        return [self.pixels, *(each.pixels for each in self.more)]
-
-    def shown(self, frames: int, size: int) -> Shown:
-        """The clips with so many frames of so many pixels."""
-        for shown in (Shown(self.times, self.pixels), *self.more):
-            if (shown.pixels.shape[1], shown.pixels.shape[-1]) == (frames, size):
-                return shown
-        raise BackboneError(f"the clips were not cut with {frames} frames of {size} pixels")
 
 
 def cut_video(
@@ -122,16 +90,15 @@ def cut_video(
             yield from _cut_windows(video, request, request.grid)
             return
         file = try_read_state(path)
-        plans, regular = _plans(video.info, request, video_id)
-        pieces = clips_of_pieces(plans[0], request.clip_bytes)
+        plan, regular = _plan_clips(video.info, request, video_id)
+        pieces = clips_of_pieces(plan, request.clip_bytes)
         for piece, clips in enumerate(pieces):
-            parts = plans if len(pieces) == 1 else [plan.only(clips) for plan in plans]
             yield _cut_piece(
                 video,
-                parts,
+                plan if len(pieces) == 1 else plan.only(clips),
                 request,
                 file=file,
-                random_clips=len(plans[0]) - regular,
+                random_clips=len(plan) - regular,
                 regular_clips=regular,
                 piece=piece,
                 pieces=len(pieces),
@@ -145,40 +112,38 @@ def _cut_windows(video: VideoReader, request: CutRequest, grid: WindowGrid) -> I
     grid = grid.bounded(info.duration, len(info.frame_times))
     pieces = grid.count(info.duration)
     for piece, window in enumerate(grid.windows(info.duration)):
-        plans = [
-            plan_window(info, window, request.sampling, span=request.span, frames=frames)
-            for frames, _ in request.shapes
-        ]
+        plan = plan_window(info, window, request.sampling, span=request.span, frames=request.frames)
         yield _cut_piece(
             video,
-            plans,
+            plan,
             request,
             random_clips=0,
-            regular_clips=len(plans[0]),
+            regular_clips=len(plan),
             piece=piece,
             pieces=pieces,
             window=window,
         )
 
 
-def _plans(info: VideoInfo, request: CutRequest, video_id: str) -> tuple[list[ClipPlan], int]:
-    """The clips in every shape, and how many of them, the last ones, are regular."""
-    chosen = [_choose_clips(info, request, video_id, frames) for frames, _ in request.shapes]
-    random, regular = chosen[0]
-    plans = [
-        replace(each, colour_changes=random.colour_changes) + more if request.random else more
-        for each, more in chosen
-    ]
-    return plans, len(regular)
+def _plan_clips(info: VideoInfo, request: CutRequest, video_id: str) -> tuple[ClipPlan, int]:
+    """All clips of a video, and how many of them, the last ones, are regular."""
+    regular = regular_clips(info, request.sampling, span=request.span, frames=request.frames)
+    if not request.random:
+        return regular, len(regular)
+    random = sample_random_clips(
+        info,
+        request.sampling,
+        span=request.span,
+        frames=request.frames,
+        generator=video_generator(request.seed, video_id),
+    )
+    return random + regular, len(regular)
 
 
-def _cut_piece(
-    video: VideoReader, plans: Sequence[ClipPlan], request: CutRequest, **place: Any
-) -> CutVideo:
+def _cut_piece(video: VideoReader, plan: ClipPlan, request: CutRequest, **place: Any) -> CutVideo:
     """The pixels of some clips; `place` says which of the video's clips they are."""
     info = video.info
-    sized = [(plan, size) for plan, (_, size) in zip(plans, request.shapes, strict=True)]
-    pixels = cut_plans(video, sized)
+    pixels = cut_clips(video, plan, request.size)
     video.check_unchanged()  # so that `facts.file` is what was read
     if place["piece"] + 1 == place["pieces"]:
         check_usable(frames_needed=video.frames_needed, frames_missing=video.frames_missing)
@@ -193,24 +158,9 @@ def _cut_piece(
         claimed_duration=info.claimed_duration,
         **place,
     )
-    boxes = np.array([box.as_row() for box in plans[0].boxes], dtype=np.float32)  # (V, 7)
-    times = [info.frame_times[plan.frames].astype(np.float32) for plan in plans]
-    more = tuple(Shown(*each) for each in zip(times[1:], pixels[1:], strict=True))
-    return CutVideo(facts=facts, boxes=boxes, times=times[0], pixels=pixels[0], more=more)
-
-
-def _choose_clips(
-    info: VideoInfo, request: CutRequest, video_id: str, frames: int
-) -> tuple[ClipPlan, ClipPlan]:
-    """Random and regular clips; the boxes are the same for any number of frames."""
-    random = sample_random_clips(
-        info,
-        request.sampling,
-        span=request.span,
-        frames=frames,
-        generator=video_generator(request.seed, video_id),
-    )
-    return random, regular_clips(info, request.sampling, span=request.span, frames=frames)
+    boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
+    times = info.frame_times[plan.frames].astype(np.float32)
+    return CutVideo(facts=facts, boxes=boxes, times=times, pixels=pixels)
 
 
 def clips_of_pieces(plan: ClipPlan, clip_bytes: int) -> list[tuple[int, ...]]:
@@ -224,28 +174,20 @@ def clips_of_pieces(plan: ClipPlan, clip_bytes: int) -> list[tuple[int, ...]]:
 
 def to_buffers(cut: CutVideo) -> list[memoryview]:
     """The arrays of a cut video as raw bytes, for a pipe."""
-    more = [array for each in cut.more for array in (each.times, each.pixels.numpy())]
-    arrays = (cut.boxes, cut.times, cut.pixels.numpy(), *more)
+    arrays = (cut.boxes, cut.times, cut.pixels.numpy())
     return [memoryview(np.ascontiguousarray(array).data).cast("B") for array in arrays]
 
 
 def from_buffer(content: bytearray, facts: CutFacts, request: CutRequest) -> CutVideo:
     """A cut video from the bytes of `to_buffers`."""
-    clips = facts.clips_here
-    shown = []
-    place = clips * 7 * 4
-    for frames, size in request.shapes:
-        times = np.frombuffer(content, np.float32, clips * frames, place).reshape(clips, frames)
-        place += times.nbytes
-        shape = (clips, frames, 3, size, size)
-        bytes_of_it = math.prod(shape)
-        flat = torch.frombuffer(content, dtype=torch.uint8, count=bytes_of_it, offset=place)
-        place += bytes_of_it
-        shown.append(Shown(times.copy(), flat.reshape(shape)))
+    clips, frames, size = facts.clips_here, request.frames, request.size
+    boxes = np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7)
+    times = np.frombuffer(content, np.float32, clips * frames, boxes.nbytes)
+    first = boxes.nbytes + times.nbytes
+    pixels = torch.frombuffer(content, dtype=torch.uint8, offset=first)
     return CutVideo(
         facts=facts,
-        boxes=np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7).copy(),
-        times=shown[0].times,  # boxes and times are kept, and must not keep the pixels
-        pixels=shown[0].pixels,
-        more=tuple(shown[1:]),
+        boxes=boxes.copy(),  # boxes and times are kept, and must not keep the pixels
+        times=times.reshape(clips, frames).copy(),
+        pixels=pixels.reshape(clips, frames, 3, size, size),
     )

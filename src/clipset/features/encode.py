@@ -6,31 +6,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from numpy.typing import NDArray
 from torch import Tensor
 
 from clipset.backbones.runtime import LARGEST_CHUNK, Answer, Engine
 from clipset.errors import BackboneError
 from clipset.features.child import Outcome
-from clipset.features.cutting import CutFacts, CutVideo
+from clipset.features.cutting import CutFacts
 from clipset.features.ledger import Entry
 from clipset.features.pieces import join_rows
 
 Named = tuple[str, UInt8[Tensor, "_ T 3 S S"]]
 """A video's id and the pixels of its clips."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherRows:
-    """What a further backbone saw in the same clips."""
-
-    features: Float[np.ndarray, "V D"]
-    times: Float[np.ndarray, "V T"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +30,6 @@ class ClipRows:
     features: Float[np.ndarray, "V D"]
     boxes: Float[np.ndarray, "V 7"]
     times: Float[np.ndarray, "V T"]
-    others: tuple[OtherRows, ...] = ()
-
-    def columns(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-        """The rows by the names of the store's files, which are in the order of `Manifest`."""
-        others = [array for each in self.others for array in (each.features, each.times)]
-        arrays = (self.features, self.boxes, self.times, *others)
-        return dict(zip(names, arrays, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +68,31 @@ class Seen:
 
 
 Finish = Callable[[float], list[Seen]]
-"""Waits for what the backbones see in some videos; given when the videos before were finished."""
+"""Waits for the features of some videos; given when the videos before were finished."""
 
 
 def look(
-    engines: Engine | Sequence[Engine],
+    engine: Engine,
     outcomes: Iterable[Outcome],
     ids: Sequence[str],
     *,
     isolate: bool = False,
 ) -> Iterator[Seen]:
-    """Show the clips to the backbones; a video that comes in pieces is seen as a whole."""
-    return join_pieces(look_at_pieces(engines, outcomes, ids, isolate=isolate))
+    """Encode the clips; the pieces of a video are joined."""
+    return join_pieces(look_at_pieces(engine, outcomes, ids, isolate=isolate))
 
 
 def look_at_pieces(
-    engines: Engine | Sequence[Engine],
+    engine: Engine,
     outcomes: Iterable[Outcome],
     ids: Sequence[str],
     *,
     isolate: bool = False,
 ) -> Iterator[Seen]:
-    """Show the clips to one or several backbones; a card gets those of several videos at once.
+    """Encode the clips; a card gets those of several videos at once.
 
-    With `isolate`, a video that a backbone cannot encode fails alone; otherwise it ends the work.
+    With `isolate`, a video that the backbone cannot encode fails alone; otherwise it ends the work.
     """
-    engines = [engines] if isinstance(engines, Engine) else engines
     waiting: list[Outcome] = []
     begun: deque[Finish] = deque()
     clips, finished = 0, 0.0
@@ -120,14 +102,14 @@ def look_at_pieces(
             continue
         waiting.append(outcome)
         clips += len(outcome.cut.pixels)
-        if engines[0].device == "cpu" or clips >= LARGEST_CHUNK:
-            begun.append(_begin(engines, waiting, ids, isolate))
+        if engine.device == "cpu" or clips >= LARGEST_CHUNK:
+            begun.append(_begin(engine, waiting, ids, isolate))
             waiting, clips = [], 0
         if len(begun) > 1:  # the next one keeps the cores busy while this one is finished
             seen, finished = begun.popleft()(finished), time.perf_counter()
             yield from seen
     if waiting:
-        begun.append(_begin(engines, waiting, ids, isolate))
+        begun.append(_begin(engine, waiting, ids, isolate))
     while begun:
         seen, finished = begun.popleft()(finished), time.perf_counter()
         yield from seen
@@ -168,48 +150,33 @@ def _join(parts: Sequence[Seen]) -> Seen:
 
 
 def _begin(
-    engines: Sequence[Engine], outcomes: Sequence[Outcome], ids: Sequence[str], isolate: bool
+    engine: Engine, outcomes: Sequence[Outcome], ids: Sequence[str], isolate: bool
 ) -> Finish:
-    """Give some videos to the backbones."""
+    """Give some videos to the backbone."""
     cuts = [(outcome.place, outcome.cut) for outcome in outcomes if outcome.cut is not None]
-    named = [(ids[place], cut) for place, cut in cuts]
+    videos = [(ids[place], cut.pixels) for place, cut in cuts]
     began = time.perf_counter()
-    answers = [_begin_rows(engine, named) for engine in engines]
+    answer = engine.start(_join_clips(videos))
 
     def finish(before: float) -> list[Seen]:
         try:
-            rows = [answer() for answer in answers]
+            features = _features(engine, videos, answer)
         except BackboneError as error:
             if not isolate:
                 raise
             if len(outcomes) > 1:
-                alone = [_begin(engines, [each], ids, isolate)(before) for each in outcomes]
+                alone = [_begin(engine, [each], ids, isolate)(before) for each in outcomes]
                 return [seen for [seen] in alone]
             [(place, _)] = cuts
             return [Seen(place, reason=str(error).removeprefix(f"{ids[place]}: "))]
         seconds = (time.perf_counter() - max(began, before)) / len(cuts)
         found = []
-        for (place, cut), (first, *others) in zip(cuts, zip(*rows, strict=True), strict=True):
-            kept = ClipRows(first.features, cut.boxes, first.times, tuple(others))
+        for (place, cut), rows in zip(cuts, features, strict=True):
+            kept = ClipRows(rows.numpy(), cut.boxes, cut.times)
             found.append(Seen(place, facts=cut.facts, rows=kept, seconds=seconds))
         return found
 
     return finish
-
-
-def _begin_rows(
-    engine: Engine, cuts: Sequence[tuple[str, CutVideo]]
-) -> Callable[[], list[OtherRows]]:
-    """Give some videos to one backbone; the answer is what it sees in each of them."""
-    shown = [cut.shown(engine.spec.frames, engine.spec.size) for _, cut in cuts]
-    videos = [(id, each.pixels) for (id, _), each in zip(cuts, shown, strict=True)]
-    answer = engine.start(_join_clips(videos))
-
-    def rows() -> list[OtherRows]:
-        features = _features(engine, videos, answer)
-        return [OtherRows(f.numpy(), s.times) for f, s in zip(features, shown, strict=True)]
-
-    return rows
 
 
 def _features(

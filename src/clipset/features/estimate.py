@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
-from clipset.backbones.runtime import Engine
+from clipset.backbones.runtime import Engine, open_engine
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
 from clipset.features.arrays import HEADER_BYTES
 from clipset.features.child import Cutter, Outcome
 from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutVideo
-from clipset.features.extract import count_workers, cut_request, open_engines, plan
+from clipset.features.extract import count_workers, cut_request, plan
 from clipset.features.ledger import KINDS
 from clipset.features.store import Manifest
 
@@ -51,21 +50,20 @@ def estimate(
 ) -> Estimate:
     """Cut a few videos and show some of their clips to the backbone; nothing is written."""
     config = config or ExtractConfig()
-    manifest, networks = plan(config, seed)
-    wanted = [config.engine] * len(networks)
-    engines = open_engines(manifest, networks, wanted, device=device)
+    manifest, network = plan(config, seed)
+    engine = open_engine(manifest.backbone, network, device=device, engine=config.engine)
     request = cut_request(manifest)
     with closing(Cutter(request, timeout=config.seconds_per_video)) as cutter:
         cuts, cut_seconds = _cut_sample(cutter, _spread(catalog.videos))
     counts = [cut.facts.random_clips + cut.facts.regular_clips for cut in cuts]
     clips = float(np.mean(counts)) * len(catalog)
-    look_seconds = sum(_time_engine(engine, cuts) for engine in engines) * clips
+    look_seconds = _time_engine(engine, cuts) * clips
     return Estimate(
         videos=len(catalog),
         clips=round(clips),
         disk_bytes=rows_on_disk(manifest, round(clips)),
         memory_bytes=_memory(cuts, count_workers(config)),
-        seconds=_together(engines[0], look_seconds, cut_seconds * len(catalog), config),
+        seconds=_together(engine, look_seconds, cut_seconds * len(catalog), config),
         sampled=len(cuts),
     )
 
@@ -104,8 +102,7 @@ def _cut_sample(cutter: Cutter, videos: Sequence[Video]) -> tuple[list[CutVideo]
 
 def _time_engine(engine: Engine, cuts: Sequence[CutVideo]) -> float:
     """The seconds that one clip takes."""
-    spec = engine.spec
-    clips = [cut.shown(spec.frames, spec.size).pixels[:CLIPS] for cut in cuts]
+    clips = [cut.pixels[:CLIPS] for cut in cuts]
     engine.features(clips[0])
     began = time.perf_counter()
     for some in clips:
@@ -132,7 +129,7 @@ def _memory(cuts: Sequence[CutVideo], workers: int) -> int | None:
     unit = 1 if sys.platform == "darwin" else 1024
     here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-    pixels = max(sum(map(Tensor.numel, cut.all_pixels)) for cut in cuts)
+    pixels = max(cut.pixels.numel() for cut in cuts)
     return here + workers * (child + pixels)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from torch import nn
 
 from clipset.backbones.custom import absolute_name
-from clipset.backbones.registry import BackboneSpec, find_backbone, load_backbone
+from clipset.backbones.registry import load_backbone
 from clipset.backbones.runtime import Engine, open_engine
 from clipset.config import check_text
 from clipset.data.catalog import Catalog, Video
@@ -28,7 +28,7 @@ from clipset.features.decode_pool import cut_videos
 from clipset.features.encode import look
 from clipset.features.file_changes import compare_files
 from clipset.features.ledger import Entry, Ledger
-from clipset.features.store import FeatureStore, Manifest, made_by_key
+from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter, agree
 from clipset.progress import bar
 
@@ -50,19 +50,19 @@ def extract_planned(
     catalog: Catalog,
     folder: Path,
     config: ExtractConfig,
-    planned: tuple[Manifest, list[nn.Module]],
+    planned: tuple[Manifest, nn.Module],
     *,
     device: str = "auto",
 ) -> FeatureStore:
-    """`extract` with backbones that are loaded already."""
-    manifest, networks = planned
+    """`extract` with a backbone that is loaded already."""
+    manifest, network = planned
     with open_writer(folder, manifest, catalog, config) as writer:
         if writer.todo:
-            chosen = choose_engines(writer, config)
+            chosen = choose_engine(writer, config)
             with cutting(writer, catalog, config) as outcomes:  # workers start meanwhile
-                engines = open_engines(manifest, networks, chosen, device=device)
-                writer.sign(signature(manifest, config, engine_names(engines)))
-                fill_store(writer, catalog, engines, outcomes)
+                engine = open_engine(manifest.backbone, network, device=device, engine=chosen)
+                writer.sign(signature(manifest, config, engine.name))
+                fill_store(writer, catalog, engine, outcomes)
     return FeatureStore(folder)
 
 
@@ -111,92 +111,45 @@ def check_store(folder: Path, manifest: Manifest, catalog: Catalog) -> StoreChec
     )
 
 
-def plan(config: ExtractConfig, seed: int) -> tuple[Manifest, list[nn.Module]]:
-    """What a store will be, and the networks that make it."""
-    check_text(absolute_names(config), "the backbone")  # the manifest names it
-    first, *others = config.backbone_names
-    spec, network = _load(first, config, config.stride)
-    loaded = [_load(name, config, _stride_within(spec, name, config)) for name in others]
-    manifest = Manifest(
-        backbone=spec,
-        sampling=config.sampling,
-        seed=seed,
-        dtype=config.dtype,
-        others=tuple(spec for spec, _ in loaded),
-    )
-    return manifest, [network, *(network for _, network in loaded)]
-
-
-def _load(name: str, config: ExtractConfig, stride: int | None) -> tuple[BackboneSpec, nn.Module]:
-    return load_backbone(
+def plan(config: ExtractConfig, seed: int) -> tuple[Manifest, nn.Module]:
+    """What a store will be, and the network that makes it."""
+    name = config.backbone.strip()
+    check_text(absolute_name(name), "the backbone")  # the manifest names it
+    spec, network = load_backbone(
         name,
         frames=config.frames,
-        stride=stride,
+        stride=config.stride,
         size=config.size,
         layers=config.layer_numbers,
-        time_bins=config.time_bins,
     )
+    manifest = Manifest(backbone=spec, sampling=config.sampling, seed=seed, dtype=config.dtype)
+    return manifest, network
 
 
-def _stride_within(first: BackboneSpec, name: str, config: ExtractConfig) -> int:
-    """A further backbone sees the first one's clips: its stride is what is nearest to that."""
-    frames = config.frames or find_backbone(name).spec.frames
-    return max(1, round(first.span * 30 / frames))
-
-
-def absolute_names(config: ExtractConfig) -> list[str]:
-    """The backbones that were asked for, by names that mean them in any folder."""
-    return [absolute_name(name) for name in config.backbone_names]
-
-
-def open_engines(
-    manifest: Manifest, networks: Sequence[nn.Module], engines: Sequence[str], *, device: str
-) -> list[Engine]:
-    """An engine for each backbone of a store."""
-    return [
-        open_engine(spec, network, device=device, engine=engine)
-        for spec, network, engine in zip(manifest.backbones, networks, engines, strict=True)
-    ]
-
-
-def engine_names(engines: Sequence[Engine]) -> dict[str, str]:
-    """What a manifest says about engines."""
-    return {made_by_key("engine", e.spec, place): e.name for place, e in enumerate(engines)}
-
-
-def signature(manifest: Manifest, config: ExtractConfig, engines: dict[str, str]) -> dict[str, str]:
-    """What a manifest says about who makes its rows: engines, and where own backbones are."""
-    given = zip(manifest.backbones, absolute_names(config), strict=True)
-    return engines | {
-        made_by_key("backbone", spec, place): name
-        for place, (spec, name) in enumerate(given)
-        if name != spec.name
-    }
+def signature(manifest: Manifest, config: ExtractConfig, engine: str) -> dict[str, str]:
+    """What a manifest records about who makes its rows: engine, and a custom backbone's path."""
+    name = absolute_name(config.backbone.strip())
+    return {"engine": engine} | ({"backbone": name} if name != manifest.backbone.name else {})
 
 
 def cut_request(manifest: Manifest) -> CutRequest:
-    """How the videos of a store are cut; backbones that are fed alike share the pixels."""
+    """How the videos of a store are cut."""
     spec = manifest.backbone
-    shapes = dict.fromkeys((each.frames, each.size) for each in manifest.backbones)
     return CutRequest(
         sampling=manifest.sampling,
         span=spec.span,
         frames=spec.frames,
         size=spec.size,
         seed=manifest.seed,
-        more=tuple(shapes)[1:],
     )
 
 
-def choose_engines(writer: StoreWriter, config: ExtractConfig) -> list[str]:
-    """The engines that began a store also end it: they agree closely, but not bit for bit."""
-    chosen = []
-    for place, spec in enumerate(writer.manifest.backbones):
-        begun_with = writer.manifest.made_by.get(made_by_key("engine", spec, place))
-        if begun_with is not None and config.engine not in ("auto", begun_with):
-            raise StoreError(f"{writer.folder} was begun with {begun_with}, not {config.engine}")
-        chosen.append(begun_with or config.engine)
-    return chosen
+def choose_engine(writer: StoreWriter, config: ExtractConfig) -> str:
+    """The engine that began a store also ends it: engines agree closely, but not bit for bit."""
+    begun_with = writer.manifest.made_by.get("engine")
+    if begun_with is not None and config.engine not in ("auto", begun_with):
+        raise StoreError(f"{writer.folder} was begun with {begun_with}, not {config.engine}")
+    return begun_with or config.engine
 
 
 def cutting(
@@ -212,14 +165,13 @@ def cutting(
 
 
 def fill_store(
-    writer: StoreWriter, catalog: Catalog, engines: Sequence[Engine], outcomes: Iterable[Outcome]
+    writer: StoreWriter, catalog: Catalog, engine: Engine, outcomes: Iterable[Outcome]
 ) -> None:
-    """Show the videos that a store still lacks to its backbones, as they are cut."""
+    """Encode the pending videos of a store, as they are cut."""
     videos = videos_to_do(writer, catalog)
-    names = " and ".join(dict.fromkeys(engine.name for engine in engines))
-    title = f"extracting ({names} on {engines[0].device})"
+    title = f"extracting ({engine.name} on {engine.device})"
     with bar(title, len(catalog), "videos", done=len(catalog) - len(videos)) as advance:
-        for seen in look(engines, outcomes, [video.id for video in videos]):
+        for seen in look(engine, outcomes, [video.id for video in videos]):
             writer.put(seen)
             advance(note=f"{writer.failures} failed" if writer.failures else "")
 

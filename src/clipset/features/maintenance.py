@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from clipset.backbones.runtime import open_engine
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
 from clipset.features.arrays import open_found_rows
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import cut_videos
-from clipset.features.encode import ClipRows, OtherRows, Seen, look
+from clipset.features.encode import ClipRows, Seen, look
 from clipset.features.extract import (
-    choose_engines,
+    choose_engine,
     count_workers,
     cut_request,
-    open_engines,
 )
 from clipset.features.ledger import KINDS, Entry
-from clipset.features.provenance import load_network, names_to_load
+from clipset.features.provenance import load_network, name_to_load
 from clipset.features.store import FeatureStore, Manifest, checksum_of
 from clipset.features.verify import find_damage, find_overlaps
 from clipset.features.writer import StoreWriter, difference
@@ -65,17 +65,18 @@ def repair_store(
     wrong = [entry for entry in done if entry.id in damaged]
     paths = {video.id: video for video in store.catalog}
     known = [entry for entry in wrong if entry.id in paths]
-    names = names_to_load(store.manifest, backbone) if known else {}
-    networks = [load_network(store.manifest, index, name) for index, name in names.items()]
+    network = None
+    if known:
+        network = load_network(store.manifest, name_to_load(store.manifest, backbone))
     repair = Repair()
     manifest = replace(store.manifest, made_by={})
     with StoreWriter(folder, manifest, store.catalog, sources=None) as writer:
         for entry in wrong:
             if entry.id not in paths:
                 _give_up(writer, entry, "the catalog does not say where it is", repair)
-        if known:
+        if network is not None:
             videos = [paths[entry.id] for entry in known]
-            _redo(writer, known, videos, networks, config, device, repair)
+            _redo(writer, known, videos, network, config, device, repair)
     return repair
 
 
@@ -83,13 +84,14 @@ def _redo(
     writer: StoreWriter,
     entries: Sequence[Entry],
     videos: Sequence[Video],
-    networks: Sequence[nn.Module],
+    network: nn.Module,
     config: ExtractConfig,
     device: str,
     repair: Repair,
 ) -> None:
     manifest = writer.manifest
-    engines = open_engines(manifest, networks, choose_engines(writer, config), device=device)
+    chosen = choose_engine(writer, config)
+    engine = open_engine(manifest.backbone, network, device=device, engine=chosen)
     with (
         bar("repairing", len(videos), "videos") as advance,
         cut_videos(
@@ -99,7 +101,7 @@ def _redo(
             timeout=config.seconds_per_video,
         ) as outcomes,
     ):
-        for seen in look(engines, outcomes, [video.id for video in videos]):
+        for seen in look(engine, outcomes, [video.id for video in videos]):
             _mend(writer, entries[seen.place], seen, repair)
             advance()
 
@@ -214,11 +216,10 @@ def _credits(manifests: Sequence[Manifest]) -> dict[str, str]:
     credits = {}
     for name in names:
         values = dict.fromkeys(m.made_by[name] for m in manifests if name in m.made_by)
-        if name.startswith("backbone"):
+        if name == "backbone":
             values = dict.fromkeys(list(values)[:1])
-        what, *rest = name.split(" ", 1)
-        if what == "engine" and len(values) > 1:  # none of them can go on with it
-            name = " ".join([f"{what}s", *rest])
+        if name == "engine" and len(values) > 1:  # none of them can go on with it
+            name = "engines"
         credits[name] = " and ".join(values)
     return credits
 
@@ -237,6 +238,4 @@ def _read_rows(store: FeatureStore, entry: Entry) -> ClipRows:
             f"{entry.id} is damaged in {store.folder}; run `clipset repair {store.folder}` first"
         )
     rows = {name: np.concatenate([parts[kind, name] for kind in KINDS]) for name in columns}
-    features, boxes, times, *others = rows.values()
-    further = [OtherRows(*pair) for pair in zip(others[::2], others[1::2], strict=True)]
-    return ClipRows(features, boxes, times, tuple(further))
+    return ClipRows(**rows)

@@ -1,4 +1,4 @@
-"""FeatureStore: what backbones saw of each video, on disk, read through memory maps.
+"""FeatureStore: clip features of each video on disk, read through memory maps.
 
 store/
 ├── manifest.json        what the rows are: backbone, sampling, seed, number type, versions
@@ -7,16 +7,13 @@ store/
 ├── random/              the clips to learn from
 │   ├── features.npy     (rows, D)
 │   ├── boxes.npy        (rows, 7): start, end in seconds; top, left, bottom, right; flipped
-│   ├── times.npy        (rows, T): when each frame of the clip is shown, in seconds
-│   ├── features.b.npy   what a further backbone, b, saw in the same clips
-│   └── times.b.npy      when each of its frames is shown
+│   └── times.npy        (rows, T): when each frame of the clip is shown, in seconds
 └── regular/             the clips to judge by, the same files
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -43,11 +40,7 @@ IMPORTED = "imported"  # what a store of imported features calls its backbone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a store's rows are; two stores with equal manifests can be compared row by row.
-
-    `others` are further backbones that saw the same clips. Each has its own frames and size, but a
-    clip lasts as long as the first backbone says.
-    """
+    """What a store's rows are; two stores with equal manifests can be compared row by row."""
 
     backbone: BackboneSpec
     sampling: Sampling
@@ -55,16 +48,10 @@ class Manifest:
     dtype: Literal["float16", "float32"]
     format: int = FORMAT
     made_by: dict[str, str] = field(default_factory=dict)
-    others: tuple[BackboneSpec, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise StoreError(f"seed must be at least 0 and less than 2^63, got {self.seed}")
-        names = [file_name(spec.name).lower() for spec in self.backbones]
-        for place, name in enumerate(names):
-            if name in names[:place]:
-                clash = self.backbones[place].name
-                raise StoreError(f"a store holds a backbone once; {clash} is there twice")
 
     @property
     def fingerprint(self) -> str:
@@ -72,46 +59,17 @@ class Manifest:
         return fingerprint(replace(self, made_by={}))
 
     @property
-    def backbones(self) -> tuple[BackboneSpec, ...]:
-        """All backbones, the first one first."""
-        return (self.backbone, *self.others)
-
-    def place_of(self, name: str | None) -> int:
-        """Which of the backbones a name means; None is the first."""
-        names = [spec.name for spec in self.backbones]
-        if name is None or name == names[0]:
-            return 0
-        if name not in names:
-            known = f"it has {', '.join(names)}" if len(names) > 1 else f"it has only {names[0]}"
-            raise StoreError(f"the store has no features of {name!r}; {known}")
-        return names.index(name)
-
-    def given_name(self, place: int) -> str:
-        """By which name a backbone was asked for; for a file of your own, where that was."""
-        spec = self.backbones[place]
-        return self.made_by.get(made_by_key("backbone", spec, place), spec.name)
+    def backbone_name(self) -> str:
+        """The name that the backbone was requested by; a custom file's absolute path."""
+        return self.made_by.get("backbone", self.backbone.name)
 
     def columns(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """The files of a kind of clips: name, shape of a row, number type."""
-        columns: dict[str, tuple[tuple[int, ...], str]] = {
+        return {
             "features": ((self.backbone.dim,), self.dtype),
             "boxes": ((len(ROW),), "float32"),
             "times": ((self.backbone.frames,), "float32"),
         }
-        for spec in self.others:
-            columns[f"features.{file_name(spec.name)}"] = ((spec.dim,), self.dtype)
-            columns[f"times.{file_name(spec.name)}"] = ((spec.frames,), "float32")
-        return columns
-
-
-def made_by_key(what: str, spec: BackboneSpec, place: int) -> str:
-    """Under which name `made_by` says something about one of the backbones."""
-    return what if place == 0 else f"{what} of {spec.name}"
-
-
-def file_name(backbone: str) -> str:
-    """A backbone's name as a part of a file's name."""
-    return re.sub(r"[^\w.-]+", "_", backbone)[-80:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,10 +156,8 @@ class FeatureStore:
         """The clips to judge by."""
         return self.table("regular")
 
-    def table(self, kind: Kind, backbone: str | None = None) -> ClipTable:
-        """The clips of one kind as one of the backbones saw them; the first, if none is named."""
-        place = self.manifest.place_of(backbone)
-        end = f".{file_name(self.manifest.backbones[place].name)}" if place else ""
+    def table(self, kind: Kind) -> ClipTable:
+        """The clips of one kind."""
         first = np.array(
             [getattr(entry, f"{kind}_first") for entry in self.entries], dtype=np.int64
         )
@@ -209,10 +165,9 @@ class FeatureStore:
             [getattr(entry, f"{kind}_count") for entry in self.entries], dtype=np.int64
         )
         rows = int((first + count).max(initial=0))
-        columns = self.manifest.columns()
         features, boxes, times = (
-            open_rows(self.folder / kind / f"{name}.npy", rows, *columns[name])
-            for name in (f"features{end}", "boxes", f"times{end}")
+            open_rows(self.folder / kind / f"{name}.npy", rows, *column)
+            for name, column in self.manifest.columns().items()
         )
         return ClipTable(features=features, boxes=boxes, times=times, first=first, count=count)
 

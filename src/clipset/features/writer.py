@@ -203,13 +203,11 @@ class StoreWriter:
 def parts_of(entry: Entry, rows: ClipRows, manifest: Manifest) -> list[Part]:
     """A video's rows as they are stored: for each file its kind, name, first row and content."""
     parts: list[Part] = []
-    columns = manifest.columns()
-    arrays = rows.columns(columns)
     low = 0
     for kind, first, count in entry.rows():
-        for name, (_, dtype) in columns.items():
-            part = arrays[name][low : low + count]
-            if name.startswith("features"):
+        for name, (_, dtype) in manifest.columns().items():
+            part = getattr(rows, name)[low : low + count]
+            if name == "features":
                 _refuse_overflow(part, np.dtype(dtype), entry.id)
             parts.append((kind, name, first, part.astype(dtype)))
         low += count
@@ -255,16 +253,10 @@ def _new_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 def difference(found: Manifest, wanted: Manifest) -> str:
     """The first thing in which two manifests differ, as the end of `was made …`."""
-    names = [[spec.name for spec in manifest.backbones] for manifest in (found, wanted)]
-    if names[0] != names[1]:
-        return f"with backbone {', '.join(names[0])}, not {', '.join(names[1])}"
-    pairs = [
-        ("backbone" if place == 0 else old.name, old, new)
-        for place, (old, new) in enumerate(zip(found.backbones, wanted.backbones, strict=True))
-    ]
-    for name in ("sampling", "seed", "dtype"):
-        pairs.append((name, getattr(found, name), getattr(wanted, name)))
-    for name, old, new in pairs:
+    if found.backbone.name != wanted.backbone.name:
+        return f"with backbone {found.backbone.name}, not {wanted.backbone.name}"
+    for name in ("backbone", "sampling", "seed", "dtype"):
+        old, new = getattr(found, name), getattr(wanted, name)
         if old != new:
             inner = getattr(old, "__dataclass_fields__", {})
             for field_name in inner:

@@ -41,13 +41,6 @@ class ModelConfig:
     """temperature of the contrast"""
     boxes: BoxKind = "paper"
     """what says where a clip is: paper (relative to the video) or official (to its clips)"""
-    features: str = ""
-    """the store's backbone to learn from: its first one, or b; or a+b (features side by side); or
-    a,b (one set in which each backbone's clips are clips of their own)"""
-    bins_as_clips: bool = False
-    """time bins of a clip (extract --time-bins) as clips of their own"""
-    dims: tuple[int, ...] = ()
-    """widths of the features of backbones whose clips form one set; pre-training fills them in"""
     losses: Literal["both", "masked", "set"] = "both"
     """what is learned from: masked clips, pairs of sets, or both"""
     set_loss: Literal["contrast", "clustering", "regression"] = "contrast"
@@ -84,8 +77,6 @@ def _check_counts(config: ModelConfig) -> None:
             raise ModelError(f"{name} must lie between 1 and {largest}, got {value}")
     if config.width % config.head_channels:
         raise ModelError(f"width {config.width} must be a multiple of {config.head_channels}")
-    if not all(1 <= dim <= WIDEST for dim in config.dims) or len(config.dims) > DEEPEST:
-        raise ModelError(f"dims must be widths of features, got {config.dims[:8]}")
 
 
 def _check_numbers(config: ModelConfig) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from clipset.errors import ModelError
 from clipset.model.box_embedding import BoxEmbedding
 from clipset.model.dropout import Dropout, drop
-from clipset.model.sources import BySource, apply_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class SetEncoder(nn.Module):
     """Clip features and their boxes in, refined clip tokens and a set token out.
 
     The order in which clips are given does not matter: what tells them apart is the box.
-    `boxes`, `box_numbers`, `features` and `bins_as_clips` say what it was made to be shown.
+    `boxes` and `box_numbers` say which boxes it was made for.
     """
 
     def __init__(
@@ -42,23 +41,15 @@ class SetEncoder(nn.Module):
         expansion: int,
         dropout: float,
         boxes: Literal["paper", "official"] = "paper",
-        dims: tuple[int, ...] = (),
-        features: str = "",
-        bins_as_clips: bool = False,
     ) -> None:
         super().__init__()
         if width % heads:
             raise ModelError(f"the width {width} cannot be shared by {heads} attention heads")
         self.boxes: Literal["paper", "official"] = boxes
         self.box_numbers = box_numbers
-        self.features, self.bins_as_clips = features, bins_as_clips
-        shape = (len(dims), dim) if len(dims) > 1 else (dim,)
-        self.register_buffer("feature_mean", torch.zeros(shape))
-        self.register_buffer("feature_std", torch.ones(shape))
-        self.project: nn.Linear | BySource = nn.Linear(dim, width)
-        if len(dims) > 1:
-            self.project = BySource(dims, width, (nn.Linear(each, width) for each in dims))
-            self.source_tokens = nn.Parameter(torch.zeros(len(dims), width))
+        self.register_buffer("feature_mean", torch.zeros(dim))
+        self.register_buffer("feature_std", torch.ones(dim))
+        self.project = nn.Linear(dim, width)
         self.embed_box = BoxEmbedding(box_numbers, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.set_token = nn.Parameter(torch.zeros(width))
@@ -68,26 +59,15 @@ class SetEncoder(nn.Module):
         self.embed_box.spread_out()
         nn.init.trunc_normal_(self.mask_token, std=0.02)
         nn.init.trunc_normal_(self.set_token, std=0.02)
-        if len(dims) > 1:
-            nn.init.normal_(self.source_tokens, std=1.0)
 
-    def standardise_by(self, mean: Float[Tensor, "*S D"], std: Float[Tensor, "*S D"]) -> None:
-        """Fix how features are centred and scaled before anything else is done to them.
-
-        With several backbones, one row for each: 0 and 1 in the channels that it does not have.
-        """
+    def standardise_by(self, mean: Float[Tensor, " D"], std: Float[Tensor, " D"]) -> None:
+        """Fix how features are centred and scaled before anything else is done to them."""
         self.get_buffer("feature_mean").copy_(mean)
         self.get_buffer("feature_std").copy_(std)
 
-    def standardise(
-        self, features: Float[Tensor, "*B D"], sources: Int[Tensor, "*B"] | None = None
-    ) -> Float[Tensor, "*B D"]:
+    def standardise(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         """The features as the network sees them."""
-        mean, std = self.get_buffer("feature_mean"), self.get_buffer("feature_std")
-        if isinstance(self.project, BySource):
-            row = torch.zeros((), dtype=torch.int64) if sources is None else sources
-            mean, std = mean[row], std[row]
-        return (features - mean) / std
+        return (features - self.get_buffer("feature_mean")) / self.get_buffer("feature_std")
 
     def forward(
         self,
@@ -95,15 +75,13 @@ class SetEncoder(nn.Module):
         boxes: Float[Tensor, "B V X"],
         masked: Bool[Tensor, "B V"] | None = None,
         valid: Bool[Tensor, "B V"] | None = None,
-        sources: Int[Tensor, "B V"] | None = None,
     ) -> SetEncoding:
         """Encode sets of clips; the features of masked clips are replaced and never looked at.
 
-        Clips that are not valid are filler, which no token sees. Sources number the backbones
-        that the features come from.
+        Clips that are not valid are filler, which no token sees.
         """
-        seen = self.standardise(features, sources)
-        tokens = self.embed(seen, boxes, masked, valid, sources)  # (B, 1 + V, H)
+        seen = self.standardise(features)
+        tokens = self.embed(seen, boxes, masked, valid)  # (B, 1 + V, H)
         for block in self.blocks:
             tokens = block(tokens, valid)
         tokens = self.norm(tokens)
@@ -116,13 +94,12 @@ class SetEncoder(nn.Module):
         masked: Bool[Tensor, "B V"],
         wanted: Bool[Tensor, "B V"],
         valid: Bool[Tensor, "B V"] | None = None,
-        sources: Int[Tensor, "B V"] | None = None,
     ) -> tuple[Float[Tensor, "M H"], Float[Tensor, "B H"]]:
         """The tokens of wanted clips, in their order, and the set tokens, of standardised features.
 
         The same numbers as `forward` gives, but the last layer leaves out what nobody asks for.
         """
-        tokens = self.embed(seen, boxes, masked, valid, sources)  # (B, 1 + V, H)
+        tokens = self.embed(seen, boxes, masked, valid)  # (B, 1 + V, H)
         *first, last = self.blocks
         for block in first:
             tokens = block(tokens, valid)
@@ -138,7 +115,6 @@ class SetEncoder(nn.Module):
         boxes: Float[Tensor, "B V X"],
         masked: Bool[Tensor, "B V"] | None,
         valid: Bool[Tensor, "B V"] | None,
-        sources: Int[Tensor, "B V"] | None,
     ) -> Float[Tensor, "B L H"]:
         """What the first layer is given: the set token, then a token for each clip."""
         if boxes.shape[-1] != self.box_numbers:
@@ -146,13 +122,10 @@ class SetEncoder(nn.Module):
                 f"this model takes boxes of {self.box_numbers} numbers ({self.boxes}), "
                 f"got {boxes.shape[-1]}; read the clips with its boxes and box_numbers"
             )
-        clips = apply_source(self.project, seen, sources)  # (B, V, H)
+        clips = self.project(seen)  # (B, V, H)
         if masked is not None:
             clips = torch.where(masked[..., None], self.mask_token, clips)
         clips = clips + self.embed_box(boxes)
-        if isinstance(self.project, BySource):
-            none = torch.zeros(clips.shape[:2], dtype=torch.int64, device=clips.device)
-            clips = clips + self.source_tokens[none if sources is None else sources]
         if valid is not None:
             clips = torch.where(valid[..., None], clips, torch.zeros((), device=clips.device))
         whole = self.set_token.expand(len(clips), 1, -1)

@@ -22,7 +22,6 @@ from clipset.model.losses import (
     count_before,
     set_contrastive_loss,
 )
-from clipset.model.sources import BySource, apply_source
 from clipset.model.teacher import Centred, Clusters, Teacher
 
 
@@ -34,7 +33,6 @@ class _Batch:
     boxes: Float[Tensor, "2 B V X"]
     masked: Bool[Tensor, "2 B V"]
     valid: Bool[Tensor, "2 B V"] | None
-    sources: Int[Tensor, "2 B V"] | None
     gather: Gather
     videos: int  # of all ranks
 
@@ -69,10 +67,9 @@ class ScaleModel(nn.Module):
         features: Float[Tensor, "B V D"],
         boxes: Float[Tensor, "B V X"],
         valid: Bool[Tensor, "B V"] | None = None,
-        sources: Int[Tensor, "B V"] | None = None,
     ) -> SetEncoding:
         """Represent sets of clips."""
-        return self.encoder(features, boxes, None, valid, sources)  # type: ignore[no-any-return]
+        return self.encoder(features, boxes, None, valid)  # type: ignore[no-any-return]
 
     def losses(
         self,
@@ -80,7 +77,6 @@ class ScaleModel(nn.Module):
         boxes: Float[Tensor, "2 B V X"],
         masked: Bool[Tensor, "2 B V"],
         valid: Bool[Tensor, "2 B V"] | None = None,
-        sources: Int[Tensor, "2 B V"] | None = None,
         gather: Gather | None = None,
     ) -> ScaleLosses:
         """The losses of a minibatch: two disjoint sets of each video, some clips of each hidden.
@@ -89,9 +85,9 @@ class ScaleModel(nn.Module):
         if there is one, takes its step here, towards what the last step made of the student.
         """
         gather = gather or OneRank()
-        seen = self.encoder.standardise(features, sources)
+        seen = self.encoder.standardise(features)
         _, videos = count_before(masked[0], gather)
-        batch = _Batch(seen, boxes, masked, valid, sources, gather, videos)
+        batch = _Batch(seen, boxes, masked, valid, gather, videos)
         wanted = self._wanted(batch)
         tokens, set_token = self._encode(self.encoder, batch, masked, wanted)
         nothing = Scores(seen.new_zeros(()), seen.new_zeros(()))
@@ -123,7 +119,6 @@ class ScaleModel(nn.Module):
             masked.flatten(0, 1),
             wanted.flatten(0, 1),
             None if batch.valid is None else batch.valid.flatten(0, 1),
-            None if batch.sources is None else batch.sources.flatten(0, 1),
         )
 
     def _asked(self, batch: _Batch) -> Bool[Tensor, "2 B V"]:
@@ -157,9 +152,8 @@ class ScaleModel(nn.Module):
     def _targets(self, batch: _Batch) -> Float[Tensor, "N P"]:
         """The projected features of all valid clips."""
         valid = batch.valid
-        sources = None if batch.sources is None else batch.sources[batch.stands]
         features = batch.features.flatten(0, 2) if valid is None else batch.features[valid]
-        return apply_source(self.project_clip, features, sources)
+        return self.project_clip(features)  # type: ignore[no-any-return]
 
     def _sets(self, batch: _Batch, set_token: Float[Tensor, "2 B H"]) -> Scores:
         config, gather = self.config, batch.gather
@@ -225,19 +219,13 @@ def make_encoder(dim: int, config: ModelConfig) -> SetEncoder:
         expansion=config.expansion,
         dropout=config.dropout,
         boxes=config.boxes,
-        dims=config.dims,
-        features=config.features,
-        bins_as_clips=config.bins_as_clips,
     )
 
 
 def target_head(dim: int, config: ModelConfig) -> nn.Module:
-    """The projection head of clip features; one for each backbone if there are several."""
+    """The projection head of clip features."""
     width = config.target_width or config.head_width
     layers = config.target_layers or config.head_layers
-    if len(config.dims) > 1:
-        heads = (mlp(each, width, layers, config.projected) for each in config.dims)
-        return BySource(config.dims, config.projected, heads)
     return mlp(dim, width, layers, config.projected)
 
 

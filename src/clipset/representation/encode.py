@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
@@ -13,11 +11,10 @@ from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
-from clipset.model.sources import BySource
 from clipset.representation.table import DEFAULT_PARTS, VectorPart, VectorTable
 from clipset.representation.windows import Span, cut_windows, read_spans
-from clipset.sets.batch import ClipBatch, by_count, join_sources
-from clipset.sets.reading import form_for, reader_for
+from clipset.sets.batch import ClipBatch, by_count
+from clipset.sets.reading import reader_for
 
 CHUNK = 256  # videos encoded at once
 
@@ -68,7 +65,7 @@ def _encode_videos(
     clips = reader_for(store, encoder)(kind, np.arange(len(store)))
     if encoder is None:
         return clips.features, clips.valid
-    return encode_clips(encoder, clips, parts, device), clips.of_one.valid
+    return encode_clips(encoder, clips, parts, device), clips.valid
 
 
 def _encode_spans(
@@ -80,7 +77,6 @@ def _encode_spans(
     device: torch.device | None,
 ) -> Float[Tensor, "N R"]:
     """One vector for each span: those with equally many clips are encoded together."""
-    form = form_for(store.manifest, encoder)
     by_size: dict[int, list[int]] = {}
     for place, span in enumerate(spans):
         by_size.setdefault(len(span.rows), []).append(place)
@@ -88,7 +84,7 @@ def _encode_spans(
     for places in by_size.values():
         for low in range(0, len(places), CHUNK):
             some = places[low : low + CHUNK]
-            clips = read_spans(store, form, [spans[place] for place in some], kind)
+            clips = read_spans(store, encoder, [spans[place] for place in some], kind)
             vectors = clips.features
             if encoder is not None:
                 vectors = encode_clips(encoder, clips, parts, device)
@@ -105,8 +101,7 @@ def encode_clips(
 ) -> Float[Tensor, "N V R"]:
     """The chosen parts side by side: clip feature, refined clip token, set token.
 
-    A set is a video's own clips; where some have fewer than others, zeros fill up. A clip that
-    several backbones saw has one vector, with what there is of each backbone side by side.
+    A set is a video's own clips; where some have fewer than others, zeros fill up.
     """
     refuse_others(encoder, clips)
     device = device or torch.device("cpu")
@@ -116,7 +111,7 @@ def encode_clips(
     groups = [
         (videos, _encode_equal(encoder, group, parts, device)) for videos, group in by_count(clips)
     ]
-    valid = clips.valid[:, : clips.features.shape[1] // clips.backbones]
+    valid = clips.valid
     vectors = torch.zeros(*valid.shape, groups[0][1].shape[-1])
     for videos, found in groups:
         there = valid[videos]
@@ -138,11 +133,8 @@ def concat_parts(
     encoder: SetEncoder, clips: ClipBatch, parts: tuple[VectorPart, ...] = DEFAULT_PARTS
 ) -> Float[Tensor, "B V R"]:
     """The chosen parts of one batch, each clip next to what its set says."""
-    encoding = encoder(clips.features, clips.boxes, None, clips.valid, clips.sources)
-    seen = replace(clips, features=encoder.standardise(clips.features, clips.sources))
-    features, tokens = seen.side_by_side.features, encoding.clip_tokens
-    if clips.backbones > 1:
-        tokens = join_sources(tokens, (tokens.shape[-1],) * clips.backbones)
+    encoding = encoder(clips.features, clips.boxes, None, clips.valid)
+    features, tokens = encoder.standardise(clips.features), encoding.clip_tokens
     whole = encoding.set_token[:, None].expand(-1, features.shape[1], -1)  # (B, V, H)
     found = {"clip": features, "token": tokens, "set": whole}
     return torch.cat([found[part] for part in parts], dim=-1)
@@ -150,12 +142,9 @@ def concat_parts(
 
 def refuse_others(encoder: SetEncoder, clips: ClipBatch) -> None:
     """Raise StoreError if the features are not of the width that the encoder was made for."""
-    taken = encoder.project.dims if isinstance(encoder.project, BySource) else ()
-    width, wanted = clips.features.shape[-1], encoder.project.in_features
-    dims = clips.dims if clips.backbones > 1 else ()
-    if width != wanted or dims != taken:
-        found = " and ".join(map(str, dims or (width,)))
+    width, expected = clips.features.shape[-1], encoder.project.in_features
+    if width != expected:
         raise StoreError(
-            f"the store's features have {found} channels, the model takes "
-            f"{' and '.join(map(str, taken or (wanted,)))}; it was trained with another backbone"
+            f"the store's features have {width} channels, the model takes {expected}; "
+            f"it was trained with another backbone"
         )

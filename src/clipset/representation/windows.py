@@ -11,7 +11,7 @@ from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.sets.batch import ClipBatch
-from clipset.sets.reading import ClipForm, read_rows
+from clipset.sets.reading import ModelInput, clips_for, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,16 @@ def cut_windows(store: FeatureStore, kind: Kind, window: float) -> list[Span]:
     return spans
 
 
-def read_spans(store: FeatureStore, form: ClipForm, spans: list[Span], kind: Kind) -> ClipBatch:
+def read_spans(
+    store: FeatureStore, model: ModelInput | None, spans: list[Span], kind: Kind
+) -> ClipBatch:
     """The clips of some spans with equally many; to the model each span is a video of its own."""
     rows = np.array([span.rows for span in spans])  # (N, V)
     ids = [store.ids[span.video] for span in spans]
-    features = [read_rows(store, kind, rows, name, ids) for name in form.names]
+    features = read_rows(store, kind, rows, ids)
     starts = np.array([span.start for span in spans], dtype=np.float32)
     lengths = np.array([span.end for span in spans], dtype=np.float32) - starts
     boxes = store.table(kind).boxes[rows].astype(np.float32)  # (N, V, 7)
     times = boxes[..., :2] - starts[:, None, None]
     boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
-    return form.clips(features, boxes, lengths)
+    return clips_for(model, features, boxes, lengths)

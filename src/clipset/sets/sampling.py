@@ -18,15 +18,13 @@ MaskRule = Literal["count", "coin"]
 class SetPair:
     """Two sets of each video of a batch that have no clip in common, and what is hidden of them.
 
-    Where clips differ in number, `valid` tells them from filler; where they come from several
-    backbones, `sources` numbers those, and a clip is in one of the sets with all its backbones.
+    Where clips differ in number, `valid` tells them from filler.
     """
 
     features: Float[Tensor, "2 B V D"]
     boxes: Float[Tensor, "2 B V X"]
     masked: Bool[Tensor, "2 B V"]
     valid: Bool[Tensor, "2 B V"] | None = None
-    sources: Int[Tensor, "2 B V"] | None = None
 
 
 def draw_batches(videos: int, batch: int, generator: Generator) -> list[Int[Tensor, " B"]]:
@@ -56,52 +54,47 @@ def draw_set_pair(
 ) -> SetPair:
     """Split each video's clips at random into two sets of `per_set`, and hide some of each.
 
-    A video with fewer clips than two sets need shares them out evenly; the rest is filler. In a
-    mixed set a clip comes with all its backbones, each of which is hidden or not by itself.
+    A video with fewer clips than two sets need shares them out evenly; the rest is filler.
     """
-    one, count, valid = clips.of_one, len(clips), clips.valid
-    order = _draw_order(one, generator)[:, : 2 * per_set]
+    count, valid = len(clips), clips.valid
+    order = _draw_order(clips, generator)[:, : 2 * per_set]
     chosen = order.view(count, 2, per_set).transpose(0, 1)  # (2, B, V)
     if valid is not None:  # filler comes last: where there is some, a clip to each set in turn
         in_turn = order.view(count, per_set, 2).permute(2, 0, 1)
-        chosen = torch.where((one.counts < 2 * per_set)[None, :, None], in_turn, chosen)
-    chosen, size = clips.places(chosen), per_set * clips.backbones
+        chosen = torch.where((clips.counts < 2 * per_set)[None, :, None], in_turn, chosen)
     videos = torch.arange(count)[None, :, None]
     there = None if valid is None else valid[videos, chosen]
     return SetPair(
         features=clips.features[videos, chosen],
         boxes=clips.boxes[videos, chosen],
-        masked=draw_mask(count, size, mask_ratio, generator, rule=rule, valid=there),
+        masked=draw_mask(count, per_set, mask_ratio, generator, rule=rule, valid=there),
         valid=there,
-        sources=None if clips.sources is None else clips.sources[videos, chosen],
     )
 
 
 def draw_subset(clips: ClipBatch, size: int, generator: Generator) -> ClipBatch:
     """One random set of `size` clips of each video, or of as many as the shortest one has."""
-    one = clips.of_one
-    order = _draw_order(one, generator)
-    return clips.pick(order[:, : min(size, int(one.counts.min()))])
+    order = _draw_order(clips, generator)
+    return clips.pick(order[:, : min(size, int(clips.counts.min()))])
 
 
 def mix_means(clips: ClipBatch, generator: Generator) -> ClipBatch:
     """Move each video's mean feature a random part of the way to another video's.
 
     What stays the same throughout a video (the person, the clothes, the room) then says less about
-    what is done in it. Each backbone of a mixed set has a mean of its own; all clips are valid.
+    what is done in it. All clips are valid.
     """
-    parts = clips.features.unflatten(1, (clips.backbones, -1))  # (B, S, V, D)
-    moves = draw_moves(parts.mean(dim=2), torch.arange(len(clips)), generator)
-    return replace(clips, features=(parts + moves[:, :, None]).flatten(1, 2))
+    moves = draw_moves(clips.features.mean(dim=1), torch.arange(len(clips)), generator)
+    return replace(clips, features=clips.features + moves[:, None])
 
 
 def draw_moves(
-    means: Float[Tensor, "N S D"], videos: Int[Tensor, " B"], generator: Generator
-) -> Float[Tensor, "B S D"]:
+    means: Float[Tensor, "N D"], videos: Int[Tensor, " B"], generator: Generator
+) -> Float[Tensor, "B D"]:
     """From each of some videos' means a random part of the way to that of another of them."""
     own = means[videos]
     other = own[torch.randperm(len(videos), generator=generator)]
-    return torch.rand((len(videos), 1, 1), generator=generator) * (other - own)
+    return torch.rand((len(videos), 1), generator=generator) * (other - own)
 
 
 def _draw_order(clips: ClipBatch, generator: Generator) -> Int[Tensor, "B V"]:

@@ -28,7 +28,6 @@ class ModelCard:
     data: str = ""
     splits: tuple[str, ...] = ()
     validation: dict[str, Any] = field(default_factory=dict)
-    others: tuple[dict[str, Any], ...] = ()
     checksum: str = ""
     format: int = FORMAT
 
@@ -86,11 +85,9 @@ The licence of the videos is not known to clipset.
 
 def model_page(card: ModelCard) -> str:
     """The README.md of a model."""
-    backbones = (card.backbone, *card.others)
-    names = [str(each.get("name", "of its features")) for each in backbones]
     judged = card.validation
     return PAGE.format(
-        backbone=" and ".join(names),
+        backbone=card.backbone.get("name", "of its features"),
         dim=card.dim,
         boxes=card.model.box_numbers,
         data=card.data or "not recorded",
@@ -101,7 +98,7 @@ def model_page(card: ModelCard) -> str:
         fingerprint=card.fingerprint,
         validation=f"| validation | {_validation(judged)} |\n" if judged else "",
         settings="\n".join(f"| {name} | {value} |" for name, value in _settings(card)),
-        licences="; ".join(_licence(each) for each in backbones),
+        licences=_licence(card.backbone),
     )
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.sets.batch import ClipBatch
-from clipset.sets.reading import form_for, reader_for
+from clipset.sets.reading import reader_for
 from clipset.sets.sampling import (
     SetPair,
     draw_batches,
@@ -52,30 +52,22 @@ class ClipSource:
     ) -> None:
         self.videos, self.groups = videos, groups
         self._read_clips = reader_for(store, model)
-        form = form_for(store.manifest, model)
-        counts = store.random.count[videos] * form.bins
+        counts = store.random.count[videos]
         self.most, self.unequal = int(counts.max()), bool((counts < counts.max()).any())
-        width = sum(spec.dim for spec in form.specs(store.manifest)) // form.bins
-        size = len(videos) * self.most * width * 4
+        size = len(videos) * self.most * store.manifest.backbone.dim * 4
         self.in_memory = size < free_memory() / 2 if in_memory is None else in_memory
         whole = self.read(videos) if self.in_memory else None
-        self.dims = form.dims(store.manifest)
-        moments, kept = [Moments() for _ in self.dims or (0,)], []
-        means = []
+        moments, kept, means = Moments(), [], []
         for low in range(0, len(videos), CHUNK):
             places = torch.arange(low, min(low + CHUNK, len(videos)))
             clips = whole.of(places) if whole else self.read(videos[low:][:CHUNK])
-            for number, each in enumerate(moments):
-                each.add(_features_of(clips, number))
+            moments.add(clips.valid_features())
             kept.append(_numbered(clips))
             means += [_means(clips)] if mix_means else []
         self.features = whole.features if whole else None
         self.places = _join(kept)
-        self.means = torch.cat(means) if mix_means else None  # (N, S, D)
-        self.mean, self.std = (
-            torch.stack(rows) if self.dims else rows[0]
-            for rows in ([each.mean for each in moments], [each.std for each in moments])
-        )
+        self.means = torch.cat(means) if mix_means else None  # (N, D)
+        self.mean, self.std = moments.mean, moments.std
 
     def __len__(self) -> int:
         return len(self.videos)
@@ -119,7 +111,7 @@ class ClipSource:
             chosen = pair.features.squeeze(-1).long()  # (2, B, V): the numbers of clips
             features = self._read(videos[part], chosen)
             if moves is not None:
-                features = _moved(features, moves[:, part])
+                features = features + moves[:, part, None]  # what filler holds is never looked at
             yield len(videos), replace(pair, features=features)
 
     def _draw_videos(
@@ -131,7 +123,7 @@ class ClipSource:
 
     def _draw_moves(
         self, videos: Int[Tensor, " B"], generator: torch.Generator
-    ) -> Float[Tensor, "2 B S D"] | None:
+    ) -> Float[Tensor, "2 B D"] | None:
         if self.means is None:
             return None
         return torch.stack([draw_moves(self.means, videos, generator) for _ in range(2)])
@@ -239,28 +231,9 @@ def _free_memory_of_machine() -> int:
         return 4 * 2**30
 
 
-def _features_of(clips: ClipBatch, number: int) -> Float[Tensor, "M D"]:
-    """The features of all clips that are there, of one of the backbones."""
-    if clips.backbones == 1 or clips.sources is None:
-        return clips.valid_features()
-    own = clips.sources == number
-    return clips.features[own if clips.valid is None else own & clips.valid]
-
-
-def _means(clips: ClipBatch) -> Float[Tensor, "N S D"]:
-    """The mean feature of each video's clips that are there, of each backbone."""
-    parts = clips.features.unflatten(1, (clips.backbones, -1))  # (N, S, V, D)
-    there = clips.of_one.counts[:, None, None].clamp_min(1)
-    found: Tensor = parts.sum(dim=2) / there  # filler is zero
-    return found
-
-
-def _moved(
-    features: Float[Tensor, "2 B V D"], moves: Float[Tensor, "2 B S D"]
-) -> Float[Tensor, "2 B V D"]:
-    """All clips of a set and a backbone moved by the same; what filler holds is never looked at."""
-    parts: Tensor = features.unflatten(2, (moves.shape[2], -1))  # (2, B, S, V, D)
-    return (parts + moves[:, :, :, None]).flatten(2, 3)
+def _means(clips: ClipBatch) -> Float[Tensor, "N D"]:
+    """The mean feature of each video's clips that are there; filler is zero."""
+    return clips.features.sum(dim=1) / clips.counts[:, None].clamp_min(1)
 
 
 def _numbered(clips: ClipBatch) -> ClipBatch:

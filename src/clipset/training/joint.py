@@ -17,7 +17,7 @@ from clipset.sets.sampling import SetPair
 from clipset.training.config import PretrainConfig
 from clipset.training.data import ClipSource, tensors_of
 from clipset.training.distributed import SINGLE_PROCESS
-from clipset.training.pretrain import open_source, videos_to_learn_from, with_dims
+from clipset.training.pretrain import open_source, videos_to_learn_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ class PretrainingSetup:
 
     def open(self, model: ScaleModel, *, batch_size: int) -> JointPretraining:
         """Read the clips of the training videos, for batches of at most `batch_size` videos."""
-        config = with_dims(self.config, self.store)
-        config = replace(config, batch=min(batch_size, config.batch))
+        config = replace(self.config, batch=min(batch_size, self.config.batch))
         videos = videos_to_learn_from(self.store, config, SINGLE_PROCESS)
         return JointPretraining(open_source(self.store, videos, config), config, model)
 

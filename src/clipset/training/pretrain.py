@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +19,6 @@ from clipset.features.store import FeatureStore
 from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
 from clipset.progress import say
-from clipset.sets.reading import form_for
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig, held
@@ -54,8 +52,7 @@ def pretrain(
     Under torchrun, or where torch.distributed is set up, all processes train one model together.
     """
     with join_process_group(device) as processes, ExitStack() as locks:
-        given = config or PretrainConfig()
-        config = processes.run(lambda: with_dims(given, store))
+        config = config or PretrainConfig()
         videos = processes.run(lambda: videos_to_learn_from(store, config, processes))
         card = _card(store, videos, config, seed)
         trained = processes.run(lambda: _load_trained(folder, card))
@@ -78,7 +75,6 @@ def pretrain(
 
 def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int) -> bool:
     """Whether a folder holds the very model that `pretrain` would make."""
-    config = with_dims(config, store)
     videos = ssl_videos(store, config.ssl_split)
     return _load_trained(folder, _card(store, videos, config, seed)) is not None
 
@@ -87,7 +83,6 @@ def check_pretraining(
     store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int, device: str
 ) -> None:
     """Raise what `pretrain` would raise before its first step; nothing is written."""
-    config = with_dims(config, store)
     videos = videos_to_learn_from(store, config, ProcessGroup(0, 1, find_device(device)))
     card = _card(store, videos, config, seed)
     state = RunState(
@@ -95,18 +90,6 @@ def check_pretraining(
     )
     if _load_trained(folder, card) is None:
         find_checkpoint(folder / "checkpoints", state)
-
-
-def with_dims(config: PretrainConfig, store: FeatureStore) -> PretrainConfig:
-    """The same settings with the widths of the store's features, where several form one set."""
-    model = config.model
-    dims = form_for(store.manifest, model).dims(store.manifest)
-    if model.dims and model.dims != dims:
-        raise TrainingError(
-            f"dims {model.dims} are not those of the store's features {model.features!r} "
-            f"({dims or 'one kind'}); leave dims out, and name the backbones in features, as a,b"
-        )
-    return replace(config, model=replace(model, dims=dims))
 
 
 def videos_to_learn_from(
@@ -122,8 +105,7 @@ def videos_to_learn_from(
     videos = ssl_videos(store, config.ssl_split)
     if len(videos) < 2:
         raise TrainingError(f"contrast needs at least 2 videos to learn from, got {len(videos)}")
-    bins = form_for(store.manifest, config.model).bins
-    available = int(store.random.count[videos].min()) * bins
+    available = int(store.random.count[videos].min())
     if available < 2 * config.clips_per_set:
         raise TrainingError(
             f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
@@ -176,14 +158,11 @@ def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed:
     rows = [store.entries[place].checksum for place in videos]
     groups = groups_of(store, videos, config)
     by_group = [] if groups is None else [groups.tolist()]
-    form = form_for(store.manifest, config.model)
-    first, *others = form.specs(store.manifest)
     return ModelCard(
-        dim=form.dim(store.manifest),
+        dim=store.manifest.backbone.dim,
         model=config.model,
         training=to_mapping(config),
-        backbone=to_mapping(first),
-        others=tuple(to_mapping(spec) for spec in others),
+        backbone=to_mapping(store.manifest.backbone),
         videos=len(videos),
         split=config.ssl_split,
         seed=seed,

@@ -91,8 +91,6 @@ def _pool(model: ScaleModel, clips: ClipBatch, device: torch.device) -> Float[Te
     for videos in torch.arange(len(clips)).split(CHUNK):
         batch = clips.of(videos).to(device)
         set_token = model.encode(**tensors_of(batch, device)).set_token
-        features = model.encoder.standardise(batch.features, batch.sources)
-        joined = replace(batch, features=features).side_by_side
-        mean = mean_over_clips(joined.features, joined.valid)
+        mean = mean_over_clips(model.encoder.standardise(batch.features), batch.valid)
         vectors.append(torch.cat([mean, set_token], dim=1).cpu())
     return torch.cat(vectors)
