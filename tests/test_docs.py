@@ -45,7 +45,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
 
 
-SNIPPETS = blocks(ROOT / "docs" / "start.md", "python")
+SNIPPETS = blocks(ROOT / "docs" / "quickstart.md", "python")
 
 
 def prose(page: Path) -> str:
@@ -182,7 +182,7 @@ def test_the_types_in_the_walk_have_the_fields_that_it_lists() -> None:
     row = re.compile(
         rf"^\|[^|]*\| `((?:{FOLDERS})/[\w./]+)::(\w+)`( \(a class\))? \| (.*) \|$", re.M
     )
-    rows = row.findall((ROOT / "docs" / "walk.md").read_text("utf-8"))
+    rows = row.findall((ROOT / "docs" / "architecture.md").read_text("utf-8"))
     assert len(rows) > 20
     for path, name, is_class, text in rows:
         listed = set(re.findall(r"`(\w+)`", text))
@@ -200,14 +200,14 @@ def fields_of(path: Path, name: str) -> set[str]:
 def test_the_layers_in_the_walk_are_those_of_the_import_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
     layers = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
-    [block] = blocks(ROOT / "docs" / "walk.md", "layers")
+    [block] = blocks(ROOT / "docs" / "architecture.md", "layers")
     assert block.splitlines() == [layer.replace("clipset.", "") for layer in layers]
 
 
 def test_the_recipe_and_the_table_of_the_first_half_hour_are_read(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "start.md"
+    page = ROOT / "docs" / "quickstart.md"
     [recipe], [table] = blocks(page, "toml"), blocks(page, "csv")
-    assert build(Recipe, tomllib.loads(recipe), "start.md").extract.sampling.flip is False
+    assert build(Recipe, tomllib.loads(recipe), "quickstart.md").extract.sampling.flip is False
     (tmp_path / "catalog.csv").write_text(table, "utf-8")
     catalog = read_catalog_table(tmp_path / "catalog.csv")
     assert (catalog.classes, catalog.splits) == (("point", "wave"), ("test", "train"))
@@ -223,11 +223,11 @@ def test_the_code_of_the_first_half_hour_runs(
     folder = tmp_path / "runs" / "first" / "representation"
     write_vectors(embed_store(small_store, None), folder)
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "start.md", "exec"), {})
+    exec(compile(block, "quickstart.md", "exec"), {})
 
 
 def test_the_picture_is_whole_and_knows_the_dark() -> None:
-    picture = (ROOT / "docs" / "walk.svg").read_text("utf-8")
+    picture = (ROOT / "docs" / "pipeline.svg").read_text("utf-8")
     assert ET.fromstring(picture).tag.endswith("svg")
     assert "prefers-color-scheme: dark" in picture
     assert not re.findall(r"(?:href|src)=\"(?!#)", picture)

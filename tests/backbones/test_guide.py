@@ -20,7 +20,7 @@ from clipset.cli import main
 from clipset.features.store import open_store
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "guides" / "add-a-backbone.md").read_text("utf-8")
+GUIDE = (ROOT / "docs" / "guides" / "own-backbone.md").read_text("utf-8")
 
 
 def write_files(folder: Path) -> dict[str, Path]:

@@ -12,7 +12,7 @@ from tests.conftest import write_video
 
 from clipset.cli import main
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "use-it.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "inference.md").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_the_python_of_the_guide_runs(
     assert (place / "DIR").is_dir()
     monkeypatch.setattr("clipset.inference.clips.count_workers", lambda _: 0)
     for block in blocks("python"):
-        exec(compile(block, "use-it.md", "exec"), {})
+        exec(compile(block, "inference.md", "exec"), {})
     said = capsys.readouterr().out
     assert "new.mp4 green 0." in said
     assert "film.mp4 blue 0." in said

@@ -28,7 +28,7 @@ def pretrain(
 
     Example: clipset pretrain store --out model --epochs 500
 
-    On several devices or machines, see docs/guides/train-on-many-devices.md:
+    On several devices or machines, see docs/guides/distributed-training.md:
     torchrun --nproc-per-node 4 --no-python clipset pretrain store --out model
 
     Parameters
