@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from record import parse, write_record
 
 from clipset.backbones.registry import DEFAULT
-from clipset.backbones.runtime import Answer, Engine, NormalisedNetwork, open_engine
+from clipset.backbones.runtime import Engine, NormalisedNetwork, PendingFeatures, open_engine
 from clipset.clips.config import Sampling
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.data.catalog import Catalog, Video, read_catalog
@@ -48,11 +48,11 @@ from clipset.progress import set_quiet
 
 VIDEOMAE_B = '''
 """A transformer of VideoMAE-B's size and cost, with random weights: for timing only."""
-from clipset.backbones.videomae import VideoMAE, VideoMAEConfig
+from clipset.networks.videomae import VideoMAE, VideoMAEConfig
 
 
 def make():
-    return VideoMAE(VideoMAEConfig(width=768, depth=12, heads=12))
+    return VideoMAE(VideoMAEConfig())
 '''
 
 
@@ -127,7 +127,7 @@ class Contest:
     def unpaused(self) -> None:
         """The same clips, with the next ones begun before the last ones are finished."""
         engine = self.open()
-        left, running = self.clips("unpaused"), deque[Answer]()
+        left, running = self.clips("unpaused"), deque[PendingFeatures]()
         while left:
             clips = self.ready[:left]
             running.append(engine.start(clips))

@@ -93,3 +93,8 @@ class ReportError(ClipsetError):
 
 class StreamError(ClipsetError):
     """A result that standard output does not take; empty if its reader has gone."""
+
+
+def error_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"

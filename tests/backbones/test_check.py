@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from clipset.backbones import check as checking
-from clipset.backbones.check import check_backbone, draw_clips, list_rows
+from clipset.backbones.check import backbone_rows, check_backbone, draw_clips
 from clipset.backbones.registry import load_backbone
 from clipset.backbones.runtime import open_engine
 from clipset.cli import main
@@ -59,16 +59,16 @@ def test_the_list_says_where_weights_come_from_and_where_they_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLIPSET_WEIGHTS", str(tmp_path))
-    rows = {row.name: row for row in list_rows()}
-    assert rows["efficientnet_lite0"].here
-    assert rows["efficientnet_lite0"].missing is None
-    missing = rows["svt_vitb16"].missing
+    rows = {row.name: row for row in backbone_rows()}
+    assert rows["efficientnet_lite0"].available
+    assert rows["efficientnet_lite0"].how_to_get is None
+    missing = rows["svt_vitb16"].how_to_get
     assert missing is not None
     for part in (str(tmp_path), "kinetics400_vitb_ssl.pth", "github.com/kahnchana/svt"):
         assert part in missing
     text = answer(capfd, "backbones")
     assert text == answer(capfd, "backbones", "list")
-    for part in ("efficientnet_lite0", "1280", "CC-BY-NC-4.0", "not here", str(tmp_path)):
+    for part in ("efficientnet_lite0", "1280", "CC-BY-NC-4.0", "missing", str(tmp_path)):
         assert part in text
     listed = json.loads(answer(capfd, "backbones", "--json"))["backbones"]
     assert [row["name"] for row in listed] == list(rows)
@@ -82,8 +82,8 @@ def test_a_backbone_that_an_installed_package_offers_is_listed(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other_package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[clipset.backbones]\nother = not_imported:make\n")
     monkeypatch.syspath_prepend(tmp_path)
-    row = next(row for row in list_rows() if row.name == "other")
-    assert (row.here, row.dim, row.source) == (True, None, "entry point not_imported:make")
+    row = next(row for row in backbone_rows() if row.name == "other")
+    assert (row.available, row.dim, row.source) == (True, None, "entry point not_imported:make")
 
 
 def test_the_check_answers_in_words_and_in_json(capfd: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_the_check_answers_in_words_and_in_json(capfd: pytest.CaptureFixture[str
 def test_checking_what_is_not_here_says_what_to_do(capfd: pytest.CaptureFixture[str]) -> None:
     for name, part in (
         ("efficientnet_lit0", "did you mean efficientnet_lite0"),
-        ("nowhere.py:make", "no file"),
+        ("nowhere.py:make", "not found"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["backbones", "check", name])

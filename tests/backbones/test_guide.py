@@ -103,8 +103,8 @@ def test_one_new_file_and_one_line_add_a_backbone(
 ) -> None:
     run("backbones", "--json")
     rows = {row["name"]: row for row in json.loads(capfd.readouterr().out)["backbones"]}
-    assert not rows["motion"]["here"]
-    assert "where it can be got" in rows["motion"]["missing"]
+    assert not rows["motion"]["available"]
+    assert "where it can be got" in rows["motion"]["how_to_get"]
     filters = nn.Conv2d(3, 8, 3)
     state = {f"filters.{key}": value for key, value in filters.state_dict().items()}
     torch.save(state | {"head.weight": torch.zeros(2, 2)}, extended / "motion.pth")

@@ -503,7 +503,7 @@ def test_the_licence_is_read_from_the_model_card(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_or_holds_no_model_is_an_error_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(BackboneError, match="there is no folder"):
+    with pytest.raises(BackboneError, match="nothing not found; give a folder"):
         load_backbone(f"hf:{tmp_path / 'nothing'}")
     with pytest.raises(BackboneError, match=r"has no config\.json"):
         load_backbone(f"hf:{tmp_path}")

@@ -14,22 +14,20 @@ from clipset.backbones.checkpoints import match_keys
 from clipset.backbones.registry import load_backbone
 from clipset.backbones.videomae import (
     BASE,
-    BASE_K400,
-    BASE_SSV2,
     LARGE,
     LAYOUT,
-    VideoMAE,
-    VideoMAEConfig,
+    TUNED,
     from_hugging_face,
     load_videomae,
 )
 from clipset.errors import BackboneError
+from clipset.networks.videomae import VideoMAE, VideoMAEConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-TINY = VideoMAEConfig(width=48, depth=2, heads=3, hidden=192, size=64)
-TINY_TUNED = replace(TINY, norm="mean", classes=7)
+TINY = VideoMAEConfig(embed_dim=48, depth=2, num_heads=3, mlp_dim=192, size=64)
+TINY_TUNED = replace(TINY, norm="mean")
 OFFICIAL, HUGGING_FACE = "checkpoint.pth", "hf/model.safetensors"
-PRETRAINED, TUNED = GOLDEN / "videomae_pretrain", GOLDEN / "videomae_finetuned"
+PRETRAINED, FINE_TUNED = GOLDEN / "videomae_pretrain", GOLDEN / "videomae_finetuned"
 
 
 def read_golden(folder: Path) -> dict[str, Tensor]:
@@ -44,7 +42,7 @@ def pretrained() -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def tuned() -> dict[str, Tensor]:
-    return read_golden(TUNED)
+    return read_golden(FINE_TUNED)
 
 
 def features(network: VideoMAE, clips: Tensor) -> Tensor:
@@ -72,7 +70,7 @@ def test_the_pretrained_encoder_gives_the_golden_feature(
 def test_the_fine_tuned_network_gives_the_golden_feature(
     tuned: dict[str, Tensor], file: str
 ) -> None:
-    found = features(load_videomae(TUNED / file, TINY_TUNED), tuned["input"])
+    found = features(load_videomae(FINE_TUNED / file, TINY_TUNED), tuned["input"])
     torch.testing.assert_close(found, tuned["expected"], atol=5e-6, rtol=0)
     torch.testing.assert_close(found, tuned["expected_hf"], atol=1e-4, rtol=0)
 
@@ -80,8 +78,8 @@ def test_the_fine_tuned_network_gives_the_golden_feature(
 def test_another_layer_norm_epsilon_misses_the_golden_features(
     pretrained: dict[str, Tensor], tuned: dict[str, Tensor]
 ) -> None:
-    for folder, config, golden in ((PRETRAINED, TINY, pretrained), (TUNED, TINY_TUNED, tuned)):
-        network = load_videomae(folder / OFFICIAL, replace(config, eps=1e-5))
+    for folder, config, golden in ((PRETRAINED, TINY, pretrained), (FINE_TUNED, TINY_TUNED, tuned)):
+        network = load_videomae(folder / OFFICIAL, replace(config, norm_eps=1e-5))
         difference = features(network, golden["input"]) - golden["expected"]
         assert difference.abs().max() > 5e-6
 
@@ -113,7 +111,7 @@ def test_another_frame_count_resizes_the_table_of_positions_in_time() -> None:
 def test_fine_tuned_weights_saved_without_deepspeed_and_in_half_precision_load(
     tuned: dict[str, Tensor], tmp_path: Path
 ) -> None:
-    state = torch.load(TUNED / OFFICIAL, weights_only=True)["module"]
+    state = torch.load(FINE_TUNED / OFFICIAL, weights_only=True)["module"]
     torch.save({"model": state, "epoch": 74}, tmp_path / "plain.pth")
     found = features(load_videomae(tmp_path / "plain.pth", TINY_TUNED), tuned["input"])
     torch.testing.assert_close(found, tuned["expected"], atol=5e-6, rtol=0)
@@ -141,12 +139,12 @@ def test_both_names_of_the_biases_in_hugging_face_files_are_read() -> None:
     [
         ("videomae_b_pretrain", BASE, 160, 86_227_200),
         ("videomae_l_pretrain", LARGE, 316, 303_860_736),
-        ("videomae_b_finetuned_k400", BASE_K400, 160, 86_227_200),
-        ("videomae_b_finetuned_ssv2", BASE_SSV2, 160, 86_227_200),
+        ("videomae_b_finetuned_k400", TUNED, 160, 86_227_200),
+        ("videomae_b_finetuned_ssv2", TUNED, 160, 86_227_200),
         ("videomae_hf_b_pretrain", BASE, 160, 86_227_200),
         ("videomae_hf_l_pretrain", LARGE, 316, 303_860_736),
-        ("videomae_hf_b_finetuned_k400", BASE_K400, 160, 86_227_200),
-        ("videomae_hf_b_finetuned_ssv2", BASE_SSV2, 160, 86_227_200),
+        ("videomae_hf_b_finetuned_k400", TUNED, 160, 86_227_200),
+        ("videomae_hf_b_finetuned_ssv2", TUNED, 160, 86_227_200),
     ],
 )
 def test_the_full_size_networks_have_the_keys_of_the_released_files(
@@ -165,14 +163,14 @@ def test_the_full_size_networks_have_the_keys_of_the_released_files(
 @pytest.mark.parametrize("file", [OFFICIAL, HUGGING_FACE])
 def test_pretrained_and_fine_tuned_weights_are_not_taken_for_each_other(file: str) -> None:
     with pytest.raises(BackboneError, match=r"missing \(fc_norm\.weight.*unknown \(norm\."):
-        load_videomae(PRETRAINED / file, replace(TINY_TUNED, classes=None))
+        load_videomae(PRETRAINED / file, TINY_TUNED)
     with pytest.raises(BackboneError, match=r"missing \(norm\.weight.*unknown \(fc_norm\."):
-        load_videomae(TUNED / file, TINY)
+        load_videomae(FINE_TUNED / file, TINY)
 
 
 def test_weights_tuned_on_other_classes_are_refused() -> None:
     with pytest.raises(BackboneError, match=r"on 7 classes, expected 400.*videomae_b_k400"):
-        load_backbone("videomae_b_k400", weights=TUNED / OFFICIAL)
+        load_backbone("videomae_b_k400", weights=FINE_TUNED / OFFICIAL)
 
 
 def test_an_odd_frame_count_is_refused() -> None:

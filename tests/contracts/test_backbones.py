@@ -23,14 +23,19 @@ from clipset.backbones.registry import (
     load_backbone,
 )
 from clipset.backbones.runtime import Engine, open_engine
-from clipset.backbones.slow_r50 import SlowConfig, load_slow_r50
-from clipset.backbones.svt import SVTConfig, load_svt
-from clipset.backbones.videomae import VideoMAEConfig, load_videomae
-from clipset.backbones.vjepa2 import VJEPA2Config, load_vjepa2
+from clipset.backbones.slow_r50 import load_slow_r50
+from clipset.backbones.svt import load_svt
+from clipset.backbones.videomae import load_videomae
+from clipset.backbones.vjepa2 import load_vjepa2
 from clipset.config import build, to_mapping
+from clipset.networks.slow_r50 import SlowConfig
+from clipset.networks.svt import SVTConfig
+from clipset.networks.videomae import VideoMAEConfig
+from clipset.networks.vit_blocks import ViTConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-TINY_MAE = VideoMAEConfig(width=48, depth=2, heads=3, hidden=192, size=64)
+SHAPE: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192}
+TINY_MAE = VideoMAEConfig(**SHAPE, size=64)
 
 Loaded = tuple[BackboneSpec, nn.Module]
 Make = Callable[[Path], Loaded]  # given a folder to work in
@@ -62,7 +67,7 @@ TINY: dict[str, Make] = {
         "svt_vitb16",
         lambda: load_svt(
             GOLDEN / "svt" / "checkpoint.pth",
-            SVTConfig(width=48, depth=2, heads=3, hidden=192, size=64),
+            SVTConfig(**SHAPE, size=64),
         ),
         dim=48, frames=8, size=64,
     ),
@@ -82,7 +87,7 @@ TINY: dict[str, Make] = {
         "videomae_b_k400",
         lambda: load_videomae(
             GOLDEN / "videomae_finetuned" / "checkpoint.pth",
-            replace(TINY_MAE, norm="mean", classes=7),
+            replace(TINY_MAE, norm="mean"),
         ),
         dim=48, frames=16, size=64,
     ),
@@ -90,7 +95,7 @@ TINY: dict[str, Make] = {
         "vjepa2_vitl",
         lambda: load_vjepa2(
             GOLDEN / "vjepa2" / "checkpoint.pth",
-            VJEPA2Config(width=48, depth=2, heads=3, hidden=192),
+            ViTConfig(**SHAPE),
         ),
         dim=48, frames=8, size=64,
     ),
@@ -122,7 +127,7 @@ def noise(spec: BackboneSpec, count: int) -> Tensor:
 
 
 def test_every_family_is_held_to_the_laws() -> None:
-    modules = {entry.make.__module__.rpartition(".")[2] for entry in list_backbones()}
+    modules = {entry.load.__module__.rpartition(".")[2] for entry in list_backbones()}
     assert modules == set(FAMILIES)
     packaged = {name.split("_")[0] for name in HERE}
     assert set(FAMILIES) - {name.split(" ")[0] for name in TINY} <= packaged

@@ -18,7 +18,7 @@ from tests.conftest import SMALL
 from torch import Tensor
 
 from clipset.backbones.registry import load_backbone
-from clipset.backbones.runtime import Answer, TorchEngine, open_engine
+from clipset.backbones.runtime import PendingFeatures, TorchEngine, open_engine
 from clipset.data.catalog import Catalog
 from clipset.errors import BackboneError, StoreError
 from clipset.features import child, encode, writer
@@ -268,7 +268,7 @@ def test_the_seconds_of_the_videos_add_up_to_those_of_the_backbone(
     monkeypatch.setattr(encode.time, "perf_counter", lambda: clock[0])
     start = engine.start
 
-    def start_slowly(clips: Tensor) -> Answer:  # as an engine whose requests are all busy
+    def start_slowly(clips: Tensor) -> PendingFeatures:  # as an engine whose requests are all busy
         clock[0] += 3.0
         return start(clips)
 

@@ -1,4 +1,4 @@
-"""What the command `clipset backbones` shows: all backbones, or how one of them does."""
+"""The verb `clipset backbones`: a list of all backbones, or a check of one of them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from clipset.backbones.custom import list_entry_points
 from clipset.backbones.registry import (
     BackboneEntry,
     BackboneSpec,
+    how_to_get_weights,
     list_backbones,
     load_backbone,
-    where_to_get,
 )
 from clipset.backbones.runtime import Engine, open_engine
 
-TIMED_SECONDS = 1.0  # how long the speed is measured, at least
-MOST_CLIPS = 64
+TIMED_SECONDS = 1.0  # shortest measurement of the speed
+MAX_CLIPS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneRow:
-    """A line of the list; what only the network itself knows is None until it is made."""
+    """A row of the list; facts that only the loaded network has are None."""
 
     name: str
     dim: int | None = None
@@ -36,40 +36,40 @@ class BackboneRow:
     licence: str | None = None
     file: str | None = None
     source: str
-    here: bool
-    missing: str | None = None
-    """what to do where the weights are not here"""
+    available: bool
+    how_to_get: str | None = None
+    """what to do if the weights are missing"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneCheck:
-    """How a backbone did on a clip: the statistics of its feature, and its speed."""
+    """The feature of a clip in statistics, and the speed."""
 
     spec: BackboneSpec
     engine: str
     device: str
     parameters: int
-    """as far as torch sees them: none in a frozen script or a file of OpenVINO"""
+    """as far as torch knows them: none in a frozen script or a file of OpenVINO"""
     mean: float
     std: float
     min: float
     max: float
     norm: float
     zeros: float
-    """share of the feature's numbers that are exactly 0"""
+    """fraction of the feature's numbers that are exactly 0"""
     repeatable: bool
     """the same clip gives the same feature, to the bit"""
     load_seconds: float
     clips_per_second: float
 
 
-def list_rows() -> tuple[BackboneRow, ...]:
-    """Every backbone of clipset, then those that installed packages offer."""
-    offered = (
-        BackboneRow(name=point.name, source=f"entry point {point.value}", here=True)
+def backbone_rows() -> tuple[BackboneRow, ...]:
+    """Every registered backbone, then those of installed packages."""
+    entry_points = (
+        BackboneRow(name=point.name, source=f"entry point {point.value}", available=True)
         for point in list_entry_points()
     )
-    return (*(_row(entry) for entry in list_backbones()), *offered)
+    return (*(_backbone_row(entry) for entry in list_backbones()), *entry_points)
 
 
 def check_backbone(
@@ -82,7 +82,7 @@ def check_backbone(
     engine: str = "auto",
     seed: int = 0,
 ) -> BackboneCheck:
-    """Load a backbone, show it clips of moving colours, and describe what comes out."""
+    """Load a backbone, encode a clip of moving colours, and describe its feature."""
     began = time.perf_counter()
     spec, network = load_backbone(name, frames=frames, stride=stride, size=size)
     parameters = sum(parameter.numel() for parameter in network.parameters())
@@ -118,21 +118,21 @@ def draw_clips(
 
 
 def measure_speed(engine: Engine, clip: UInt8[Tensor, "1 T 3 S S"]) -> float:
-    """Clips a second: twice as many at a time until it takes long enough to be believed."""
+    """Clips per second: the batch is doubled until it takes long enough to be measured."""
     count = 1
     while True:
         clips = clip.expand(count, -1, -1, -1, -1)
         began = time.perf_counter()
         engine.features(clips)
         seconds = time.perf_counter() - began
-        if seconds > TIMED_SECONDS or count >= MOST_CLIPS:
+        if seconds > TIMED_SECONDS or count >= MAX_CLIPS:
             return count / max(seconds, 1e-9)
         count *= 2
 
 
-def _row(entry: BackboneEntry) -> BackboneRow:
+def _backbone_row(entry: BackboneEntry) -> BackboneRow:
     spec = entry.spec
-    here = entry.find_weights() is not None
+    available = entry.find_weights() is not None
     return BackboneRow(
         name=spec.name,
         dim=spec.dim,
@@ -142,6 +142,6 @@ def _row(entry: BackboneEntry) -> BackboneRow:
         licence=spec.weights.licence,
         file=spec.weights.file,
         source=spec.weights.source,
-        here=here,
-        missing=None if here else f"{spec.weights.file}: {where_to_get(entry)}",
+        available=available,
+        how_to_get=None if available else how_to_get_weights(entry),
     )

@@ -1,6 +1,6 @@
-"""Checkpoint files: how they are read without running code, and how their keys map.
+"""Checkpoint files: read without running code, their keys mapped to those of a network.
 
-Every key of a file is used or named as dropped; anything else is an error that lists the keys.
+Every key of a file is used or ignored by name; anything else is an error that lists the keys.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from torch import Tensor, nn
 from clipset.errors import BackboneError
 
 State = dict[str, Tensor]
-N = TypeVar("N", bound=nn.Module)
+Network = TypeVar("Network", bound=nn.Module)
 
-SHOWN = 4  # how many keys an error lists before it counts the rest
+MAX_LISTED = 4  # keys that an error lists before it counts the rest
+BLOCK_KEY = re.compile(r"(?!decoder|predictor)(?:.*\.)?(?:blocks|layer)\.(\d+)\.")
+PATCH_KEY = re.compile(r"patch_embed(dings)?\.(proj|projection)\.weight$")
 
-KINDS = (  # what some keys say about whose checkpoint it is
+KINDS = (  # keys that tell whose checkpoint it is
     (r"videomae\.embeddings\..*", "VideoMAE in Hugging Face format"),
     (r"(encoder\.)?blocks\.0\.attn\.q_bias", "VideoMAE"),
     (r"(.*\.)?blocks\.0\.temporal_fc\.weight", "SVT or TimeSformer"),
@@ -50,22 +52,22 @@ KINDS = (  # what some keys say about whose checkpoint it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """How a kind of file is laid out.
+class CheckpointLayout:
+    """The layout of a kind of checkpoint.
 
-    `nests`: levels to look for, the first that is there is entered. `keeps`: prefixes of the keys
-    to keep, the first that occurs is taken off. `drops`: patterns of keys that are not needed.
+    The state is in the first of the `levels` that the file has, else at the top. The first of the
+    `prefixes` that occurs is removed from the keys. `ignored_keys` are patterns of unneeded keys.
     """
 
-    nests: tuple[str, ...] = ()
-    keeps: tuple[str, ...] = ("",)
-    drops: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ("",)
+    ignored_keys: tuple[str, ...] = ()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, read without running anything that is in it."""
     if not path.is_file():
-        raise BackboneError(f"there is no checkpoint at {path}")
+        raise BackboneError(f"checkpoint {path} not found")
     head = check_file(path)
     if head[8:9] == b"{":
         return dict(safetensors.torch.load_file(path))
@@ -78,7 +80,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_file(path: Path) -> bytes:
-    """Refuse at once what is no checkpoint, or is cut off; the first bytes if all is well."""
+    """Refuse at once what is not a checkpoint, or is truncated; the first bytes otherwise."""
     with path.open("rb") as file:
         head = file.read(64)
     if not head:
@@ -94,23 +96,23 @@ def check_file(path: Path) -> bytes:
     return head
 
 
-def read_state(path: Path, layout: Layout) -> State:
+def read_state(path: Path, layout: CheckpointLayout) -> State:
     """The tensors of a checkpoint by name, one level down if the file is nested."""
     content = read_checkpoint(path)
-    nest = next((name for name in layout.nests if isinstance(content.get(name), dict)), None)
-    state = content if nest is None else content[nest]
-    return state_of(state, f"{path}, level {nest!r}" if nest else str(path))
+    level = next((name for name in layout.levels if isinstance(content.get(name), dict)), None)
+    state = content if level is None else content[level]
+    return check_state(state, f"{path}, level {level!r}" if level else str(path))
 
 
-def state_of(content: Mapping[str, Any], where: str) -> State:
-    """The same mapping once it is sure that it holds tensors only; `module.` is taken off."""
-    strange = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
-    if strange:
+def check_state(content: Mapping[str, Any], source: str) -> State:
+    """The same mapping if it holds tensors only, without the prefix `module.` of all keys."""
+    others = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
+    if others:
         levels = [level for level in content.values() if isinstance(level, Mapping)]
         inside = {k: v for level in levels for k, v in level.items() if isinstance(v, Tensor)}
         raise BackboneError(
-            f"{where} holds more than the tensors of a network ({listed(strange)}); "
-            f"{describe(inside)}"
+            f"{source} holds more than the tensors of a network ({list_keys(others)}); "
+            f"{describe_state(inside)}"
         )
     wrapped = bool(content) and all(key.startswith("module.") for key in content)
     return {
@@ -118,110 +120,105 @@ def state_of(content: Mapping[str, Any], where: str) -> State:
     }
 
 
-def load_network(build: Callable[[], N], state: State, layout: Layout, path: Path) -> N:
-    """The network that `build` makes, with the tensors of `state` and none of its own."""
+def rename_keys(
+    build: Callable[[], nn.Module], state: State, file_key: Callable[[str], str]
+) -> State:
+    """The state under the names of the network; `file_key` gives the file's name of a key."""
+    with torch.device("meta"):
+        network_keys = {file_key(key): key for key in build().state_dict()}
+    return {network_keys.get(key, key): tensor for key, tensor in state.items()}
+
+
+def load_network(
+    build: Callable[[], Network], state: State, layout: CheckpointLayout, path: Path
+) -> Network:
+    """The network that `build` makes, with the tensors of `state`, in float32."""
     with torch.device("meta"):
         network = build()
-    load_strictly(network, state, layout, path)
+    matched = match_keys(network, state, layout, path)
+    check_finite(matched, path)
+    copies = {key: _copy(tensor) for key, tensor in matched.items()}
+    network.load_state_dict(copies, strict=True, assign=True)
     return network
 
 
-def load_strictly(network: nn.Module, state: State, layout: Layout, path: Path) -> None:
-    """Put the tensors of `state` into `network`, in float32."""
-    named = match_keys(network, state, layout, path)
-    check_finite(named, path)
-    owned = {key: _own(tensor) for key, tensor in named.items()}
-    network.load_state_dict(owned, strict=True, assign=True)
-
-
-def match_keys(network: nn.Module, state: State, layout: Layout, path: Path) -> State:
-    """The tensors under the names of `network`; every key must be used or dropped by name."""
-    named = _name(state, layout, path)
-    wanted = network.state_dict()
-    problems = [
-        f"{len(keys)} {word} ({listed(keys)})"
-        for word, keys in (
-            ("missing", [key for key in wanted if key not in named]),
-            ("unknown", [key for key in named if key not in wanted]),
-            ("of another shape", _other_shapes(wanted, named)),
-        )
-        if keys
+def match_keys(network: nn.Module, state: State, layout: CheckpointLayout, path: Path) -> State:
+    """The tensors under the names of `network`; every key must be used or ignored by name."""
+    named = _remove_prefix(state, layout, path)
+    expected = network.state_dict()
+    shapes = [
+        f"{key}: {tuple(named[key].shape)} instead of {tuple(expected[key].shape)}"
+        for key in expected
+        if key in named and named[key].shape != expected[key].shape
     ]
+    problems = describe_mismatch(
+        missing=[key for key in expected if key not in named],
+        unknown=[key for key in named if key not in expected],
+        shapes=shapes,
+    )
     if problems:
-        raise BackboneError(f"{path} does not fit: keys {', '.join(problems)}; {describe(state)}")
+        raise BackboneError(f"{path} does not fit: {problems}; {describe_state(state)}")
     return named
 
 
-def check_finite(state: State, path: Path) -> None:
-    """Refuse weights that are not numbers."""
-    key = not_finite(state)
+def describe_mismatch(*, missing: list[str], unknown: list[str], shapes: list[str]) -> str:
+    """The keys of a checkpoint that do not fit a network, as a text; empty if all do."""
+    kinds = (("missing", missing), ("unknown", unknown), ("of another shape", shapes))
+    problems = [f"{len(keys)} {kind} ({list_keys(keys)})" for kind, keys in kinds if keys]
+    return f"keys {', '.join(problems)}" if problems else ""
+
+
+def check_finite(state: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse weights with NaN or infinity."""
+    key = first_nonfinite(state)
     if key is not None:
         raise BackboneError(f"{path}: the tensor {key} holds NaN or infinity; it is damaged")
 
 
-def not_finite(state: Mapping[str, Tensor]) -> str | None:
+def first_nonfinite(state: Mapping[str, Tensor]) -> str | None:
     """The name of the first tensor that holds NaN or infinity, if there is one."""
-    return next(
-        (
-            key
-            for key, tensor in state.items()
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all()
-        ),
-        None,
-    )
+    for key, tensor in state.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            return key
+    return None
 
 
-def describe(state: State) -> str:
+def describe_state(state: State) -> str:
     """Whose checkpoint this looks like, in a few words."""
     kind = next(
         (name for pattern, name in KINDS if any(re.fullmatch(pattern, key) for key in state)), None
     )
     if kind is None:
-        return "it is no network that clipset knows"
-    width = next((t.shape[0] for key, t in state.items() if _is_patch_weight(key)), None)
-    depth = len({match[1] for key in state if (match := re.match(_BLOCK, key))})
+        return "it is of an unknown network"
+    width = next((tensor.shape[0] for key, tensor in state.items() if PATCH_KEY.search(key)), None)
+    depth = len({match[1] for key in state if (match := BLOCK_KEY.match(key))})
     size = f" (width {width}, {depth} blocks)" if width and depth else ""
     return f"it looks like {kind}{size}"
 
 
-def listed(keys: Iterable[str]) -> str:
+def list_keys(keys: Iterable[str]) -> str:
     """The first few keys and how many more there are."""
     keys = list(keys)
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-    return ", ".join(keys[:SHOWN]) + more
+    more = f" and {len(keys) - MAX_LISTED} more" if len(keys) > MAX_LISTED else ""
+    return ", ".join(keys[:MAX_LISTED]) + more
 
 
-_BLOCK = re.compile(r"(?!decoder|predictor)(?:.*\.)?(?:blocks|layer)\.(\d+)\.")
-
-
-def _is_patch_weight(key: str) -> bool:
-    return re.search(r"patch_embed(dings)?\.(proj|projection)\.weight$", key) is not None
-
-
-def _name(state: State, layout: Layout, path: Path) -> State:
-    """The keys that are not dropped, without their prefix."""
-    kept = {
+def _remove_prefix(state: State, layout: CheckpointLayout, path: Path) -> State:
+    """The keys that are not ignored, without their prefix."""
+    needed = {
         key: tensor
         for key, tensor in state.items()
-        if not any(re.fullmatch(pattern, key) for pattern in layout.drops)
+        if not any(re.fullmatch(pattern, key) for pattern in layout.ignored_keys)
     }
-    prefix = next((p for p in layout.keeps if any(key.startswith(p) for key in kept)), "")
-    named = {key.removeprefix(prefix): tensor for key, tensor in kept.items()}
-    if len(named) < len(kept):
+    prefix = next((p for p in layout.prefixes if any(key.startswith(p) for key in needed)), "")
+    named = {key.removeprefix(prefix): tensor for key, tensor in needed.items()}
+    if len(named) < len(needed):
         raise BackboneError(f"{path} has keys with and without the prefix {prefix!r}")
     return named
 
 
-def _other_shapes(wanted: State, named: State) -> list[str]:
-    return [
-        f"{key}: {tuple(named[key].shape)} instead of {tuple(wanted[key].shape)}"
-        for key in wanted
-        if key in named and named[key].shape != wanted[key].shape
-    ]
-
-
-def _own(tensor: Tensor) -> Tensor:
-    """A copy that does not need the file any more, in float32 unless it counts something."""
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy that does not need the file any more, in float32 unless it is of integers."""
     return tensor.to(torch.float32, copy=True) if tensor.is_floating_point() else tensor.clone()
 
 
@@ -230,8 +227,8 @@ def _check_safetensors(path: Path) -> None:
         with safetensors.safe_open(path, framework="pt"):
             pass
     except safetensors.SafetensorError as error:
-        cut = "not fully covered" in str(error) or "invalid header length" in str(error)
-        reason = "truncated" if cut else f"damaged ({error})"
+        truncated = "not fully covered" in str(error) or "invalid header length" in str(error)
+        reason = "truncated" if truncated else f"damaged ({error})"
         raise BackboneError(f"{path} is {reason}; download it again") from None
 
 
@@ -243,17 +240,17 @@ def _read_torch(path: Path, zipped: bool) -> object:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
         raise BackboneError(_why_refused(path, str(error))) from None
-    except Exception as error:  # the unpickler of torch lets through what odd bytes make of it
-        cut = isinstance(error, EOFError) or "unexpected EOF" in str(error)
-        reason = "is truncated; download it again" if cut else "is not a checkpoint of torch"
+    except Exception as error:  # the unpickler of torch raises anything on odd bytes
+        truncated = isinstance(error, EOFError) or "unexpected EOF" in str(error)
+        reason = "is truncated; download it again" if truncated else "is not a checkpoint of torch"
         raise BackboneError(f"{path} {reason} ({type(error).__name__})") from None
 
 
 def _why_refused(path: Path, message: str) -> str:
-    found = re.search(r"GLOBAL (\S+)", message)
-    if found is None:
+    match = re.search(r"GLOBAL (\S+)", message)
+    if match is None:
         return f"{path} is not a checkpoint that torch saved"
     return (
-        f"{path} holds more than weights: it asks for {found[1]}, and clipset runs no code from a "
+        f"{path} holds more than weights: it asks for {match[1]}, and clipset runs no code from a "
         "file; ask its author for a file of tensors only (safetensors)"
     )

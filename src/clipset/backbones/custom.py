@@ -1,4 +1,4 @@
-"""Backbones of your own: a Python file, a TorchScript, ONNX or OpenVINO file, or an entry point.
+"""Custom backbones: a Python file, a TorchScript, ONNX or OpenVINO file, or an entry point.
 
 A Python file and an entry point name a function without arguments that returns an `nn.Module`, or a
 `BackboneSpec` and an `nn.Module`. The module maps normalised clips (B, T, 3, S, S) to features
@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from clipset.backbones.checkpoints import check_file, check_finite
 from clipset.backbones.openvino_file import OpenVinoFile
 from clipset.backbones.registry import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     BackboneEntry,
     BackboneSpec,
     Weights,
@@ -33,17 +35,16 @@ from clipset.backbones.registry import (
     digest_of,
     list_backbones,
 )
-from clipset.errors import BackboneError
+from clipset.errors import BackboneError, error_line
 
 GROUP = "clipset.backbones"  # of entry points
 SCRIPTS, GRAPHS = (".pt", ".pth", ".ts"), (".onnx", ".xml")
 FRAMES, STRIDE, SIZE = 16, 4, 224  # of a network that comes without a spec
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet
 
-Loaded = tuple[BackboneSpec, nn.Module]
+LoadedBackbone = tuple[BackboneSpec, nn.Module]
 
 
-class Scripted(nn.Module):
+class ScriptedNetwork(nn.Module):
     """A TorchScript network, which cannot be frozen as other modules can."""
 
     def __init__(self, script: nn.Module) -> None:
@@ -55,8 +56,8 @@ class Scripted(nn.Module):
         return features
 
 
-def is_own(name: str) -> bool:
-    """Whether a name is that of a file, or of a function that an installed package offers."""
+def is_custom(name: str) -> bool:
+    """Whether a name is that of a file, or of a function of an installed package."""
     if name.startswith("hf:"):
         return False
     if is_file_name(name):
@@ -67,7 +68,7 @@ def is_own(name: str) -> bool:
 
 def is_file_name(name: str) -> bool:
     """Whether a name is that of a file rather than of a registered backbone."""
-    return split_name(name)[0].suffix in (".py", *SCRIPTS, *GRAPHS)
+    return split_file_name(name)[0].suffix in (".py", *SCRIPTS, *GRAPHS)
 
 
 def is_installed(name: str) -> bool:
@@ -82,10 +83,10 @@ def is_installed(name: str) -> bool:
     return name in {entry.spec.name for entry in list_backbones()} or bool(find_entry_point(name))
 
 
-def split_name(name: str) -> tuple[Path, str]:
+def split_file_name(name: str) -> tuple[Path, str]:
     """The file and the function of `file.py:make`; just the file of any other name."""
-    found = re.fullmatch(r"(.*\.py):(\w*)", name)
-    file, function = (found[1], found[2]) if found else (name, "")
+    match = re.fullmatch(r"(.*\.py):(\w*)", name)
+    file, function = (match[1], match[2]) if match else (name, "")
     return Path(file).expanduser(), function
 
 
@@ -96,36 +97,46 @@ def absolute_name(name: str) -> str:
         return f"hf:{folder.absolute()}" if folder.is_dir() else name
     if not is_file_name(name):
         return name
-    file, function = split_name(name)
+    file, function = split_file_name(name)
     return f"{file.absolute()}:{function}" if function else str(file.absolute())
 
 
 def list_entry_points() -> tuple[EntryPoint, ...]:
-    """The backbones that installed packages offer; none is imported for that."""
+    """The backbones of installed packages; none is imported for that."""
     return tuple(entry_points(group=GROUP))
 
 
 def find_entry_point(name: str) -> EntryPoint | None:
-    """The entry point of that name, if a package offers it."""
+    """The entry point of that name, if a package has it."""
     return next((point for point in list_entry_points() if point.name == name), None)
 
 
-def entry(name: str) -> BackboneEntry | None:
-    """The registry's line for a backbone of your own, or None if there is no such."""
-    if not is_own(name):
+def load_entry_point(point: EntryPoint) -> Any:
+    """The object of an entry point: a function, or an entry of the registry."""
+    try:
+        return point.load()
+    except Exception as error:  # whatever the package does
+        raise BackboneError(
+            f"the backbone {point.name!r} of {point.value} cannot be imported: {error_line(error)}"
+        ) from error
+
+
+def custom_entry(name: str) -> BackboneEntry | None:
+    """The registry entry of a custom backbone, or None if there is no such."""
+    if not is_custom(name):
         point = find_entry_point(name)
-        found = load_entry_point(point) if point else None
-        return found if isinstance(found, BackboneEntry) else None
-    spec, network = load_own(name)
-    path, _ = split_name(name)
+        entry = load_entry_point(point) if point else None
+        return entry if isinstance(entry, BackboneEntry) else None
+    spec, network = load_custom(name)
+    path, _ = split_file_name(name)
     return BackboneEntry(
         spec=spec,
         find_weights=lambda: path if path.is_file() else None,
-        make=lambda _spec, _path: network,
+        load=lambda _spec, _path: network,
     )
 
 
-def load_own(
+def load_custom(
     name: str,
     *,
     frames: int | None = None,
@@ -133,81 +144,71 @@ def load_own(
     size: int | None = None,
     weights: Path | None = None,
     recorded: BackboneSpec | None = None,
-) -> Loaded:
-    """The network behind a name that `is_own`, frozen, and its spec.
+) -> LoadedBackbone:
+    """The spec and the network, frozen, of a name that `is_custom`.
 
     With a `recorded` spec, a file with another hash is refused before anything of it runs.
     """
     if weights is not None:
-        raise BackboneError(f"{name} brings its own weights, it takes none from {weights}")
-    finish = partial(_finish, frames=frames, stride=stride, size=size)
+        raise BackboneError(f"{name} has its own weights, it takes none from {weights}")
+    describe = partial(_describe_network, frames=frames, stride=stride, size=size)
     point = None if is_file_name(name) else find_entry_point(name)
     if point is not None:
         function = load_entry_point(point)
         source = inspect.getsourcefile(function) if callable(function) else None
-        return finish(_call(function, name), name, [Path(source)] if source else [])
-    file, function_name = split_name(name)
+        return describe(_call_function(function, name), name, [Path(source)] if source else [])
+    file, function_name = split_file_name(name)
     if not file.is_file():
-        raise BackboneError(f"there is no file {file} for the backbone {name!r}")
+        raise BackboneError(f"file {file} of the backbone {name!r} not found")
     if recorded is not None:
         files = _code_files(file)
         check_recorded(name, digest_of(files + _weight_files(recorded, files)), recorded)
     if file.suffix in GRAPHS:
-        network = OpenVinoFile(file, frames=frames, size=size, usual=(FRAMES, SIZE))
-        frames, size = network.frames, network.size
-        return _finish(network, file.name, network.files, frames=frames, stride=stride, size=size)
+        network = OpenVinoFile(file, frames=frames, size=size, defaults=(FRAMES, SIZE))
+        describe = partial(describe, frames=network.frames, size=network.size)
+        return describe(network, file.name, _code_files(file))
     if file.suffix in SCRIPTS:
-        return finish(read_script(file), file.name, [file])
+        return describe(read_script(file), file.name, [file])
     if not function_name:
-        raise BackboneError(f"say which function of {file} makes the network: {file}:make")
-    with _beside(file):
-        made = _call(read_function(file, function_name), name)
-    return finish(made, f"{file.name}:{function_name}", [file])
+        raise BackboneError(f"{file} needs the name of a function, as in {file}:make")
+    with _importable_folder(file.parent):
+        made = _call_function(read_function(file, function_name), name)
+    return describe(made, f"{file.name}:{function_name}", [file])
 
 
 def read_function(file: Path, name: str) -> Callable[[], object]:
     """A function of a Python file, which is run for that."""
-    module_name = f"clipset_own_{digest_of([file])[:12]}"
-    found = spec_from_file_location(module_name, file)
-    assert found is not None
-    assert found.loader is not None
-    module = module_from_spec(found)
+    module_name = f"clipset_custom_{digest_of([file])[:12]}"
+    module_spec = spec_from_file_location(module_name, file)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = module_from_spec(module_spec)
     sys.modules[module_name] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except Exception as error:  # whatever the file does
-        raise BackboneError(f"{file} cannot be run: {_first_line(error)}") from error
+        raise BackboneError(f"{file} cannot be run: {error_line(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        raise BackboneError(f"{file} defines no function {name!r}")
+        raise BackboneError(f"{file} has no function {name!r}")
     return function  # type: ignore[no-any-return]
 
 
-def read_script(file: Path) -> Scripted:
+def read_script(file: Path) -> ScriptedNetwork:
     """The network of a TorchScript file."""
     check_file(file)
     try:
         with warnings.catch_warnings(action="ignore"):
-            return Scripted(torch.jit.load(file, map_location="cpu"))
-    except Exception as error:  # torch raises what odd bytes make of it
+            return ScriptedNetwork(torch.jit.load(file, map_location="cpu"))
+    except Exception as error:  # torch raises anything on odd bytes
         raise BackboneError(
-            f"{file} holds no TorchScript network ({_first_line(error)[:80]}); weights alone do "
-            "not say whose they are: make the network in a file of yours, --backbone file.py:make"
+            f"{file} is not a TorchScript network ({error_line(error)[:80]}); weights alone do not "
+            "say which network they belong to: load them in a Python file, --backbone file.py:make"
         ) from None
 
 
-def load_entry_point(point: EntryPoint) -> Any:
-    """What a package offers under a name: a function, or a line for the registry."""
-    try:
-        return point.load()
-    except Exception as error:  # whatever the package does
-        raise BackboneError(
-            f"the backbone {point.name!r} of {point.value} cannot be imported: {_first_line(error)}"
-        ) from error
-
-
 def measure_dim(network: nn.Module, name: str, frames: int, size: int) -> int:
-    """How wide the features are: run a black clip and see."""
+    """The width of the features, from the feature of a black clip."""
     try:
         with torch.no_grad():
             feature = network(torch.zeros(1, frames, 3, size, size))
@@ -215,29 +216,29 @@ def measure_dim(network: nn.Module, name: str, frames: int, size: int) -> int:
         raise
     except Exception as error:  # whatever the network does
         raise BackboneError(
-            f"{name} cannot be fed with a clip of (1, {frames}, 3, {size}, {size}) (clips, frames, "
-            f"RGB, height, width): {_first_line(error)}; --frames and --size give it another"
+            f"{name} cannot run on a clip of (1, {frames}, 3, {size}, {size}) (clips, frames, "
+            f"RGB, height, width): {error_line(error)}; set another with --frames and --size"
         ) from error
     if not isinstance(feature, Tensor):
-        raise BackboneError(f"{name} should give a tensor, gave a {type(feature).__name__}")
+        raise BackboneError(f"{name} must return a tensor, got {type(feature).__name__}")
     if feature.ndim != 2 or len(feature) != 1 or not feature.is_floating_point():
         raise BackboneError(
-            f"{name} should give floating point features (1, D) for one clip, "
-            f"gave {feature.dtype} {tuple(feature.shape)}"
+            f"{name} must return floating point features (1, D) for one clip, "
+            f"got {feature.dtype} {tuple(feature.shape)}"
         )
     return int(feature.shape[1])
 
 
-def _call(function: Callable[[], object], name: str) -> object:
+def _call_function(function: Callable[[], object], name: str) -> object:
     try:
         return function()
     except BackboneError:
         raise
     except Exception as error:  # whatever the function does
-        raise BackboneError(f"{name} cannot be made: {_first_line(error)}") from error
+        raise BackboneError(f"{name} failed: {error_line(error)}") from error
 
 
-def _finish(
+def _describe_network(
     made: object,
     name: str,
     files: list[Path],
@@ -245,8 +246,8 @@ def _finish(
     frames: int | None,
     stride: int | None,
     size: int | None,
-) -> Loaded:
-    """Spec and network of what a function gave, checked and frozen."""
+) -> LoadedBackbone:
+    """Spec and network of what a function returned, checked and frozen."""
     match made:
         case nn.Module() as network:
             spec = None
@@ -254,37 +255,30 @@ def _finish(
             pass
         case _:
             raise BackboneError(
-                f"{name} should return an nn.Module, or a BackboneSpec and an nn.Module, "
-                f"it returned a {type(made).__name__}"
+                f"{name} must return an nn.Module, or a BackboneSpec and an nn.Module, "
+                f"got {type(made).__name__}"
             )
     network.eval().requires_grad_(False)
     check_finite(network.state_dict(), Path(name))
-    fed = {
+    shape = {
         "frames": frames or (spec.frames if spec else FRAMES),
         "stride": stride or (spec.stride if spec else STRIDE),
         "size": size or (spec.size if spec else SIZE),
     }
-    dim = measure_dim(network, name, fed["frames"], fed["size"])
-    spec = replace(spec, **fed) if spec else _plain_spec(name, dim, **fed)
+    dim = measure_dim(network, name, shape["frames"], shape["size"])
+    spec = replace(spec, **shape) if spec else _default_spec(name, dim, **shape)
     if dim != spec.dim:
         raise BackboneError(f"{name} gives features of {dim} numbers, its spec says {spec.dim}")
     digest = digest_of(files + _weight_files(spec, files)) if files else None
     return replace(spec, weights=replace(spec.weights, sha256=digest)), network
 
 
-def _plain_spec(name: str, dim: int, *, frames: int, stride: int, size: int) -> BackboneSpec:
+def _default_spec(name: str, dim: int, *, frames: int, stride: int, size: int) -> BackboneSpec:
     return BackboneSpec(
-        name=name,
-        dim=dim,
-        frames=frames,
-        stride=stride,
-        size=size,
-        mean=MEAN,
-        std=STD,
-        pooling="as the network does it",
-        weights=Weights(file=name, licence="not said", source="a backbone of your own"),
-        paper="not said",
-    )
+        name=name, dim=dim, frames=frames, stride=stride, size=size,
+        mean=IMAGENET_MEAN, std=IMAGENET_STD, pooling="by the network", paper="not stated",
+        weights=Weights(file=name, licence="not stated", source="a custom backbone"),
+    )  # fmt: skip
 
 
 def _code_files(file: Path) -> list[Path]:
@@ -294,24 +288,20 @@ def _code_files(file: Path) -> list[Path]:
 
 
 def _weight_files(spec: BackboneSpec, files: list[Path]) -> list[Path]:
-    """The file of weights that a spec names, where it is one beside the Python file."""
-    beside = (file.parent / spec.weights.file for file in files)
-    return [path for path in beside if path.is_file() and path not in files][:1]
+    """The file of weights that a spec names, if it is beside the Python file."""
+    paths = (file.parent / spec.weights.file for file in files)
+    return [path for path in paths if path.is_file() and path not in files][:1]
 
 
 @contextmanager
-def _beside(file: Path) -> Iterator[None]:
-    """Let a Python file import what lies beside it, unless an installed module has that name."""
-    folder = str(file.parent.absolute())
-    if folder in sys.path:
+def _importable_folder(folder: Path) -> Iterator[None]:
+    """Let a Python file import its neighbours, unless an installed module has that name."""
+    entry = str(folder.absolute())
+    if entry in sys.path:
         yield
         return
-    sys.path.append(folder)
+    sys.path.append(entry)
     try:
         yield
     finally:
-        sys.path.remove(folder)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+        sys.path.remove(entry)

@@ -1,104 +1,188 @@
 """Any vision or video model of Hugging Face, by folder or by name: `hf:<folder>`, `hf:<name>`.
 
-Video models see the clip at once; image models see each frame and are averaged over the frames.
+Video models take the whole clip; image models take each frame and are averaged over the frames.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import check_file, check_finite, listed
-from clipset.backbones.huggingface_families import OTHER, Family, find_family
+from clipset.backbones.checkpoints import check_file, check_finite, describe_mismatch
 from clipset.backbones.huggingface_files import (
-    WEIGHTS,
+    WEIGHT_FILES,
     find_folder,
     find_weights,
     read_licence,
     read_preprocessing,
 )
-from clipset.backbones.layers import Parted, bin_means, outputs_of
 from clipset.backbones.registry import BackboneEntry, BackboneSpec, Weights
 from clipset.config import read_json
-from clipset.errors import BackboneError
+from clipset.errors import BackboneError, error_line
+from clipset.networks.layers import LayeredNetwork
 
 PREFIX = "hf:"
-MOST_LAYERS = 1000
-IMAGE_FRAMES = 16  # how many frames of a clip an image model sees
+MAX_LAYERS = 1000
+IMAGE_FRAMES = 16  # frames of a clip for an image model
+
+# Patterns of keys that a file may hold beyond what is loaded.
+HEADS = r"(.*\.)?(classifier|cls_classifier|distillation_classifier|head|decoder|pooler)\..*"
+TEXT = r"(text_model|text_projection|visual_projection)\..*|logit_scale|logit_bias"
 
 
-class HuggingFaceBackbone(Parted):
+def first_token(output: Any) -> Tensor:
+    """The class token."""
+    return output.last_hidden_state[:, 0]  # type: ignore[no-any-return]
+
+
+def mean_token(output: Any) -> Tensor:
+    """The mean of all tokens."""
+    return output.last_hidden_state.mean(dim=1)  # type: ignore[no-any-return]
+
+
+def pooler(output: Any) -> Tensor:
+    """The output of the model's own pooler."""
+    return output.pooler_output.flatten(1)  # type: ignore[no-any-return]
+
+
+def pooler_or_mean(output: Any) -> Tensor:
+    """The output of the model's own pooler, else the mean over all positions."""
+    if getattr(output, "pooler_output", None) is not None:
+        return pooler(output)
+    hidden = output.last_hidden_state
+    return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.flatten(2).mean(dim=2)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFamily:
+    """How the models of one type are loaded, fed and pooled.
+
+    `resize` says how they take other sizes and frame counts: "no", by themselves ("free"), with a
+    flag in the call ("flag"), or by the config "before" or "after" the weights are loaded.
+    """
+
+    model_class: str
+    pool: Callable[[Any], Tensor]
+    pooling: str
+    video: bool = False
+    stride: int = 4
+    input_name: str = "pixel_values"
+    resize: Literal["no", "free", "flag", "before", "after"] = "no"
+    vision_tower: bool = False  # the vision part of a model of images and text is loaded alone
+    trunk: str = ""  # the part of the loaded model that runs; empty for all of it
+    last_norm: str = ""  # a norm of the loaded model that comes after the pooling
+    ignored_keys: str = HEADS
+    layer_token: Literal["", "first", "mean"] = ""  # the feature of a layer; no layers if empty
+    model_options: dict[str, Any] = field(default_factory=dict)
+
+
+_CLASS = "class token after the last norm"
+_FRAMES = ", mean over frames"
+_VIDEOS = "pixel_values_videos"
+_NO_POOLER = {"add_pooling_layer": False}
+
+MODEL_FAMILIES = {
+    "videomae": ModelFamily(
+        model_class="VideoMAEModel", pool=mean_token, video=True, layer_token="mean",
+        pooling="last norm, then mean of all tokens",
+        ignored_keys=HEADS + r"|encoder_to_decoder\.weight|mask_token",
+    ),
+    "videomae, fine-tuned": ModelFamily(
+        model_class="VideoMAEForVideoClassification", pool=mean_token, video=True,
+        layer_token="mean", pooling="mean of all tokens, then fc_norm",
+        trunk="videomae", last_norm="fc_norm",
+    ),
+    "timesformer": ModelFamily(
+        model_class="TimesformerModel", pool=first_token, pooling=_CLASS, video=True,
+        layer_token="first", stride=32, resize="after",
+    ),
+    "vivit": ModelFamily(
+        model_class="VivitModel", pool=first_token, pooling=_CLASS, video=True,
+        layer_token="first", stride=2, model_options=_NO_POOLER,
+    ),
+    "vjepa2": ModelFamily(
+        model_class="VJEPA2Model", pool=mean_token, video=True, layer_token="mean",
+        pooling="last norm, then mean of all tokens of the encoder",
+        input_name=_VIDEOS, resize="before", trunk="encoder",
+    ),
+    "videoprism_vision_model": ModelFamily(
+        model_class="VideoPrismVisionModel", pool=mean_token, video=True,
+        pooling="last norm, then mean of all tokens", input_name=_VIDEOS, resize="flag",
+        ignored_keys=HEADS + r"|(auxiliary_layers|head_layernorm)\..*",
+    ),
+    "videoprism": ModelFamily(
+        model_class="VideoPrismClipModel", pool=pooler, video=True,
+        pooling="attention pooling of the video tower", input_name=_VIDEOS, resize="flag",
+        trunk="video_model",
+    ),
+    "dinov2": ModelFamily(
+        model_class="Dinov2Model", pool=pooler, pooling=_CLASS + _FRAMES, layer_token="first",
+        resize="free",
+    ),
+    "dinov2_with_registers": ModelFamily(
+        model_class="Dinov2WithRegistersModel", pool=pooler, pooling=_CLASS + _FRAMES,
+        layer_token="first", resize="free",
+    ),
+    "dinov3_vit": ModelFamily(
+        model_class="DINOv3ViTModel", pool=pooler, pooling=_CLASS + _FRAMES, layer_token="first",
+        resize="free",
+    ),
+    "clip": ModelFamily(
+        model_class="CLIPVisionModel", pool=pooler, layer_token="first", resize="flag",
+        pooling=_CLASS + ", before the projection" + _FRAMES,
+        vision_tower=True, ignored_keys=f"{HEADS}|{TEXT}",
+    ),
+    "siglip": ModelFamily(
+        model_class="SiglipVisionModel", pool=pooler, layer_token="mean", resize="flag",
+        pooling="attention pooling of the vision tower" + _FRAMES,
+        vision_tower=True, ignored_keys=f"{HEADS}|{TEXT}",
+    ),
+    "vit": ModelFamily(
+        model_class="ViTModel", pool=first_token, pooling=_CLASS + _FRAMES, layer_token="first",
+        resize="flag", model_options=_NO_POOLER,
+    ),
+}  # fmt: skip
+MODEL_FAMILIES["clip_vision_model"] = MODEL_FAMILIES["clip"]
+MODEL_FAMILIES["siglip_vision_model"] = MODEL_FAMILIES["siglip"]
+OTHER_FAMILY = ModelFamily(
+    model_class="AutoModel",
+    pool=pooler_or_mean,
+    pooling="pooler of the model, else mean of all positions" + _FRAMES,
+)
+
+
+class HuggingFaceNetwork(LayeredNetwork):
     """Normalised clips to features, through a model of transformers."""
 
-    def __init__(self, family: Family, model: nn.Module, dim: int, call: dict[str, Any]) -> None:
+    def __init__(
+        self, family: ModelFamily, model: nn.Module, dim: int, call_options: dict[str, Any]
+    ) -> None:
         super().__init__()
         self.trunk = model.get_submodule(family.trunk)
         self.last_norm = (
             model.get_submodule(family.last_norm) if family.last_norm else nn.Identity()
         )
-        self.family, self.dim, self.call = family, dim, call
-        self.blocks = _find_blocks(self.trunk) if family.layer else nn.ModuleList()
-
-    @property
-    def depth(self) -> int:
-        """The blocks, where it is known which token stands for them."""
-        return len(self.blocks)
-
-    def steps(self, frames: int) -> int:
-        """Frames, or tokens that are a few frames deep; 1 where tokens do not tell time."""
-        if not self.family.video:
-            return frames
-        config: Any = self.trunk.config
-        return frames // config.tubelet_size if self.family.in_time else 1
-
-    def parts(
-        self, clips: Float[Tensor, "B T 3 H W"], layers: tuple[int, ...], bins: int
-    ) -> Float[Tensor, "B L N D"]:
-        """The token of each layer (or their mean), or the usual feature, in each time bin."""
-        if self.family.video:
-            return self._video_parts(clips, layers, bins)
-        frames = clips.flatten(0, 1)  # (B T, 3, H, W)
-        found = self._states(frames, layers) if layers else [self.features(frames)]
-        if layers:
-            found = [e[:, 0] if self.family.layer == "first" else e.mean(dim=1) for e in found]
-        means = [bin_means(each.unflatten(0, clips.shape[:2]), bins) for each in found]
-        return torch.stack(means, dim=1)
-
-    def _video_parts(
-        self, clips: Float[Tensor, "B T 3 H W"], layers: tuple[int, ...], bins: int
-    ) -> Float[Tensor, "B L N D"]:
-        found = self._states(clips, layers)
-        if self.family.layer == "first":
-            return torch.stack([tokens[:, :1] for tokens in found], dim=1)
-        steps = self.steps(int(clips.shape[1]))
-        means = torch.stack([bin_means(e.unflatten(1, (steps, -1)), bins) for e in found], dim=1)
-        return means if layers else self.last_norm(means)
-
-    def _states(self, pixels: Tensor, layers: tuple[int, ...]) -> list[Float[Tensor, "B N D"]]:
-        if not layers:
-            return [self._output(pixels).last_hidden_state]
-        outputs = outputs_of(self.blocks, layers, lambda: self._output(pixels))
-        return [output[0] if isinstance(output, tuple) else output for output in outputs]
-
-    def _output(self, pixels: Tensor) -> Any:
-        return self.trunk(**{self.family.pixels: pixels}, **self.call)
+        self.family, self.dim, self.call_options = family, dim, call_options
+        self.blocks = _find_blocks(self.trunk) if family.layer_token else nn.ModuleList()
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         if self.family.video:
-            return self.features(clips)
-        features = self.features(clips.flatten(0, 1))  # (B T, D)
+            return self.pooled_output(clips)
+        features = self.pooled_output(clips.flatten(0, 1))  # (B T, D)
         return features.unflatten(0, clips.shape[:2]).mean(dim=1)  # type: ignore[no-any-return]
 
-    def features(self, pixels: Tensor) -> Float[Tensor, "B D"]:
+    def pooled_output(self, pixels: Tensor) -> Float[Tensor, "B D"]:
         """The pooled output for a batch of clips or of frames."""
-        features: Tensor = self.last_norm(self.family.pool(self._output(pixels)))
+        output = self.trunk(**{self.family.input_name: pixels}, **self.call_options)
+        features: Tensor = self.last_norm(self.family.pool(output))
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise BackboneError(
                 f"{type(self.trunk).__name__} gives features {tuple(features.shape)}, "
@@ -106,66 +190,77 @@ class HuggingFaceBackbone(Parted):
             )
         return features
 
+    def pool_block(self, output: Any) -> Float[Tensor, "N D"]:
+        """The first token of a block, or the mean of all."""
+        tokens: Tensor = output[0] if isinstance(output, tuple) else output
+        return tokens[:, 0] if self.family.layer_token == "first" else tokens.mean(dim=1)
 
-def entry(name: str) -> BackboneEntry:
-    """The registry's line for `hf:<folder or name>`, read from the model's own files."""
+
+def huggingface_entry(name: str) -> BackboneEntry:
+    """The registry entry of `hf:<folder or name>`, read from the model's own files."""
     model = name.removeprefix(PREFIX)
     folder = find_folder(model)
     config = _read_config(folder)
-    family = find_family(config)
+    family = _find_family(config)
     vision = getattr(config, "vision_config", config)
-    wanted = read_preprocessing(folder)
+    preprocessing = read_preprocessing(folder)
     try:
         frames = _native_frames(vision) if family.video else IMAGE_FRAMES
-        size = wanted.size or _native_size(vision)
+        size = preprocessing.size or _native_size(vision)
     except (AttributeError, TypeError, ValueError, IndexError, OverflowError):
         raise BackboneError(
             f"{folder / 'config.json'} does not say how many frames of which size it takes"
         ) from None
     spec = BackboneSpec(
         name=name,
-        dim=_dim(vision, folder),
+        dim=_hidden_size(vision, folder),
         frames=frames,
         stride=family.stride,
         size=size,
-        mean=wanted.mean,
-        std=wanted.std,
+        mean=preprocessing.mean,
+        std=preprocessing.std,
         pooling=family.pooling,
         weights=Weights(
-            file=" or ".join(WEIGHTS),
+            file=" or ".join(WEIGHT_FILES),
             licence=read_licence(folder),
             source=model if Path(model).expanduser().is_dir() else f"huggingface.co/{model}",
         ),
         paper=f"{config.model_type} of Hugging Face transformers",
     )
-    return BackboneEntry(spec=spec, find_weights=lambda: find_weights(model), make=make)
+    return BackboneEntry(spec=spec, find_weights=lambda: find_weights(model), load=load_huggingface)
 
 
-def make(spec: BackboneSpec, path: Path) -> HuggingFaceBackbone:
+def load_huggingface(spec: BackboneSpec, path: Path) -> HuggingFaceNetwork:
     """The model in the folder of `path`, every weight of which must be in the file."""
-    if path.name not in WEIGHTS:
-        raise BackboneError(f"the weights of {spec.name} must be one of {', '.join(WEIGHTS)}")
+    if path.name not in WEIGHT_FILES:
+        raise BackboneError(f"the weights of {spec.name} must be one of {', '.join(WEIGHT_FILES)}")
     config = _read_config(path.parent)
-    family = find_family(config)
+    family = _find_family(config)
     vision = getattr(config, "vision_config", config)
-    call = _fit(spec, family, vision)
-    model = _load(family, config, path)
+    call_options = _fit_size(spec, family, vision)
+    model = _load_model(family, config, path)
     if family.resize == "after":
-        _set_native(model.config, spec)
-    network = HuggingFaceBackbone(family, model, spec.dim, call).eval()
-    if family is OTHER:
-        _check_runs(network, spec)
+        _set_native_size(model.config, spec)
+    network = HuggingFaceNetwork(family, model, spec.dim, call_options).eval()
+    if family is OTHER_FAMILY:
+        _check_repeatable(network, spec)
     return network
 
 
+def _find_family(config: Any) -> ModelFamily:
+    if config.model_type == "videomae" and config.use_mean_pooling:
+        return MODEL_FAMILIES["videomae, fine-tuned"]
+    return MODEL_FAMILIES.get(config.model_type, OTHER_FAMILY)
+
+
 def _find_blocks(trunk: nn.Module) -> nn.ModuleList:
-    """The list of the model's layers; an empty one if it has none of the length it says."""
+    """The list of the model's layers; an empty one if none has the length that the config says."""
     count = getattr(trunk.config, "num_hidden_layers", 0)
-    lists = (each for each in trunk.modules() if isinstance(each, nn.ModuleList))
-    return next((each for each in lists if len(each) == count), nn.ModuleList())
+    lists = (module for module in trunk.modules() if isinstance(module, nn.ModuleList))
+    return next((modules for modules in lists if len(modules) == count), nn.ModuleList())
 
 
-def _transformers() -> Any:
+def _import_transformers() -> Any:
     try:
         import transformers
     except ImportError:
@@ -176,16 +271,16 @@ def _transformers() -> Any:
 
 
 def _read_config(folder: Path) -> Any:
-    config_class, path = _transformers().AutoConfig, folder / "config.json"
-    _refuse_layers(read_json(path), path)
+    config_class, path = _import_transformers().AutoConfig, folder / "config.json"
+    _check_layer_counts(read_json(path), path)
     try:
         config = config_class.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # transformers raises many kinds, all about this file
-        raise BackboneError(f"{path} is refused: {_first_line(error)}") from None
-    for each in (config, getattr(config, "vision_config", config)):
-        kernel = getattr(each, "_attn_implementation", None)
+        raise BackboneError(f"{path} is refused: {error_line(error)}") from None
+    for section in (config, getattr(config, "vision_config", config)):
+        kernel = getattr(section, "_attn_implementation", None)
         if "/" in str(kernel):  # transformers would download and run it
             raise BackboneError(
                 f"{path} is refused: it names code of the hub, the kernel {kernel!r}; "
@@ -194,23 +289,21 @@ def _read_config(folder: Path) -> Any:
     return config
 
 
-def _refuse_layers(content: Any, path: Path) -> None:
+def _check_layer_counts(content: Any, path: Path) -> None:
     """Refuse counts of layers that no network has: transformers would make them all."""
     for name, value in content.items() if isinstance(content, dict) else ():
         if isinstance(value, dict):
-            _refuse_layers(value, path)
-        elif "layers" in name and isinstance(value, int) and not 0 <= value <= MOST_LAYERS:
-            raise BackboneError(f"{path}: {name} must be 0 to {MOST_LAYERS}, got {value}")
+            _check_layer_counts(value, path)
+        elif "layers" in name and isinstance(value, int) and not 0 <= value <= MAX_LAYERS:
+            raise BackboneError(f"{path}: {name} must be 0 to {MAX_LAYERS}, got {value}")
 
 
-def _dim(config: Any, folder: Path) -> int:
-    dim = (
-        getattr(config, "hidden_size", None)
-        or (getattr(config, "hidden_sizes", None) or [None])[-1]
-    )
-    if not isinstance(dim, int):
+def _hidden_size(config: Any, folder: Path) -> int:
+    sizes = getattr(config, "hidden_sizes", None) or [None]
+    hidden_size = getattr(config, "hidden_size", None) or sizes[-1]
+    if not isinstance(hidden_size, int):
         raise BackboneError(f"the config.json in {folder} does not say how wide its features are")
-    return dim
+    return hidden_size
 
 
 def _native_frames(config: Any) -> int:
@@ -222,29 +315,27 @@ def _native_size(config: Any) -> int:
     return int(size if isinstance(size, int) else size[0])
 
 
-def _set_native(config: Any, spec: BackboneSpec) -> None:
-    """Tell the model about another frame count and size than its config has."""
-    for name, value in (
-        ("num_frames", spec.frames),
-        ("frames_per_clip", spec.frames),
-        ("image_size", spec.size),
-        ("crop_size", spec.size),
-    ):
-        if hasattr(config, name):
-            setattr(config, name, value)
+def _set_native_size(config: Any, spec: BackboneSpec) -> None:
+    """Change the frame count and size in the model's config."""
+    frames, size = ("num_frames", "frames_per_clip"), ("image_size", "crop_size")
+    for names, value in ((frames, spec.frames), (size, spec.size)):
+        for name in names:
+            if hasattr(config, name):
+                setattr(config, name, value)
 
 
-def _fit(spec: BackboneSpec, family: Family, config: Any) -> dict[str, Any]:
-    """What the call needs besides the pixels; refuses sizes that the model cannot take."""
+def _fit_size(spec: BackboneSpec, family: ModelFamily, config: Any) -> dict[str, Any]:
+    """Options of the call for this size; sizes that the model cannot take are refused."""
     patch = getattr(config, "patch_size", None) or getattr(config, "tubelet_size", None) or 1
     patch = patch if isinstance(patch, int) else patch[-1]
     if spec.size % patch:
         raise BackboneError(f"{spec.name} needs a multiple of {patch} pixels, got {spec.size}")
-    sized = spec.size == _native_size(config)
-    timed = not family.video or spec.frames == _native_frames(config)
+    native = spec.size == _native_size(config) and (
+        not family.video or spec.frames == _native_frames(config)
+    )
     if family.resize == "before":
-        _set_native(config, spec)
-    if family.resize in ("free", "before", "after") or family is OTHER or (sized and timed):
+        _set_native_size(config, spec)
+    if native or family.resize in ("free", "before", "after") or family is OTHER_FAMILY:
         return {}
     if family.resize == "flag":
         return {"interpolate_pos_encoding": True}
@@ -254,27 +345,36 @@ def _fit(spec: BackboneSpec, family: Family, config: Any) -> dict[str, Any]:
     )
 
 
-def _load(family: Family, config: Any, path: Path) -> nn.Module:
+def _load_model(family: ModelFamily, config: Any, path: Path) -> nn.Module:
     """The model of transformers with every weight from the file."""
-    transformers = _transformers()
+    transformers = _import_transformers()
     check_file(path)
     with _quiet(transformers):
         try:
-            model, found = getattr(transformers, family.loads).from_pretrained(
+            model, info = getattr(transformers, family.model_class).from_pretrained(
                 path.parent,
-                config=getattr(config, "vision_config", config) if family.tower else config,
+                config=getattr(config, "vision_config", config) if family.vision_tower else config,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=path.name != "pytorch_model.bin",
                 weights_only=True,
-                ignore_mismatched_sizes=True,  # so that they are in `found`, where we refuse them
+                ignore_mismatched_sizes=True,  # so that they are in `info`, where we refuse them
                 dtype=torch.float32,
                 output_loading_info=True,
-                **family.options,
+                **family.model_options,
             )
         except Exception as error:  # transformers raises many kinds, all about these files
-            raise BackboneError(f"{path} cannot be loaded: {_first_line(error)}") from None
-    _check_keys(found, family, path)
+            raise BackboneError(f"{path} cannot be loaded: {error_line(error)}") from None
+    unexpected = sorted(info["unexpected_keys"])
+    problems = describe_mismatch(
+        missing=sorted(info["missing_keys"]),
+        unknown=[key for key in unexpected if not re.fullmatch(family.ignored_keys, key)],
+        shapes=[
+            f"{key}: {tuple(a)} instead of {tuple(b)}" for key, a, b in info["mismatched_keys"]
+        ],
+    )
+    if problems:
+        raise BackboneError(f"{path} does not fit its config.json: {problems}")
     check_finite(model.state_dict(), path)
     return model  # type: ignore[no-any-return]
 
@@ -294,38 +394,15 @@ def _quiet(transformers: Any) -> Iterator[None]:
             transformers.utils.logging.enable_progress_bar()
 
 
-def _check_keys(found: dict[str, Any], family: Family, path: Path) -> None:
-    """Every weight of the model is in the file; every other key is dropped by name."""
-    unknown = sorted(key for key in found["unexpected_keys"] if not re.fullmatch(family.drops, key))
-    shapes = [f"{key}: {tuple(a)} instead of {tuple(b)}" for key, a, b in found["mismatched_keys"]]
-    problems = [
-        f"{len(keys)} {word} ({listed(keys)})"
-        for word, keys in (
-            ("missing", sorted(found["missing_keys"])),
-            ("unknown", unknown),
-            ("of another shape", shapes),
-        )
-        if keys
-    ]
-    if problems:
-        raise BackboneError(f"{path} does not fit its config.json: keys {', '.join(problems)}")
-
-
-def _check_runs(network: HuggingFaceBackbone, spec: BackboneSpec) -> None:
-    """A model of a type that clipset does not know must give the same feature twice."""
+def _check_repeatable(network: HuggingFaceNetwork, spec: BackboneSpec) -> None:
+    """A model of an unknown type must take frames and give the same feature twice."""
     frame = torch.zeros(1, 1, 3, spec.size, spec.size)
     try:
         with torch.inference_mode():
             first, second = network(frame), network(frame)
     except BackboneError:
         raise
-    except Exception as error:  # the model wants something else than pixels
-        raise BackboneError(
-            f"{spec.name} cannot be fed with frames: {_first_line(error)}"
-        ) from None
+    except Exception as error:  # the model needs something else than pixels
+        raise BackboneError(f"{spec.name} cannot run on frames: {error_line(error)}") from None
     if not torch.equal(first, second):
-        raise BackboneError(f"{spec.name} gives another feature each time; it is no backbone")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BackboneError(f"{spec.name} gives another feature each time; it is not a backbone")

@@ -1,4 +1,4 @@
-"""The files of a Hugging Face model: its folder, its weights, and how its input is made."""
+"""The files of a Hugging Face model: its folder, its weights, its preprocessing, its licence."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 from clipset.config import read_json
 from clipset.errors import BackboneError
 
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 PREPROCESSORS = ("video_preprocessor_config.json", "preprocessor_config.json")
-INSIDE = ("video_processor", "image_processor")  # parts of a processor_config.json
+PROCESSORS = ("video_processor", "image_processor")  # sections of a processor_config.json
 
 Triple = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocessing:
-    """What a model wants its pixels to be; mean and std on the scale 0..255."""
+    """The normalisation of a model's input, on the scale 0..255, and its size."""
 
     mean: Triple
     std: Triple
@@ -30,15 +30,15 @@ class Preprocessing:
 
 
 def find_folder(name: str) -> Path:
-    """The folder of a model: `name` itself, or the copy in the cache of the hub, or a download."""
+    """The folder of a model: `name` itself, the cached copy of the hub, or a download."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise BackboneError(f"{folder} is no Hugging Face model: it has no config.json")
+            raise BackboneError(f"{folder} is not a Hugging Face model: it has no config.json")
         return folder
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or name.startswith("."):
-        raise BackboneError(f"there is no folder {folder}; give a folder or a name of the hub")
-    return _download(name, ("*.json", "README.md"), lambda found: (found / "config.json").is_file())
+        raise BackboneError(f"folder {folder} not found; give a folder or a name of the hub")
+    return _download(name, ("*.json", "README.md"), lambda copy: (copy / "config.json").is_file())
 
 
 def find_weights(name: str) -> Path:
@@ -48,10 +48,10 @@ def find_weights(name: str) -> Path:
         for pattern in ("model*.safetensors", "pytorch_model.bin"):
             if not _has_weights(folder):
                 folder = _download(name, ("*.json", pattern), _has_weights)
-    found = _weights_in(folder)
-    if found is None:
-        raise BackboneError(f"{folder} has no weights: none of {', '.join(WEIGHTS)}")
-    return found
+    path = _weights_in(folder)
+    if path is None:
+        raise BackboneError(f"{folder} has no weights: none of {', '.join(WEIGHT_FILES)}")
+    return path
 
 
 def read_preprocessing(folder: Path) -> Preprocessing:
@@ -73,9 +73,9 @@ def _preprocessing(folder: Path, values: Mapping[str, Any]) -> Preprocessing:
     if values.get("do_normalize", True):
         mean, std = _triple(values, "image_mean", folder), _triple(values, "image_std", folder)
     return Preprocessing(
-        mean=_each(lambda m: (m + shift) / factor, mean),
-        std=_each(lambda s: s / factor, std),
-        size=_size(values, folder),
+        mean=((mean[0] + shift) / factor, (mean[1] + shift) / factor, (mean[2] + shift) / factor),
+        std=(std[0] / factor, std[1] / factor, std[2] / factor),
+        size=_input_size(values, folder),
     )
 
 
@@ -83,21 +83,21 @@ def read_licence(folder: Path) -> str:
     """The licence that the model card names."""
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    found = re.search(r"\A---\n.*?^license:\s*(\S+)", text, flags=re.MULTILINE | re.DOTALL)
-    return found[1] if found else "not stated; see the model card"
+    match = re.search(r"\A---\n.*?^license:\s*(\S+)", text, flags=re.MULTILINE | re.DOTALL)
+    return match[1] if match else "not stated; see the model card"
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether the weights are there, and all parts of them if they are in parts."""
-    found = _weights_in(folder)
-    if found is None or not found.name.endswith(".index.json"):
-        return found is not None
-    parts = _mapping(read_json(found), found).get("weight_map", {})
-    return all((folder / part).is_file() for part in parts.values())
+    """Whether the weights are there, with all of their shards."""
+    path = _weights_in(folder)
+    if path is None or not path.name.endswith(".index.json"):
+        return path is not None
+    shards = _mapping(read_json(path), path).get("weight_map", {})
+    return all((folder / shard).is_file() for shard in shards.values())
 
 
 def _weights_in(folder: Path) -> Path | None:
-    return next((folder / file for file in WEIGHTS if (folder / file).is_file()), None)
+    return next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
 
 
 def _read_preprocessor(folder: Path) -> Mapping[str, Any]:
@@ -106,10 +106,10 @@ def _read_preprocessor(folder: Path) -> Mapping[str, Any]:
             return _mapping(read_json(folder / file), folder / file)
     path = folder / "processor_config.json"
     if path.is_file():
-        whole = _mapping(read_json(path), path)
-        for part in INSIDE:
-            if part in whole:
-                return _mapping(whole[part], path)
+        content = _mapping(read_json(path), path)
+        for section in PROCESSORS:
+            if section in content:
+                return _mapping(content[section], path)
     raise BackboneError(
         f"{folder} has no preprocessor_config.json, which says how its input is normalised; add it "
         '(for example {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": 224})'
@@ -123,48 +123,44 @@ def _mapping(value: object, path: Path) -> Mapping[str, Any]:
 
 
 def _triple(values: Mapping[str, Any], key: str, folder: Path) -> Triple:
-    given = values.get(key)
-    given = [given] * 3 if isinstance(given, int | float) else given
-    if not isinstance(given, list) or len(given) != 3:
+    value = values.get(key)
+    value = [value] * 3 if isinstance(value, int | float) else value
+    if not isinstance(value, list) or len(value) != 3:
         raise BackboneError(
-            f"the preprocessor file in {folder} needs three numbers {key}, got {given}"
+            f"the preprocessor file in {folder} needs three numbers {key}, got {value}"
         )
-    return (float(given[0]), float(given[1]), float(given[2]))
+    return (float(value[0]), float(value[1]), float(value[2]))
 
 
-def _each(change: Callable[[float], float], values: Triple) -> Triple:
-    return (change(values[0]), change(values[1]), change(values[2]))
-
-
-def _size(values: Mapping[str, Any], folder: Path) -> int | None:
+def _input_size(values: Mapping[str, Any], folder: Path) -> int | None:
     """The side of the network's input: of the crop if there is one, else of the resize."""
     crops = values.get("do_center_crop", True) and values.get("crop_size") is not None
     size = values.get("crop_size") if crops else values.get("size")
     if isinstance(size, Mapping):
         sides = {size[key] for key in ("shortest_edge", "height", "width") if size.get(key)}
         if len(sides) > 1:
-            raise BackboneError(f"the model in {folder} wants {size}; clipset feeds square clips")
+            raise BackboneError(f"the model in {folder} needs {size}; clipset's clips are square")
         size = sides.pop() if sides else None
     return None if size is None else int(size)
 
 
-def _download(name: str, patterns: tuple[str, ...], whole: Callable[[Path], bool]) -> Path:
-    """The folder of a model of the hub: the copy in its cache if that is whole, else a download."""
+def _download(name: str, patterns: tuple[str, ...], complete: Callable[[Path], bool]) -> Path:
+    """The folder of a model of the hub: the cached copy if that is complete, else a download."""
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise BackboneError(
-            f"hf:{name} is no folder, and the hub needs: pip install 'clipset[hf]'"
+            f"hf:{name} is not a folder, and the hub needs: pip install 'clipset[hf]'"
         ) from None
     try:
         with suppress(LocalEntryNotFoundError):
             cached = Path(snapshot_download(name, local_files_only=True))
-            if whole(cached):
+            if complete(cached):
                 return cached
         return Path(snapshot_download(name, allow_patterns=list(patterns)))
     except Exception as error:  # of the network, of the hub, of the name
         raise BackboneError(
-            f"hf:{name} is no folder and cannot be downloaded ({type(error).__name__}); download "
-            "the model where there is a network and give its folder: hf:/path/to/folder"
+            f"hf:{name} is not a folder and cannot be downloaded ({type(error).__name__}); "
+            "download it on a machine with internet and give its folder: hf:/path/to/folder"
         ) from None

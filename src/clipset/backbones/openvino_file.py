@@ -1,7 +1,7 @@
 """A network in an ONNX file or in OpenVINO's own format, run by OpenVINO on the CPU.
 
-Its one input is a clip (B, T, 3, S, S) or (B, 3, T, S, S), or an image (B, 3, S, S): then every
-frame is shown to it and the features are averaged. Its first output is the feature (B, D).
+Its one input is a clip (B, T, 3, S, S) or (B, 3, T, S, S), or an image (B, 3, S, S): then it runs
+on every frame and the features are averaged. Its first output is the feature (B, D).
 """
 
 from __future__ import annotations
@@ -18,27 +18,20 @@ from clipset.errors import BackboneError
 
 
 class OpenVinoFile(OpenVinoNetwork):
-    """The network of a file; `usual` are frames and size where neither it nor you say them."""
+    """The network of a file; `defaults` are frames and size where nothing else sets them."""
 
     def __init__(
-        self, file: Path, *, frames: int | None, size: int | None, usual: tuple[int, int]
+        self, file: Path, *, frames: int | None, size: int | None, defaults: tuple[int, int]
     ) -> None:
         super().__init__()
-        self.file = file
         model = _read_model(file)
         dims = _input_dims(model, file)
         self.image = len(dims) == 4
         self.channels_first = not self.image and dims[2] != 3 and dims[1] == 3
-        own_frames = None if self.image else dims[2 if self.channels_first else 1]
-        self.frames = frames or own_frames or usual[0]
-        self.size = size or dims[-1] or usual[1]
-        self._compiled = _compile(model, self._shape(), file)
-
-    @property
-    def files(self) -> list[Path]:
-        """The file, and the one with the weights of an OpenVINO network."""
-        weights = self.file.with_suffix(".bin")
-        return [self.file, *([weights] if self.file.suffix == ".xml" else [])]
+        native_frames = None if self.image else dims[2 if self.channels_first else 1]
+        self.frames = frames or native_frames or defaults[0]
+        self.size = size or dims[-1] or defaults[1]
+        self._compiled = _compile_file(model, self._input_shape(), file)
 
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
         """The features of normalised clips, one after the other."""
@@ -54,7 +47,7 @@ class OpenVinoFile(OpenVinoNetwork):
         result = self._compiled([pixels.contiguous().numpy()])
         return torch.from_numpy(result[0].copy())
 
-    def _shape(self) -> list[int]:
+    def _input_shape(self) -> list[int]:
         side = [self.size, self.size]
         if self.image:
             return [1, 3, *side]
@@ -66,10 +59,10 @@ def _read_model(file: Path) -> Any:
     if openvino is None:
         raise BackboneError(f"{file} is run by openvino, but {NOT_INSTALLED}")
     if file.suffix == ".xml" and not file.with_suffix(".bin").is_file():
-        raise BackboneError(f"{file} has its weights in {file.stem}.bin, which is not beside it")
+        raise BackboneError(f"the weights of {file}, {file.stem}.bin beside it, not found")
     try:
         return openvino.Core().read_model(file)
-    except Exception as error:  # OpenVINO raises whatever its many parts raise
+    except Exception as error:  # OpenVINO raises many kinds
         raise BackboneError(f"openvino cannot read {file}: {_last_line(error)}") from None
 
 
@@ -77,28 +70,29 @@ def _input_dims(model: Any, file: Path) -> list[int | None]:
     """The shape of the input, None where any number is taken."""
     if len(model.inputs) != 1:
         raise BackboneError(f"{file} takes {len(model.inputs)} inputs; a backbone takes one, clips")
-    [given] = model.inputs
-    kind = given.element_type.get_type_name()
-    rank = given.partial_shape.rank
+    [model_input] = model.inputs
+    dtype = model_input.element_type.get_type_name()
+    shape = model_input.partial_shape
+    rank = shape.rank
     length = rank.get_length() if rank.is_static else 0
-    if length not in (4, 5) or kind != "f32":
+    if length not in (4, 5) or dtype != "f32":
         raise BackboneError(
-            f"{file} takes {kind} {given.partial_shape}; a backbone takes float32 clips "
+            f"{file} takes {dtype} {shape}; a backbone takes float32 clips "
             "(1, T, 3, S, S) or (1, 3, T, S, S), or images (1, 3, S, S)"
         )
-    return [dim.get_length() if dim.is_static else None for dim in given.partial_shape]
+    return [dim.get_length() if dim.is_static else None for dim in shape]
 
 
-def _compile(model: Any, shape: list[int], file: Path) -> Any:
+def _compile_file(model: Any, shape: list[int], file: Path) -> Any:
     openvino = import_openvino()
     assert openvino is not None
-    fixed = model.inputs[0].partial_shape
+    native = model.inputs[0].partial_shape
     try:
         model.reshape(shape)
         return openvino.Core().compile_model(model, "CPU", cpu_options("LATENCY"))
-    except Exception as error:  # OpenVINO raises whatever its many parts raise
+    except Exception as error:  # OpenVINO raises many kinds
         raise BackboneError(
-            f"{file} takes {fixed} and cannot be fed with {tuple(shape)}: {_last_line(error)}"
+            f"{file} takes {native} and cannot run on {tuple(shape)}: {_last_line(error)}"
         ) from None
 
 

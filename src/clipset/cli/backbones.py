@@ -14,7 +14,7 @@ app.command(backbones_app)
 @backbones_app.command(name="list")
 @backbones_app.default
 def backbones(*, common: Common = COMMON) -> None:
-    """List the frozen networks that clips can be shown to, or check one of them.
+    """List the frozen networks, or check one of them.
 
     Every verb that takes --backbone also takes hf:FOLDER (a model of Hugging Face), file.py:make,
     or a TorchScript, ONNX or OpenVINO file.
@@ -23,9 +23,9 @@ def backbones(*, common: Common = COMMON) -> None:
 
     Example: clipset backbones check efficientnet_lite0
     """
-    from clipset.backbones.check import list_rows
+    from clipset.backbones.check import backbone_rows
 
-    rows = list_rows()
+    rows = backbone_rows()
     show_result({"backbones": rows}, common, lambda: print_backbones(rows))
 
 
@@ -39,7 +39,7 @@ def backbones_check(
     engine: str = "auto",
     common: Common = COMMON,
 ) -> None:
-    """Load a backbone, show it a clip, print what its feature looks like and its speed.
+    """Load a backbone, encode a clip, print statistics of its feature and its speed.
 
     Example: clipset backbones check efficientnet_lite0
 

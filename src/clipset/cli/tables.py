@@ -91,20 +91,19 @@ def print_curves(curves: Sequence[dict[str, Any]]) -> None:
 def print_backbones(rows: Sequence[Any]) -> None:
     from rich.table import Column
 
-    from clipset.backbones.registry import weights_folder
-
     names = ("dim", "frames", "stride", "size", "licence")
     columns = (Column("name", no_wrap=True), *names, Column("weights", no_wrap=True))
     cells = []
     for row in rows:
         facts = ("–" if getattr(row, name) is None else str(getattr(row, name)) for name in names)
-        cells.append((row.name, *facts, "here" if row.here else "not here"))
+        cells.append((row.name, *facts, "ready" if row.available else "missing"))
     print_table(columns, cells)
     for row in rows:
-        print_line(f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}")
-    print_line(
-        f"Downloaded files go into {weights_folder()} (CLIPSET_WEIGHTS names another folder)."
-    )
+        if row.available:
+            print_line(f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}")
+    for row in rows:
+        if not row.available:
+            print_line(f"{row.name}: weights are missing; {row.how_to_get}")
 
 
 def print_check(result: Any) -> None:
@@ -117,4 +116,4 @@ def print_check(result: Any) -> None:
     values = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
     print_line(f"feature of {spec.dim} numbers: {values}  zeros {result.zeros:.1%}")
     if not result.repeatable:
-        print_line("the same clip gave another feature the second time: it is no frozen backbone")
+        print_line("the same clip gave another feature the second time: not a frozen backbone")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from clipset.backbones.runtime import LARGEST_CHUNK, Answer, Engine
+from clipset.backbones.runtime import MAX_CHUNK, Engine, PendingFeatures
 from clipset.errors import BackboneError
 from clipset.features.child import Outcome
 from clipset.features.cutting import CutFacts
@@ -102,7 +102,7 @@ def look_at_pieces(
             continue
         waiting.append(outcome)
         clips += len(outcome.cut.pixels)
-        if engine.device == "cpu" or clips >= LARGEST_CHUNK:
+        if engine.device == "cpu" or clips >= MAX_CHUNK:
             begun.append(_begin(engine, waiting, ids, isolate))
             waiting, clips = [], 0
         if len(begun) > 1:  # the next one keeps the cores busy while this one is finished
@@ -180,7 +180,7 @@ def _begin(
 
 
 def _features(
-    engine: Engine, videos: Sequence[Named], answer: Answer
+    engine: Engine, videos: Sequence[Named], answer: PendingFeatures
 ) -> Sequence[Float[Tensor, "_ D"]]:
     """The features of each video; an error names the video that it is about."""
     try:

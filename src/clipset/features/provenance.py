@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import nn
 
 from clipset.backbones.custom import is_installed
-from clipset.backbones.registry import load_as
+from clipset.backbones.registry import load_recorded_backbone
 from clipset.errors import StoreError
 from clipset.features.store import IMPORTED, Manifest
 from clipset.features.writer import difference
@@ -38,7 +38,7 @@ def name_to_load(manifest: Manifest, backbone: str | None = None) -> str:
 def load_network(manifest: Manifest, name: str) -> nn.Module:
     """The network of a store, found under `name`; an error if it is another one by now."""
     recorded = manifest.backbone
-    spec, network = load_as(recorded, name)
+    spec, network = load_recorded_backbone(recorded, name)
     spec = replace(spec, weights=recorded.weights)  # the hash is the same, the rest are words
     if recorded.name.startswith("hf:") and spec.name.startswith("hf:"):
         spec = replace(spec, name=recorded.name)  # a folder may lie somewhere else

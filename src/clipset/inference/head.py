@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from clipset.backbones.checkpoints import not_finite
+from clipset.backbones.checkpoints import first_nonfinite
 from clipset.checksums import find_damage, seal
 from clipset.config import build, encode_json, read_json, to_mapping, write_together
 from clipset.errors import ClipsetError, ModelError, ProbeError
@@ -274,7 +274,7 @@ def load_head(folder: Path, fingerprint: str) -> Head | None:
 
 def _rebuild(weights: Path, card: HeadCard) -> Head:
     state = load_file(weights)
-    bad = not_finite({name: value for name, value in state.items() if name != UNBOUNDED})
+    bad = first_nonfinite({name: value for name, value in state.items() if name != UNBOUNDED})
     if state.get(UNBOUNDED, torch.zeros(1)).isnan().any():
         bad = UNBOUNDED
     if bad is not None:

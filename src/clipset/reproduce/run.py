@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from clipset.backbones.registry import find_backbone, where_to_get
+from clipset.backbones.registry import find_backbone, how_to_get_weights
 from clipset.config import fingerprint, to_mapping
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
@@ -102,7 +102,7 @@ def _backbones(plan: Plan, order: Order) -> dict[str, str]:
     for name in order.backbones or plan.backbones:
         entry = find_backbone(name)
         here = entry.find_weights() is not None
-        found[name] = "" if here else f"{entry.spec.weights.file}: {where_to_get(entry)}"
+        found[name] = "" if here else how_to_get_weights(entry)
     return found
 
 

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from clipset.backbones.checkpoints import not_finite
+from clipset.backbones.checkpoints import first_nonfinite
 from clipset.config import build, encode_json, read_json, to_mapping, write_together
 from clipset.errors import ModelError
 from clipset.model.scale import ScaleModel
@@ -45,7 +45,7 @@ def save_model(model: ScaleModel, card: ModelCard, folder: Path) -> None:
 
 def _save(model: ScaleModel, card: ModelCard, folder: Path, *, own: bool) -> None:
     plain = {k: v.detach().to("cpu").contiguous() for k, v in model.state_dict().items()}
-    bad = not_finite(plain)
+    bad = first_nonfinite(plain)
     if bad is not None:
         raise ModelError(f"the model is not saved: {bad} holds NaN or infinity; train again")
     weights = save(plain, metadata={"format": "pt"})
@@ -114,7 +114,7 @@ def load_model(folder: Path) -> tuple[ScaleModel, ModelCard]:
     except (OSError, SafetensorError, RuntimeError, OverflowError, TypeError) as error:
         first = str(error).splitlines()[0]
         raise ModelError(f"the weights in {folder} do not fit its description: {first}") from None
-    bad = not_finite(state)
+    bad = first_nonfinite(state)
     if bad is not None:
         raise ModelError(f"the weights in {folder} are damaged: {bad} holds NaN or infinity")
     return model.eval(), card

@@ -10,7 +10,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from clipset.backbones.checkpoints import State, check_finite, listed, read_checkpoint, state_of
+from clipset.backbones.checkpoints import (
+    State,
+    check_finite,
+    check_state,
+    list_keys,
+    read_checkpoint,
+)
 from clipset.errors import BackboneError, ModelError
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleModel
@@ -38,7 +44,7 @@ def load_official(path: Path) -> ScaleModel:
     """A model from a checkpoint of the published code; every key is used, or it is refused."""
     try:
         content = read_checkpoint(path)
-        state = state_of(_student(content), str(path))
+        state = check_state(_student(content), str(path))
         check_finite(state, path)
     except BackboneError as error:
         raise ModelError(str(error)) from None
@@ -52,7 +58,7 @@ def load_official(path: Path) -> ScaleModel:
     if missing or unknown or shapes:
         raise ModelError(
             f"{path} does not fit a published set transformer: "
-            f"{listed([*missing, *unknown, *shapes])} missing, unknown or of another shape"
+            f"{list_keys([*missing, *unknown, *shapes])} missing, unknown or of another shape"
         )
     model.load_state_dict(named)
     return model.eval()
@@ -75,7 +81,9 @@ def _renamed(state: State, path: Path) -> State:
         value = tensor.detach().to(torch.float32)
         named[re.sub(*found, key)] = value.flatten() if key.endswith("_token") else value
     if strange:
-        raise ModelError(f"{path} is no published set transformer: unknown keys {listed(strange)}")
+        raise ModelError(
+            f"{path} is not a published set transformer: unknown keys {list_keys(strange)}"
+        )
     return named
 
 

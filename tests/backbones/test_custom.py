@@ -13,8 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clipset.backbones.custom import MEAN, STD
-from clipset.backbones.registry import digest_of, find_backbone, load_backbone
+from clipset.backbones.registry import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    digest_of,
+    find_backbone,
+    load_backbone,
+)
 from clipset.backbones.runtime import import_openvino, open_engine
 from clipset.clips.config import Sampling
 from clipset.data.catalog import read_catalog
@@ -100,7 +105,7 @@ def noise(count: int, frames: int, size: int) -> Tensor:
 
 def normalised_colours(clips: Tensor) -> Tensor:
     colours = clips.double().mean(dim=(1, 3, 4))
-    return ((colours - torch.tensor(MEAN)) / torch.tensor(STD)).float()
+    return ((colours - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)).float()
 
 
 def write_script(path: Path, *, frozen: bool = False) -> Path:
@@ -191,7 +196,7 @@ def test_an_installed_package_offers_a_backbone_by_entry_point(
 ) -> None:
     (tmp_path / "their_package.py").write_text(
         MODULE + SPEC + "from clipset.backbones.registry import BackboneEntry\n"
-        "ENTRY = BackboneEntry(spec=make_with_spec()[0], find_weights=lambda: None, make=None)\n"
+        "ENTRY = BackboneEntry(spec=make_with_spec()[0], find_weights=lambda: None, load=None)\n"
     )
     info = tmp_path / "their_package-1.0.dist-info"
     info.mkdir()
@@ -312,15 +317,15 @@ def test_a_file_that_gives_no_backbone_is_refused_with_the_reason(tmp_path: Path
         "    layer.weight.data[0] = torch.nan\n"
         "    return nn.Sequential(layer)\n"
     )
-    assert "there is no file" in refused(tmp_path / "none.py:make")
-    assert "say which function" in refused(path)
+    assert "not found" in refused(tmp_path / "none.py:make")
+    assert "needs the name of a function" in refused(path)
     assert "no function 'absent'" in refused(f"{path}:absent")
     assert "no function 'number'" in refused(f"{path}:number")
-    assert "returned a str" in refused(f"{path}:text")
+    assert "got str" in refused(f"{path}:text")
     assert "no weights" in refused(f"{path}:fails")
     assert "argument" in refused(f"{path}:wants")
     assert "(1, D)" in refused(f"{path}:unpooled", frames=2, size=8)
-    assert "cannot be fed" in refused(f"{path}:strict", frames=2, size=8)
+    assert "cannot run on a clip" in refused(f"{path}:strict", frames=2, size=8)
     assert "0.weight holds NaN" in refused(f"{path}:damaged")
     path.write_text("import nowhere_to_be_found")
     assert "nowhere_to_be_found" in refused(f"{path}:make")
@@ -335,10 +340,10 @@ def test_weights_without_a_network_and_odd_bytes_are_no_torchscript(tmp_path: Pa
     torch.save(Pooled().state_dict(), tmp_path / "weights.pth")
     assert "file.py:make" in refused(tmp_path / "weights.pth")
     (tmp_path / "text.pt").write_text("hello")
-    assert "no TorchScript" in refused(tmp_path / "text.pt")
+    assert "not a TorchScript" in refused(tmp_path / "text.pt")
     (tmp_path / "empty.pt").touch()
     assert "is empty" in refused(tmp_path / "empty.pt")
-    assert "there is no file" in refused(tmp_path / "none.pt")
+    assert "not found" in refused(tmp_path / "none.pt")
 
 
 @WITH_OPENVINO

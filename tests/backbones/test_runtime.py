@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 from jaxtyping import Float
+from tests.contracts.test_backbones import TINY
 from torch import Tensor, nn
 
 from clipset.backbones.registry import BackboneSpec, Weights, load_backbone
@@ -132,6 +135,22 @@ def test_openvino_gives_the_features_of_torch(name: str) -> None:
 
 
 @WITH_OPENVINO
+@pytest.mark.parametrize(
+    ("family", "frames", "size"),
+    [("svt", 16, 80), ("slow_r50", 2, 32), ("videomae", 16, 80), ("vjepa2", 4, 32)],
+)
+def test_openvino_gives_the_features_of_torch_at_sizes_that_are_not_native(
+    family: str, frames: int, size: int, tmp_path: Path
+) -> None:
+    spec, network = TINY[family](tmp_path)
+    spec = replace(spec, frames=frames, size=size)
+    clips = noise(2, spec)
+    openvino = open_engine(spec, network, device="cpu", engine="openvino").features(clips)
+    plain = open_engine(spec, network, device="cpu", engine="torch").features(clips)
+    torch.testing.assert_close(openvino, plain, atol=2e-5, rtol=1e-5)
+
+
+@WITH_OPENVINO
 def test_openvino_is_taken_on_a_cpu_and_reports_to_nobody() -> None:
     assert open_engine(SPEC, SmallTransformer(), device="cpu").name == "openvino"
     assert open_engine(SPEC, SmallTransformer(), engine="openvino").device == "cpu"
@@ -178,7 +197,7 @@ def test_clips_of_another_shape_are_refused(engine: str) -> None:
 @BOTH_ENGINES
 def test_a_network_of_another_width_than_its_spec_is_refused(engine: str) -> None:
     opened = open_engine(spec_of(4), ColourMean(), device="cpu", engine=engine)
-    with pytest.raises(BackboneError, match=r"should give \(4,\) for a clip, gave \(3,\)"):
+    with pytest.raises(BackboneError, match=r"must give \(4,\) for a clip, got \(3,\)"):
         opened.features(noise(1))
 
 
