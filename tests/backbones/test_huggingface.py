@@ -15,7 +15,7 @@ from clipset.backbones.huggingface_files import read_preprocessing
 from clipset.backbones.registry import find_backbone, load_backbone
 from clipset.clips.config import Sampling
 from clipset.errors import BackboneError, StoreError
-from clipset.features.provenance import load_network, names_to_load
+from clipset.features.provenance import load_network, name_to_load
 from clipset.features.store import Manifest
 
 transformers: Any = pytest.importorskip("transformers")
@@ -398,14 +398,14 @@ def test_a_model_that_a_store_names_is_loaded_from_its_folder_or_from_another_on
 ) -> None:
     spec, _ = load_backbone(dinov2(tmp_path / "model"), frames=2)
     manifest = Manifest(backbone=spec, sampling=Sampling(), seed=0, dtype="float16")
-    assert names_to_load(manifest) == {0: spec.name}
+    assert name_to_load(manifest) == spec.name
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(StoreError, match="name it yourself with --backbone hf:FOLDER"):
-        names_to_load(manifest)
-    load_network(manifest, 0, f"hf:{tmp_path / 'moved'}")
+        name_to_load(manifest)
+    load_network(manifest, f"hf:{tmp_path / 'moved'}")
     change_weights(tmp_path / "moved", lambda state: state["layernorm.bias"].add_(1))
     with pytest.raises(BackboneError, match="is not the backbone"):
-        load_network(manifest, 0, f"hf:{tmp_path / 'moved'}")
+        load_network(manifest, f"hf:{tmp_path / 'moved'}")
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:

@@ -111,8 +111,8 @@ def _videomae_entry(
         else "last norm, then mean of all tokens",
         weights=Weights(
             file=f"{name}.pth", licence="CC-BY-NC-4.0",
-            source=f"MODEL_ZOO.md of github.com/MCG-NJU/VideoMAE ({zoo_row}), or {name}.safetensors "
-            f"from huggingface.co/MCG-NJU/{hub_name} (there: model.safetensors)",
+            source=f"MODEL_ZOO.md of github.com/MCG-NJU/VideoMAE ({zoo_row}), or "
+            f"{name}.safetensors from huggingface.co/MCG-NJU/{hub_name} (there: model.safetensors)",
         ),
         paper="VideoMAE (Tong et al., NeurIPS 2022)",
     )  # fmt: skip
