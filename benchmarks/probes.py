@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from record import parse, write_record
 from torch import Generator, Tensor, nn, optim
 
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.evaluation.heads import (
     EPSILON,
+    HEAD_STEPS,
     HeadGrid,
     HeadInputs,
     HeadSetting,
@@ -75,7 +76,7 @@ def made_up_task(scale: float, seed: int) -> EvaluationTask:
 
 
 def train_alone(
-    data: HeadInputs, setting: HeadSetting, config: FitConfig, learn: Tensor, check: Tensor,
+    data: HeadInputs, setting: HeadSetting, config: ProbeTraining, learn: Tensor, check: Tensor,
     statistics: tuple[Tensor, Tensor], *, epochs: int, seed: int,
     encoder: SetEncoder | None = None, clips: ClipBatch | None = None,
 ) -> Tensor:  # fmt: skip
@@ -92,20 +93,21 @@ def train_alone(
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     groups = [
-        {"params": [layer.weight], "weight_decay": setting.decay},
+        {"params": [layer.weight], "weight_decay": setting.weight_decay},
         {"params": [layer.bias], "weight_decay": 0.0},
     ]
-    optimiser = optim.AdamW(groups, lr=setting.rate, eps=EPSILON, fused=True)
+    optimiser = optim.AdamW(groups, lr=setting.learning_rate, eps=EPSILON, fused=True)
     generator = Generator().manual_seed(seed)
-    steps = epochs * -(-len(learn) // config.batch)
+    steps = epochs * -(-len(learn) // config.batch_size)
     step, said = 0, torch.zeros(0)
     for _ in range(epochs):
         norm.train()
-        for places in draw_batches(len(learn), config.batch, generator):
+        for places in draw_batches(len(learn), config.batch_size, generator):
             for group in optimiser.param_groups:
-                group["lr"] = cosine_schedule(step, steps, peak=setting.rate, warmup_fraction=0.05)
+                peak = setting.learning_rate
+                group["lr"] = cosine_schedule(step, steps, peak=peak, warmup_fraction=0.05)
             videos = learn[places]
-            rows = data.draw(videos, config.clips, generator)
+            rows = data.draw(videos, config.num_clips, generator)
             if encoder is not None and clips is not None and data.sets is not None:
                 chosen = data.sets[videos, 0]
                 part = ClipBatch(
@@ -133,11 +135,11 @@ def train_alone(
 
 
 def race(
-    data: HeadInputs, task: EvaluationTask, config: FitConfig, *, epochs: int, seed: int,
+    data: HeadInputs, task: EvaluationTask, config: ProbeTraining, *, epochs: int, seed: int,
     encoder: SetEncoder | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Seconds of all heads at once and one after another, and how far their results are apart."""
-    parts, settings = divide(task.train, config, seed), list_settings(config)
+    parts, settings = divide(task.train, seed), list_settings(config)
     assert parts.check is not None
     check = parts.check
 
@@ -188,7 +190,7 @@ def main() -> None:
     task = made_up_task(options.scale, options.seed)
     torch.manual_seed(options.seed)
     model = ScaleModel(WIDTH, ModelConfig()).eval()
-    config = FitConfig()
+    config = ProbeTraining()
     ratios: dict[str, float] = {}
     figures: dict[str, object] = {
         "train": list(task.train.random.features.shape),
@@ -211,13 +213,13 @@ def main() -> None:
         found = race(
             data, task, config, epochs=options.epochs, seed=options.seed, encoder=model.encoder
         )
-        share = caching * options.epochs / count_epochs(TRAIN, config, config.head_steps)
+        share = caching * options.epochs / count_epochs(TRAIN, config, HEAD_STEPS)
         found |= {"caching": caching, "caching_share": share}
         ratios["scale_grid20_over_sequential"] = found["alone"] / (found["together"] + share)
         figures["scale_linear"] = found
     if options.part in ("rows", "all"):
-        chosen = tuple(options.rows) if options.rows else ProbeConfig().rows
-        table = replace(ProbeConfig(), rows=chosen, seeds=options.seeds, fit=config)
+        chosen = tuple(options.rows) if options.rows else EvaluateConfig().probes
+        table = replace(EvaluateConfig(), probes=chosen, num_seeds=options.seeds, training=config)
         began = time.perf_counter()
         results = run_probes(task, model, table, seed=options.seed)
         figures["all_rows_minutes"] = (time.perf_counter() - began) / 60

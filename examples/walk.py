@@ -10,7 +10,7 @@ import numpy as np
 
 from clipset.data.catalog import read_catalog
 from clipset.data.splits import assign_splits
-from clipset.evaluation.config import ProbeConfig
+from clipset.evaluation.config import EvaluateConfig
 from clipset.evaluation.results import ProbeResult
 from clipset.evaluation.suite import run_probes
 from clipset.evaluation.task import make_task
@@ -28,7 +28,7 @@ def walk(
     *,
     extraction: ExtractConfig | None = None,
     pretraining: PretrainConfig | None = None,
-    probing: ProbeConfig | None = None,
+    probing: EvaluateConfig | None = None,
     seed: int = 0,
 ) -> list[ProbeResult]:
     """Learn from a folder of videos (its sub-folders are the labels) and print a small table."""

@@ -179,7 +179,7 @@ def about(
     return {
         "backbone": names_only(recipe.extract.backbone),
         "preset": recipe.pretrain.preset,
-        "low_shot": recipe.probe.low_shot,
+        "low_shot": recipe.evaluate.label_fraction,
         "recipe_file": f"recipes/{path.name}",
         "recipe_text": path.read_text("utf-8"),
         "recipe": names_only(to_mapping(recipe)),

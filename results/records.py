@@ -89,9 +89,18 @@ class Result:
         return ", ".join(sorted(judged))
 
 
-NOT_TRAINING = ("pretrain.preset=", "probe.low_shot=", "probe.rows=", "probe.seeds=", "data.")
-EVERY_PROBE = ("probe.judge_by=", "probe.fit.stop_early=")  # these change heads, too
-PROBES = ("probe.fit.", *EVERY_PROBE)
+NOT_TRAINING = (
+    "pretrain.preset=",
+    "evaluate.label_fraction=",
+    "evaluate.probes=",
+    "evaluate.num_seeds=",
+    "data.",
+)
+EVERY_PROBE = (
+    "evaluate.test_clips=",
+    "evaluate.training.early_stopping=",
+)  # these change heads, too
+PROBES = ("evaluate.training.", *EVERY_PROBE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

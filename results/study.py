@@ -125,7 +125,7 @@ class Cell:
     def mark(self, store: FeatureStore) -> str:
         """A name for all that the cell's scores depend on."""
         recipe = self.trial.recipe
-        return fingerprint(recipe.pretrain, recipe.probe, *_held(store), self.seed)
+        return fingerprint(recipe.pretrain, recipe.evaluate, *_held(store), self.seed)
 
     def model_name(self, store: FeatureStore) -> str:
         """A name for all that the cell's model depends on."""
@@ -151,10 +151,10 @@ def run_cell(cell: Cell, models: Path) -> None:
     where = models / cell.model_name(store)
     model = pretrain(store, where, recipe.pretrain, seed=cell.seed, device="cpu")
     task = make_task(store, store.catalog, training=recipe.pretrain)
-    rows = tuple(ROW_OF[name] for name in recipe.probe.rows)
+    rows = tuple(ROW_OF[name] for name in recipe.evaluate.probes)
     if cell.trial.name != BASE:  # rows without a model are not what an idea is judged by
         rows = tuple(row for row in rows if row in MODEL_ROWS)
-    suite = run_suite(task, model, recipe.probe, seed=cell.seed, rows=rows)
+    suite = run_suite(task, model, recipe.evaluate, seed=cell.seed, rows=rows)
     cell.folder.mkdir(parents=True, exist_ok=True)
     suite.write(cell.folder / "results.json")
     about = {
@@ -361,7 +361,7 @@ def collect_study(
         stores=[f"{name}={path.name}".lstrip("=") for name, path in stores.items()],
         folds=0 if given.test else given.folds,
         videos=videos,
-        seeds=recipe.probe.seeds,
+        seeds=recipe.evaluate.num_seeds,
         spreads={
             " ".join(row): spread.deviation for row, spread in spreads.items() if spread.freedom
         },

@@ -181,7 +181,7 @@ def last_words(studies: Sequence[Study]) -> list[str]:
         return []
     lines = ["## The last word: several trainings, test videos", "", TRAININGS.read_text("utf-8")]
     for study in studies:
-        seen = share_of_labels(study.recipe["probe"]["low_shot"])
+        seen = share_of_labels(study.recipe["evaluate"]["label_fraction"])
         lines += [f"### {study.dataset}, {study.backbone}, {seen}", ""]
         lines += [f"{study.videos:,} test videos. {study_chance(study)}", ""]
         lines += study_rows(study) + ideas(study) + study_origin(study)

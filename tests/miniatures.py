@@ -24,8 +24,9 @@ TINY = [
         "extract.frames=2", "extract.size=16", "extract.engine=torch", "extract.workers=0",
         "extract.sampling.num_clips=4", "pretrain.epochs=2", "pretrain.clips_per_set=2",
         "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}",
-        "probe.seeds=1", "probe.mlp_hidden=16",
-        "probe.fit={epochs = 2, clips = 2, rates = [0.003], head_rates = [0.03]}",
+        "evaluate.num_seeds=1", "evaluate.mlp_hidden=16",
+        "evaluate.training={epochs = 2, num_clips = 2, learning_rates = [0.003]}",
+        "evaluate.training.head_learning_rates=[0.03]",
     )
 ]  # fmt: skip
 LABELS = ("red", "green", "blue")

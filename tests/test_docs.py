@@ -19,7 +19,7 @@ from clipset.cli import app
 from clipset.clips.config import Sampling
 from clipset.config import build
 from clipset.data.catalog import read_catalog_table
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.features.config import ExtractConfig
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
@@ -32,7 +32,14 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 FOLDERS = "src|docs|tests|examples|benchmarks|recipes"
 CONFIGS = {
     config.__name__: config
-    for config in (Sampling, ExtractConfig, ModelConfig, PretrainConfig, FitConfig, ProbeConfig)
+    for config in (
+        Sampling,
+        ExtractConfig,
+        ModelConfig,
+        PretrainConfig,
+        ProbeTraining,
+        EvaluateConfig,
+    )
 }
 
 

@@ -25,7 +25,7 @@ HELD_OUT = ('--set=data.validation_groups=["p2"]', "--set=data.test_split=val")
 
 
 def rows(*names: str) -> str:
-    return f"--set=probe.rows={json.dumps(names)}"
+    return f"--set=evaluate.probes={json.dumps(names)}"
 
 
 def load(name: str) -> ModuleType:
@@ -68,7 +68,7 @@ def runs(labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert run("run", labels, "--out", folder / name, *given) == 0
 
     walk("full", rows(*ROWS), links=())
-    walk("few", rows(*ROWS), "--set=probe.low_shot=0.5", links=("store", "model"))
+    walk("few", rows(*ROWS), "--set=evaluate.label_fraction=0.5", links=("store", "model"))
     walk("paper", rows(*ROWS), "--set=pretrain.preset=paper")
     walk("tried", rows("scale_knn"), *HELD_OUT)
     tasks = 'data.tasks={order = {label = "order"}, count = {target = "count"}}'
@@ -195,7 +195,7 @@ changes = ["pretrain.model.losses=masked"]
 
 [gentle]
 what = "a tenth of the rate"
-changes = ["probe.fit.encoder_shares=[0.1]"]
+changes = ["evaluate.training.encoder_lr_scales=[0.1]"]
 
 [layers]
 what = "more layers"
@@ -209,7 +209,13 @@ def run_study(runs: Path, folder: Path, *more: str) -> None:
     words = [
         *("--store", runs / "full" / "store", "--recipe", ROOT / "recipes" / "quick.toml"),
         *("--ideas", folder / "ideas.toml", "--out", folder, "--folds", 3, "--results", folder),
-        *(*changes, rows("scale_knn", "finetune"), "--set=probe.seeds=1", "--name", "squares"),
+        *(
+            *changes,
+            rows("scale_knn", "finetune"),
+            "--set=evaluate.num_seeds=1",
+            "--name",
+            "squares",
+        ),
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["study.py", *map(str, words), *more])

@@ -187,7 +187,7 @@ def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, devi
             step.fingerprint = mark
     with run.step("probe") as step:
         before = run.steps["represent"].fingerprint
-        settings = (recipe.probe, before, seed)
+        settings = (recipe.evaluate, before, seed)
         step.skipped = step.fingerprint == fingerprint(*settings, _digest_results(out))
         if not step.skipped:
             note = _probe(store, catalog, model, out, recipe, seed) or note
@@ -364,7 +364,7 @@ def _probe(
         for name in ("results.json", "comparisons.json"):
             write_json(out / name, [])
         return f"not probed: {reason}"
-    suite = run_suite(task, model, recipe.probe, seed=seed)
+    suite = run_suite(task, model, recipe.evaluate, seed=seed)
     try:
         suite.write(out / "results.json", protocol_facts(recipe))
     except OutputError:
@@ -376,7 +376,7 @@ def _probe(
 
 def protocol_facts(recipe: Recipe) -> dict[str, Any]:
     """What a score depends on beside the probe itself."""
-    low_shot = recipe.probe.low_shot
+    low_shot = recipe.evaluate.label_fraction
     facts: dict[str, Any] = {"ssl_split": recipe.pretrain.ssl_split}
     return facts if low_shot is None else facts | {"label_fraction": low_shot}
 

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 from clipset.config import build, read_toml, refuse_deep, to_mapping
 from clipset.data.tasks import DataConfig
 from clipset.errors import ConfigError
-from clipset.evaluation.config import ProbeConfig
+from clipset.evaluation.config import EvaluateConfig
 from clipset.features.config import ExtractConfig
 from clipset.presets import read_preset
 from clipset.text import path_text
 from clipset.training.config import PretrainConfig
 
-PRESET_SECTIONS = {"extract": ExtractConfig, "pretrain": PretrainConfig, "probe": ProbeConfig}
-C = TypeVar("C", ExtractConfig, PretrainConfig, ProbeConfig)
+PRESET_SECTIONS = {"extract": ExtractConfig, "pretrain": PretrainConfig, "evaluate": EvaluateConfig}
+C = TypeVar("C", ExtractConfig, PretrainConfig, EvaluateConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Recipe:
     """how features are extracted"""
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     """how the model is trained"""
-    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     """how features are evaluated"""
 
 

@@ -22,9 +22,10 @@ TINY = tuple(
         "extract.sampling={num_clips = 4, num_times = 2, num_crops = 1}",
         "pretrain.epochs=2", "pretrain.min_steps=2", "pretrain.clips_per_set=2",
         "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}",
-        "probe.seeds=1", "probe.mlp_hidden=16",
-        "probe.rows=[\"knn\", \"scale_knn\", \"linear\", \"scale_linear\"]",
-        "probe.fit={epochs = 2, clips = 2, rates = [0.003], head_rates = [0.03]}",
+        "evaluate.num_seeds=1", "evaluate.mlp_hidden=16",
+        "evaluate.probes=[\"knn\", \"scale_knn\", \"linear\", \"scale_linear\"]",
+        "evaluate.training={epochs = 2, num_clips = 2, learning_rates = [0.003]}",
+        "evaluate.training.head_learning_rates=[0.03]",
     )
 )  # fmt: skip
 """Settings of `clipset run` under which eight videos take seconds."""

@@ -155,7 +155,7 @@ def test_no_verb_imports_anything_from_the_current_folder(
     (hostile / "recipe.toml").write_text(
         "[pretrain]\nepochs = 1\nmin_steps = 1\nclips_per_set = 2\n"
         "model = {width = 32, layers = 1, head_width = 16, projected = 8}\n"
-        "[probe]\nrows = ['knn']\nseeds = 1\n"
+        "[evaluate]\nprobes = ['knn']\nnum_seeds = 1\n"
     )
     script = hostile_folder(tmp_path / "bin", THIRD, marker) / "clipset"
     words = [[str(word) for word in line] for line in lines]

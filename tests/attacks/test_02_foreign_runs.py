@@ -37,7 +37,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
 def own_run(backbone: str, videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with that backbone; not to be changed."""
     out = tmp_path_factory.mktemp("own_run") / "run"
-    rows = ["--set=probe.rows=['knn', 'linear']", f"--set=extract.backbone={backbone}"]
+    rows = ["--set=evaluate.probes=['knn', 'linear']", f"--set=extract.backbone={backbone}"]
     assert run("run", videos, "--out", out, *TINY, *rows, "--quiet") == 0
     return out
 
@@ -119,7 +119,7 @@ def test_verbs_that_need_no_backbone_load_none(
         ["verify", store],
         ["merge", store, "--out", tmp_path / "merged", "--quiet"],
         ["represent", store, "--model", foreign / "model", "--out", tmp_path / "vectors"],
-        ["probe", store, "--rows", "knn", "--quiet"],
+        ["probe", store, "--probes", "knn", "--quiet"],
         ["report", foreign],
     ):
         assert run(*words) == 0, (words, capfd.readouterr())

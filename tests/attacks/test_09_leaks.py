@@ -121,7 +121,7 @@ def test_verbs_refuse_leaks_unless_allowed_and_the_report_says_so(
     leaky: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out, backbone = tmp_path / "run", write_backbone(tmp_path)
-    rows = '--set=probe.rows=["knn", "scale_knn"]'
+    rows = '--set=evaluate.probes=["knn", "scale_knn"]'
     quick = (*TINY, f"--set=extract.backbone={backbone}", rows, "--set=pretrain.min_steps=2")
     words = ("run", leaky, "--out", out, *quick)
     assert run(*words, "--allow-leaks") == 0
@@ -143,7 +143,7 @@ def test_verbs_refuse_leaks_unless_allowed_and_the_report_says_so(
     for refused in (pretrain, ("probe", store), ("probe", store, "--low-shot-curve")):
         assert run(*refused) == 2
         assert "2 videos of test are the same files" in capfd.readouterr().err
-    assert run("probe", store, "--rows", "knn", "--allow-leaks") == 0
+    assert run("probe", store, "--probes", "knn", "--allow-leaks") == 0
     capfd.readouterr()
     assert run("catalog", leaky, "--out", tmp_path / "c.csv") == 0
     assert "leak: 1 group is in train and test" in capfd.readouterr().out

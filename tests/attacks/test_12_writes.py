@@ -19,7 +19,7 @@ from clipset.errors import OutputError
 from clipset.training import trainer
 
 PRETRAIN = tuple(word for word in TINY if word.startswith("--set=pretrain."))
-PROBE = tuple(word for word in TINY if word.startswith("--set=probe."))
+PROBE = tuple(word for word in TINY if word.startswith("--set=evaluate."))
 
 
 class Disk:

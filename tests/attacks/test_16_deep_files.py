@@ -12,7 +12,7 @@ from tests.miniatures import run
 
 import clipset as package
 from clipset.errors import ClipsetError
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.inference.head import load_head
 from clipset.inference.run import load_run
 from clipset.model.config import ModelConfig
@@ -114,11 +114,11 @@ def test_options_that_are_no_numbers_are_refused() -> None:
             lambda x: PretrainConfig(clip_gradient=x),
             lambda x: ModelConfig(temperature=x),
             lambda x: ModelConfig(dropout=x),
-            lambda x: FitConfig(rates=(x,)),
-            lambda x: FitConfig(decays=(x,)),
-            lambda x: FitConfig(rehearse=x),
-            lambda x: FitConfig(weight_decay=x),
-            lambda x: ProbeConfig(low_shot=x),
+            lambda x: ProbeTraining(learning_rates=(x,)),
+            lambda x: ProbeTraining(head_learning_rates=(x,)),
+            lambda x: ProbeTraining(joint_weight=x),
+            lambda x: ProbeTraining(weight_decay=x),
+            lambda x: EvaluateConfig(label_fraction=x),
         ):
             with pytest.raises(ClipsetError):
                 make(bad)
@@ -195,8 +195,8 @@ def test_huge_numbers_in_the_files_of_a_run_are_one_line(
     for change in (
         {"seed": 10**30}, {"seed": -1}, {"seed": "1"}, {"seed": 1.5}, {"recipe": []},
         {"steps": 3}, {"steps": [{"name": "probe", "seconds": "long"}]},
-        {"recipe": content["recipe"] | {"probe": []}},
-        {"recipe": content["recipe"] | {"probe": {"k": 10**30}}},
+        {"recipe": content["recipe"] | {"evaluate": []}},
+        {"recipe": content["recipe"] | {"evaluate": {"num_seeds": 10**30}}},
     ):  # fmt: skip
         path.write_text(json.dumps(content | change))
         refused(*predict)

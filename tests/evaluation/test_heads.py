@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn, optim
 
-from clipset.evaluation.config import FitConfig
+from clipset.evaluation.config import ProbeTraining
 from clipset.evaluation.heads import (
     EPSILON,
     HeadGrid,
@@ -30,7 +30,7 @@ from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.sampling import draw_batches
 from clipset.training.optim import cosine_schedule
 
-CONFIG = FitConfig(epochs=6, batch=16, clips=4)
+CONFIG = ProbeTraining(epochs=6, batch_size=16, num_clips=4)
 KINDS: dict[str, Any] = {
     "linear": LinearStack,
     "mlp": partial(MLPStack, hidden=8),
@@ -47,7 +47,7 @@ def inputs(*, numbers: bool = False, videos: int = 40) -> HeadInputs:
 
 
 def train(
-    kind: str, settings: tuple[HeadSetting, ...], data: HeadInputs, config: FitConfig = CONFIG
+    kind: str, settings: tuple[HeadSetting, ...], data: HeadInputs, config: ProbeTraining = CONFIG
 ) -> HeadGrid:
     outputs = 1 if data.wanted.is_floating_point() else 4
     return fit_heads(
@@ -59,8 +59,8 @@ def train(
 @pytest.mark.parametrize("numbers", [False, True], ids=["classes", "numbers"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_grid_at_once_equals_its_heads_one_after_another(kind: str, numbers: bool) -> None:
-    config = FitConfig(
-        epochs=6, batch=16, clips=4, head_rates=(1e-3, 1e-2), decays=(0.0, 0.1),
+    config = ProbeTraining(
+        epochs=6, batch_size=16, num_clips=4, head_learning_rates=(1e-3, 1e-2),
         optimisers=("adamw", "sgd"), norms=(True, False), dropouts=(0.0, 0.3),
     )  # fmt: skip
     settings, data = list_settings(config), inputs(numbers=numbers)
@@ -110,7 +110,7 @@ def plain_loop(data: HeadInputs, setting: HeadSetting) -> nn.Linear:
 
 def test_heads_that_are_left_train_on_as_if_none_had_been_dropped() -> None:
     data = inputs()
-    settings = list_settings(FitConfig(optimisers=("adamw", "sgd"), norms=(True, False)))
+    settings = list_settings(ProbeTraining(optimisers=("adamw", "sgd"), norms=(True, False)))
 
     def drop_most(grid: HeadGrid, epoch: int) -> None:
         if epoch == 2:
@@ -166,20 +166,20 @@ def labelled() -> LabelledVideos:
 
 def test_cached_sets_have_no_clip_twice_and_every_division_has_every_clip() -> None:
     clips = labelled().random
-    config = FitConfig(clips=3, set_draws=2)
+    config = ProbeTraining(num_clips=3, set_draws=2)
     sets = divide_into_sets(clips, config, Generator().manual_seed(0))
     assert sets.shape == (40, 4, 3)
     halves = sets.view(40, 2, 6).sort(dim=-1).values
     assert torch.equal(halves, torch.arange(6).expand(40, 2, 6))
-    fewer = divide_into_sets(clips, FitConfig(clips=4, set_draws=1), Generator())
+    fewer = divide_into_sets(clips, ProbeTraining(num_clips=4, set_draws=1), Generator())
     assert fewer.shape == (40, 1, 4)
-    assert divide_into_sets(clips, FitConfig(clips=99), Generator()).shape == (40, 4, 6)
+    assert divide_into_sets(clips, ProbeTraining(num_clips=99), Generator()).shape == (40, 4, 6)
 
 
 @pytest.mark.parametrize("part", ["set", "token"])
 def test_a_drawn_set_stands_next_to_its_own_tokens(part: Any) -> None:
     train, encoder = labelled(), small_encoder()
-    data = set_inputs(train, encoder, FitConfig(clips=3, set_draws=2), part, seed=0)
+    data = set_inputs(train, encoder, ProbeTraining(num_clips=3, set_draws=2), part, seed=0)
     videos = torch.tensor([5, 7, 5])
     rows = data.draw(videos, 3, Generator().manual_seed(4))
     assert rows.shape == (3, 3, 42)
@@ -196,7 +196,7 @@ def test_a_drawn_set_stands_next_to_its_own_tokens(part: Any) -> None:
 
 def test_tokens_of_sets_are_cached_without_gradients() -> None:
     train, encoder = labelled(), small_encoder()
-    sets = divide_into_sets(train.random, FitConfig(clips=3), Generator())
+    sets = divide_into_sets(train.random, ProbeTraining(num_clips=3), Generator())
     tokens: Tensor = encode_sets(encoder, train.random, sets, "set")
     assert tokens.shape == (40, 8, 1, 32)
     assert not tokens.requires_grad
@@ -220,7 +220,7 @@ def test_a_head_that_diverged_is_never_chosen() -> None:
 
 
 def test_long_training_ends_after_enough_steps_but_never_within_the_first_epoch() -> None:
-    config = FitConfig(epochs=40, batch=64)
+    config = ProbeTraining(epochs=40, batch_size=64)
     assert count_epochs(180, config, 1000) == 40
     assert count_epochs(9537, config, 1000) == 7
     assert count_epochs(240_000, config, 1000) == 1

@@ -11,7 +11,7 @@ import torch
 from torch import Generator
 
 from clipset.errors import ProbeError
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.evaluation.fit import NetworkRun
 from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.suite import run_probes, run_suite
@@ -31,8 +31,14 @@ TRAINING = PretrainConfig(
     batch=16,
     clips_per_set=4,
 )
-FIT = FitConfig(
-    epochs=8, batch=8, clips=4, rates=(3e-3,), encoder_shares=(1.0,), stop_early=False, rehearse=0.1
+FIT = ProbeTraining(
+    epochs=8,
+    batch_size=8,
+    num_clips=4,
+    learning_rates=(3e-3,),
+    encoder_lr_scales=(1.0,),
+    early_stopping=False,
+    joint_weight=0.1,
 )
 ROW = (("scale", "finetune"),)
 
@@ -86,7 +92,7 @@ def test_an_encoder_that_rehearses_forgets_less(
             return SetProbe(copy.deepcopy(joint.model.encoder), 3, frozen=False)
 
         run = NetworkRun(
-            make, train, replace(FIT, rehearse=weight), rate=1e-2, epochs=30, seed=0,
+            make, train, replace(FIT, joint_weight=weight), rate=1e-2, epochs=30, seed=0,
             joint=joint if weight else None,
         )  # fmt: skip
         for _ in range(30):
@@ -104,13 +110,13 @@ def test_few_labels_are_rehearsed_with_all_training_videos_and_no_test_video(
     small_store: FeatureStore, model: ScaleModel
 ) -> None:
     task = make_task(small_store, training=TRAINING)
-    few = keep_few(task, share=None, count=1, seed=0)
+    few = keep_few(task, 0.1, seed=0)
     assert len(few.train) == 3
     assert few.pretraining is not None
     places = few.pretraining.open(model, batch_size=128).source.videos
     assert len(places) == len(task.train) == 18
     assert not {small_store.ids[place] for place in places} & set(task.test.ids)
-    config = ProbeConfig(seeds=1, shots=1, fit=FIT)
+    config = EvaluateConfig(num_seeds=1, label_fraction=0.1, training=FIT)
     [result] = run_probes(task, model, config, rows=ROW)
     assert result.value > 0.5
 
@@ -139,7 +145,10 @@ def test_only_fine_tuning_rehearses(small_store: FeatureStore, model: ScaleModel
     rows = (("backbone", "transformer"), ("scale", "finetune"))
     outputs = [
         run_suite(
-            task, model, ProbeConfig(seeds=1, fit=replace(FIT, rehearse=weight)), rows=rows
+            task,
+            model,
+            EvaluateConfig(num_seeds=1, training=replace(FIT, joint_weight=weight)),
+            rows=rows,
         ).predictions.outputs
         for weight in (0.0, 0.1)
     ]
@@ -151,11 +160,11 @@ def test_only_fine_tuning_rehearses(small_store: FeatureStore, model: ScaleModel
 def test_what_is_not_known_cannot_be_rehearsed(
     small_store: FeatureStore, model: ScaleModel
 ) -> None:
-    config = ProbeConfig(seeds=1, fit=FIT)
-    with pytest.raises(ProbeError, match=r"goes on with pre-training, and nothing is known"):
+    config = EvaluateConfig(num_seeds=1, training=FIT)
+    with pytest.raises(ProbeError, match="joint_weight continues pre-training"):
         run_probes(make_task(small_store), model, config, rows=ROW)
-    for wrong in ({"rehearse": -1.0}, {"rehearse_batch": 1}):
-        with pytest.raises(ProbeError, match="rehearse"):
+    for wrong in ({"joint_weight": -1.0}, {"joint_weight": float("inf")}):
+        with pytest.raises(ProbeError, match="joint_weight"):
             replace(FIT, **wrong)
 
 

@@ -10,12 +10,16 @@ import pytest
 from clipset.cli import main
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import ProbeError
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.evaluation.low_shot import FRACTIONS, nested_parts, run_low_shot
 from clipset.features.store import FeatureStore
 
-QUICK = ProbeConfig(
-    seeds=1, mlp_hidden=16, fit=FitConfig(epochs=2, clips=4, rates=(3e-3,), head_rates=(3e-2,))
+QUICK = EvaluateConfig(
+    num_seeds=1,
+    mlp_hidden=16,
+    training=ProbeTraining(
+        epochs=2, num_clips=4, learning_rates=(3e-3,), head_learning_rates=(3e-2,)
+    ),
 )
 
 
@@ -89,11 +93,11 @@ def test_the_verb_writes_the_curves(
         "1",
     ]
     words += [
-        "--set=probe.fit.epochs=1",
-        "--set=probe.fit.clips=4",
-        "--set=probe.fit.rates=[0.003]",
+        "--set=evaluate.training.epochs=1",
+        "--set=evaluate.training.num_clips=4",
+        "--set=evaluate.training.learning_rates=[0.003]",
     ]
-    words += ["--set=probe.fit.head_rates=[0.03]", "--quiet"]
+    words += ["--set=evaluate.training.head_learning_rates=[0.03]", "--quiet"]
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert not stop.value.code

@@ -10,7 +10,7 @@ import torch
 
 from clipset.data.catalog import Catalog
 from clipset.errors import ProbeError
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.evaluation.fit import choose, fit, predict, validation_split
 from clipset.evaluation.metrics import confusion, per_class
 from clipset.evaluation.networks import ClipProbe, SetProbe
@@ -23,19 +23,19 @@ from clipset.model.knn import knn_probabilities
 from clipset.model.scale import ScaleModel
 from clipset.sets.batch import ClipBatch
 
-QUICK = ProbeConfig(
-    seeds=2,
+QUICK = EvaluateConfig(
+    num_seeds=2,
     mlp_hidden=16,
-    fit=FitConfig(
-        epochs=15, batch=16, clips=4, rates=(3e-3,), encoder_shares=(1.0,), head_rates=(3e-2,),
-        decays=(1e-2,),
+    training=ProbeTraining(
+        epochs=15, batch_size=16, num_clips=4, learning_rates=(3e-3,), encoder_lr_scales=(1.0,),
+        head_learning_rates=(3e-2,),
     ),
 )  # fmt: skip
 GRID = replace(
     QUICK,
-    seeds=1,
-    fit=replace(QUICK.fit, epochs=4, rates=(1e-3, 3e-3), encoder_shares=(0.1, 1.0),
-                head_rates=(1e-2, 3e-2), decays=(1e-3, 1.0), halvings=1),
+    num_seeds=1,
+    training=replace(QUICK.training, epochs=4, learning_rates=(1e-3, 3e-3),
+                encoder_lr_scales=(0.1, 1.0),                head_learning_rates=(1e-2, 3e-2)),
 )  # fmt: skip
 TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
 
@@ -147,7 +147,7 @@ def test_a_frozen_encoder_is_not_changed_by_its_probe_and_a_tuned_one_is() -> No
     for frozen in (True, False):
         encoder = copy.deepcopy(small_model().encoder)
         before = copy.deepcopy(encoder.state_dict())
-        config = FitConfig(epochs=2, batch=16, clips=4)
+        config = ProbeTraining(epochs=2, batch_size=16, num_clips=4)
         network = fit(
             lambda: SetProbe(encoder, 3, frozen=frozen),  # noqa: B023
             task.train, config, rate=1e-2, epochs=2, seed=0,
@@ -193,9 +193,11 @@ def test_no_test_label_is_read_before_the_final_score() -> None:
 
 def test_choices_are_made_on_training_videos_and_the_record_says_which() -> None:
     task = made_up_task(2.0)
-    chosen = choose(lambda: ClipProbe(12, 3), task.train, QUICK.fit, rates=(3e-2,), seed=0)
+    chosen = choose(
+        lambda: ClipProbe(12, 3), task.train, QUICK.training, learning_rates=(3e-2,), seed=0
+    )
     assert chosen.selected_on == "15 of 60 training videos (stratified)"
-    assert 1 <= chosen.epochs <= QUICK.fit.epochs
+    assert 1 <= chosen.epochs <= QUICK.training.epochs
 
 
 def test_no_group_is_both_learned_from_and_chosen_by() -> None:
@@ -218,7 +220,7 @@ def test_a_class_with_one_video_is_only_learned_from() -> None:
 def test_with_too_few_videos_nothing_is_chosen_and_the_record_says_so() -> None:
     clips, labels = made_up(3, signal=1.0, seed=0)
     train = LabelledVideos(clips, clips, labels, (None,) * 3)
-    chosen = choose(lambda: ClipProbe(12, 3), train, QUICK.fit, rates=(3e-2,), seed=0)
+    chosen = choose(lambda: ClipProbe(12, 3), train, QUICK.training, rates=(3e-2,), seed=0)
     assert chosen.selected_on.startswith("nothing")
 
 

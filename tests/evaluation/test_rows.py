@@ -16,7 +16,7 @@ from torch import Generator
 from clipset.data.catalog import Catalog, Video, read_catalog_table
 from clipset.data.splits import keep_of_each
 from clipset.errors import CatalogError, ProbeError
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.evaluation.fit import Choice, NetworkRun, choose
 from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.selection import divide
@@ -33,11 +33,11 @@ from clipset.model.scale import ScaleModel
 from clipset.sets.batch import ClipBatch
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol"
-FIT = FitConfig(
-    epochs=12, batch=16, clips=4, rates=(3e-3,), encoder_shares=(1.0,), head_rates=(3e-2,),
-    decays=(1e-2,),
+FIT = ProbeTraining(
+    epochs=12, batch_size=16, num_clips=4, learning_rates=(3e-3,), encoder_lr_scales=(1.0,),
+    head_learning_rates=(3e-2,),
 )  # fmt: skip
-QUICK = ProbeConfig(seeds=2, mlp_hidden=16, fit=FIT)
+QUICK = EvaluateConfig(num_seeds=2, mlp_hidden=16, training=FIT)
 TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
 
 
@@ -119,17 +119,17 @@ def test_centring_makes_knn_blind_to_a_shift_of_all_videos() -> None:
 
 
 def test_transformers_may_classify_by_the_set_token_alone() -> None:
-    config = replace(QUICK, fit=replace(QUICK.fit, epochs=30, set_only=True))
+    config = replace(QUICK, training=replace(QUICK.training, epochs=30, set_token_only=True))
     rows: Any = (("backbone", "transformer"), ("scale", "finetune"))
     for result in run_probes(class_task(8.0), small_model(), config, rows=rows):
         assert result.value > 0.9, result.probe
-    probe = SetProbe(small_model().encoder, 7, frozen=False, set_only=True)
+    probe = SetProbe(small_model().encoder, 7, frozen=False, set_token_only=True)
     assert probe(class_task(1.0).train.random).shape == (70, 1, 7)
     assert probe.classify.in_features == TINY.width
 
 
 def test_every_probe_finds_numbers_that_are_there() -> None:
-    long_enough = replace(QUICK, fit=replace(QUICK.fit, epochs=30))
+    long_enough = replace(QUICK, training=replace(QUICK.training, epochs=30))
     results = run_probes(regression_task(8.0), small_model(), long_enough, rows=ALL_ROWS)
     for result in results:
         assert result.metric == "mse"
@@ -209,7 +209,7 @@ def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> N
 
 
 def test_records_say_what_was_chosen_among_how_many() -> None:
-    config = replace(QUICK, seeds=1, fit=replace(FIT, head_rates=(1e-2, 3e-2), decays=(0.0, 0.1)))
+    config = replace(QUICK, num_seeds=1, training=replace(FIT, head_learning_rates=(1e-2, 3e-2)))
     results = run_probes(class_task(2.0), small_model(), config)
     tried = {(r.features, r.probe): r.num_candidates for r in results}
     assert tried["backbone", "linear"] == 4
@@ -245,7 +245,7 @@ def test_videos_of_the_choice_are_learned_from_only_in_a_refit() -> None:
     )
     rows: Any = (("backbone", "linear"),)
     for refit in (True, False):
-        config = replace(QUICK, seeds=1, fit=replace(FIT, refit=refit))
+        config = replace(QUICK, num_seeds=1, training=replace(FIT, refit=refit))
         one, two = (run_suite(each, None, config, rows=rows) for each in (task, other))
         found = (each.predictions.outputs[rows[0]] for each in (one, two))
         assert np.allclose(*found, atol=1e-6) is not refit
@@ -286,9 +286,9 @@ def test_the_share_of_the_rate_is_chosen_on_videos_set_aside() -> None:
 
 def test_a_training_that_may_not_stop_early_runs_all_its_epochs() -> None:
     task = class_task(5.0)  # so easy that the first epochs are as good as the last
-    late = replace(FIT, stop_early=False)
+    late = replace(FIT, early_stopping=False)
 
-    def chosen(fit: FitConfig, *rates: float) -> Choice:
+    def chosen(fit: ProbeTraining, *rates: float) -> Choice:
         def make() -> SetProbe:
             return SetProbe(small_model().encoder, 7, frozen=False)
 
@@ -298,7 +298,7 @@ def test_a_training_that_may_not_stop_early_runs_all_its_epochs() -> None:
     assert chosen(late, 1e-9, 3e-3).rate == 3e-3  # rates are still chosen, by what they end at
     assert chosen(late, 3e-3).selected_on.startswith("nothing")  # and nothing is tried in vain
     assert not chosen(FIT, 3e-3).selected_on.startswith("nothing")
-    config = replace(QUICK, seeds=1, rows=("linear", "mlp", "finetune"), fit=late)
+    config = replace(QUICK, num_seeds=1, rows=("linear", "mlp", "finetune"), training=late)
     *heads, tuned = run_probes(task, small_model(), config)
     assert [head.epochs for head in heads] == [12, 12]
     assert (tuned.epochs, tuned.selected_on) == (12, "nothing: one setting, all epochs")
@@ -321,7 +321,7 @@ def test_low_shot_labels_are_those_of_the_published_protocol() -> None:
 
 
 def test_each_seed_draws_its_own_few_labels_and_the_record_says_how_many() -> None:
-    config = replace(QUICK, seeds=3, shots=2)
+    config = replace(QUICK, num_seeds=3, shots=2)
     rows: Any = (("backbone", "knn"), ("backbone", "ordered"), ("backbone", "linear"))
     suite = run_suite(class_task(1.0), None, config, rows=rows)
     for result in suite.results:
@@ -337,7 +337,7 @@ def test_probes_may_also_learn_from_the_regular_clips() -> None:
     task = class_task(2.0)
     both = task.train.with_all_clips()
     assert both.random.features.shape[1] == 16
-    config = replace(QUICK, seeds=1, fit=replace(FIT, regular_too=True))
+    config = replace(QUICK, num_seeds=1, training=replace(FIT, train_clips="all"))
     results = run_probes(task, small_model(), config)
     assert all(result.value > 1 / 7 for result in results)
 
@@ -367,7 +367,7 @@ def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> No
 
     def scores(judge_by: Any, regular_too: bool) -> dict[str, float]:
         fit = replace(FIT, regular_too=regular_too)
-        config = replace(QUICK, seeds=1, judge_by=judge_by, rows=rows, fit=fit)
+        config = replace(QUICK, num_seeds=1, test_clips=judge_by, rows=rows, training=fit)
         found = run_probes(hidden, small_model(), config)
         return {f"{each.features} {each.probe}": each.value for each in found}
 
@@ -376,7 +376,7 @@ def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> No
         assert alone.pop("backbone ordered") == together.pop("backbone ordered") < 0.4
         assert max(alone.values()) < 0.5 < min(together.values())
     with pytest.raises(ProbeError, match="no random clips"):
-        run_probes(task, None, replace(QUICK, judge_by="all"))
+        run_probes(task, None, replace(QUICK, test_clips="all"))
 
 
 def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a_video() -> None:
@@ -388,10 +388,10 @@ def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a
         LabelledVideos(known, known, labels, (None,) * 80),
         HeldOut(tuple(map(str, range(60))), held, truth),
     )
-    fit = replace(FIT, epochs=40, clips=8, set_only=True, refit=False)
+    fit = replace(FIT, epochs=40, num_clips=8, set_token_only=True, refit=False)
     plain, mixed = (
         run_probes(
-            task, small_model(), replace(QUICK, seeds=1, fit=replace(fit, mix_means=mix)),
+            task, small_model(), replace(QUICK, num_seeds=1, training=replace(fit, mix_means=mix)),
             rows=(("scale", "finetune"),),
         )[0].value
         for mix in (False, True)
@@ -431,7 +431,7 @@ def test_rows_that_need_a_model_are_refused_without_one() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(setting: Any, message: str) -> None:
     with pytest.raises(ProbeError, match=message):
-        ProbeConfig(**setting)
+        EvaluateConfig(**setting)
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_settings_that_make_no_sense_are_refused(setting: Any, message: str) -> 
 )
 def test_training_that_makes_no_sense_is_refused(setting: Any, message: str) -> None:
     with pytest.raises(ProbeError, match=message):
-        FitConfig(**setting)
+        ProbeTraining(**setting)
 
 
 def with_facts(store: FeatureStore, **facts: Any) -> Catalog:

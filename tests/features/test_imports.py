@@ -248,10 +248,10 @@ def test_imported_features_are_trained_on_and_judged(
         "--set=pretrain.model.head_width=16",
     )  # fmt: skip
     records = answer(
-        capfd, "probe", store, "--model", model, "--seeds", 1, "--set=probe.fit.epochs=2",
-        "--set=probe.fit.clips=4",
-        "--set=probe.mlp_hidden=16", "--set=probe.fit.rates=[0.003]",
-        "--set=probe.fit.head_rates=[0.03]",
+        capfd, "probe", store, "--model", model, "--seeds", 1, "--set=evaluate.training.epochs=2",
+        "--set=evaluate.training.num_clips=4",
+        "--set=evaluate.mlp_hidden=16", "--set=evaluate.training.learning_rates=[0.003]",
+        "--set=evaluate.training.head_learning_rates=[0.03]",
     )["records"]  # fmt: skip
     knn = next(r for r in records if (r["features"], r["probe"]) == ("backbone", "knn"))
     assert knn["value"] == 1.0

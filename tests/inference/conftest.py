@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import SMALL
 
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.inference.run import TrainedRun, load_run
 from clipset.model.config import ModelConfig
 from clipset.pipeline import run
@@ -22,10 +22,12 @@ RECIPE = Recipe(
         clips_per_set=4,
         model=ModelConfig(width=32, layers=1, head_width=16, projected=8),
     ),
-    probe=ProbeConfig(
-        seeds=1,
+    evaluate=EvaluateConfig(
+        num_seeds=1,
         mlp_hidden=16,
-        fit=FitConfig(epochs=6, clips=4, rates=(0.003,), head_rates=(0.03,)),
+        training=ProbeTraining(
+            epochs=6, num_clips=4, learning_rates=(0.003,), head_learning_rates=(0.03,)
+        ),
     ),
 )
 

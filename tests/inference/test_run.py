@@ -18,7 +18,7 @@ import clipset
 from clipset.clips.windows import WindowGrid
 from clipset.data.catalog import read_catalog_table, write_catalog
 from clipset.errors import BackboneError, ClipError, ModelError, ProbeError, RunError
-from clipset.evaluation.config import ProbeConfig, RowName
+from clipset.evaluation.config import EvaluateConfig, ProbeName
 from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.suite import ROW_OF
 from clipset.inference.clips import WindowClips, open_backbone
@@ -152,7 +152,7 @@ def test_the_classifier_is_chosen_on_training_videos_only(trained: TrainedRun) -
     assert card.videos == len(train) == 18
     assert card.selected_on == "4 of 18 training videos (stratified)"
     rows = {(trial.features, trial.probe): trial for trial in card.trials}
-    assert list(rows) == [ROW_OF[name] for name in ProbeConfig().rows]
+    assert list(rows) == [ROW_OF[name] for name in EvaluateConfig().probes]
     best = max(rows.values(), key=lambda trial: trial.score)
     assert (card.features, card.probe) == (best.features, best.probe)
     assert card.calibration_error is not None
@@ -161,7 +161,7 @@ def test_the_classifier_is_chosen_on_training_videos_only(trained: TrainedRun) -
 
 @pytest.mark.parametrize("row", ROW_OF)
 def test_every_row_of_the_table_can_be_the_classifier(
-    run_folder: Path, trained: TrainedRun, row: RowName, tmp_path: Path
+    run_folder: Path, trained: TrainedRun, row: ProbeName, tmp_path: Path
 ) -> None:
     """And a kept one answers as the fitted one did."""
     videos = list(range(6))
@@ -185,7 +185,7 @@ def test_a_transformer_that_classifies_by_the_set_token_alone_is_kept_as_such(
     copied = tmp_path / "run"
     shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
     content = json.loads((copied / "run.json").read_text())
-    content["recipe"]["probe"]["fit"]["set_only"] = True
+    content["recipe"]["evaluate"]["training"]["set_token_only"] = True
     (copied / "run.json").write_text(json.dumps(content))
     head = load_run(copied, workers=0, row="finetune").head
     assert isinstance(head.network, SetProbe)
@@ -205,7 +205,7 @@ def test_pretraining_goes_on_while_the_classifier_is_fine_tuned_if_the_recipe_sa
         copied = tmp_path / str(weight)
         shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
         content = json.loads((copied / "run.json").read_text())
-        content["recipe"]["probe"]["fit"]["rehearse"] = weight
+        content["recipe"]["evaluate"]["training"]["joint_weight"] = weight
         (copied / "run.json").write_text(json.dumps(content))
         head = load_run(copied, workers=0, row="finetune").head
         kept = load_head(copied / "head-finetune", head.card.fingerprint)

@@ -62,7 +62,7 @@ def test_a_linked_store_and_model_are_only_read(
     out = link(tmp_path / "few", first, "store", "model")
     files = [path for name in ("store", "model") for path in (first / name).rglob("*")]
     before = {path: path.stat().st_mtime_ns for path in files if path.is_file()}
-    few = ("--set=probe.low_shot=0.5", '--set=probe.rows=["linear", "finetune"]')
+    few = ("--set=evaluate.label_fraction=0.5", '--set=evaluate.probes=["linear", "finetune"]')
     assert run("run", small_videos, "--out", out, *TINY, backbone, *few, "--quiet") == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert steps(out)["extract"]
@@ -82,7 +82,7 @@ def test_a_linked_store_keeps_its_own_labels_and_splits(
     ]
     table.write_text("\n".join(["id,path,label,split", *lines]) + "\n")
     before = (first / "store" / "catalog.csv").read_bytes()
-    rows = '--set=probe.rows=["knn"]'
+    rows = '--set=evaluate.probes=["knn"]'
     words = (
         "run",
         table,

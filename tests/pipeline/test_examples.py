@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clipset.clips.config import Sampling
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.evaluation.suite import ROWS
 from clipset.features.config import ExtractConfig
 from clipset.model.config import ModelConfig
@@ -27,8 +27,10 @@ PRETRAINING = PretrainConfig(
     min_steps=2,
     clips_per_set=2,
 )
-PROBING = ProbeConfig(
-    seeds=1, k=3, mlp_hidden=16, fit=FitConfig(epochs=2, batch=16, clips=4, rates=(1e-3,))
+PROBING = EvaluateConfig(
+    num_seeds=1,
+    mlp_hidden=16,
+    training=ProbeTraining(epochs=2, batch_size=16, num_clips=4, learning_rates=(1e-3,)),
 )
 
 

@@ -193,9 +193,9 @@ def test_low_shot_kinetics_pre_trains_on_all_and_probes_on_a_tenth(
     tmp_path: Path, backbone: str
 ) -> None:
     folder = write_kinetics(tmp_path / "k400")
-    more = ("--set=probe.low_shot=0.2",)  # a tenth of ten videos leaves none to choose on
+    more = ("--set=evaluate.label_fraction=0.2",)  # a tenth of ten videos leaves none to choose on
     records = run_recipe("k400_low_shot", folder, tmp_path / "out", backbone, *more)
-    assert read_recipe(RECIPES / "k400_low_shot.toml").probe.low_shot == 0.1
+    assert read_recipe(RECIPES / "k400_low_shot.toml").evaluate.label_fraction == 0.1
     assert {record["label_fraction"] for record in records} == {0.2}
     assert {record["n"] for record in records} == {6}
     card = json.loads((tmp_path / "out" / "model" / "model.json").read_text())
@@ -299,7 +299,7 @@ def test_one_task_of_lvu_can_be_chosen(tmp_path: Path, backbone: str) -> None:
         (["data.format=ucf"], "format"),
         (["data.format=ucf101", "data.task=split-4"], "unknown task 'split-4'"),
         (["data.format=lvu", "data.task=genres"], "did you mean genre"),
-        (["probe.low_shot=0"], "low_shot must lie above 0"),
+        (["evaluate.label_fraction=0"], "label_fraction must be more than 0"),
         (["data.formats=lvu"], "did you mean format"),
     ],
 )

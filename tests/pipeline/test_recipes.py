@@ -56,11 +56,11 @@ def test_a_preset_at_the_top_applies_to_all_sections_but_those_with_their_own(
 ) -> None:
     (tmp_path / "r.toml").write_text('preset = "paper"\n[extract]\npreset = "recommended"\n')
     recipe = read_recipe(tmp_path / "r.toml")
-    presets = (recipe.extract.preset, recipe.pretrain.preset, recipe.probe.preset)
+    presets = (recipe.extract.preset, recipe.pretrain.preset, recipe.evaluate.preset)
     assert presets == ("recommended", "paper", "paper")
     assert recipe.extract == ExtractConfig()
     assert recipe.pretrain == load_settings(PretrainConfig, "paper")
-    assert "ordered" not in recipe.probe.rows
+    assert "ordered" not in recipe.evaluate.probes
     assert read_recipe(None, ["preset=paper"]).extract == load_settings(ExtractConfig, "paper")
 
 

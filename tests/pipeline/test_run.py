@@ -19,8 +19,9 @@ QUICK = [
         "extract.workers=0", "extract.sampling={num_clips = 8, num_times = 2, num_crops = 2}",
         "pretrain.epochs=4", "pretrain.min_steps=1", "pretrain.clips_per_set=4",
         "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}",
-        "probe.seeds=2", "probe.mlp_hidden=16",
-        "probe.fit={epochs = 4, clips = 4, rates = [0.003], head_rates = [0.03]}",
+        "evaluate.num_seeds=2", "evaluate.mlp_hidden=16",
+        "evaluate.training={epochs = 4, num_clips = 4, learning_rates = [0.003]}",
+        "evaluate.training.head_learning_rates=[0.03]",
     )
 ]  # fmt: skip
 
@@ -119,10 +120,10 @@ def test_each_step_is_a_verb_and_answers_in_json(
     shape = answer("represent", store, "--model", model, "--out", tmp_path / "vectors")["shape"]
     assert shape == [24, 6, 1280 + 32]
     records = answer(
-        "probe", store, "--model", model, "--seeds", 1, "--set=probe.fit.epochs=2",
-        "--set=probe.fit.clips=4",
-        "--set=probe.mlp_hidden=16", "--set=probe.fit.rates=[0.003]",
-        "--set=probe.fit.head_rates=[0.03]",
+        "probe", store, "--model", model, "--seeds", 1, "--set=evaluate.training.epochs=2",
+        "--set=evaluate.training.num_clips=4",
+        "--set=evaluate.mlp_hidden=16", "--set=evaluate.training.learning_rates=[0.003]",
+        "--set=evaluate.training.head_learning_rates=[0.03]",
         "--out", tmp_path / "results.json",
     )["records"]  # fmt: skip
     assert records == json.loads((tmp_path / "results.json").read_text())

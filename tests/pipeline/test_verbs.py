@@ -23,10 +23,15 @@ min_steps = 1
 clips_per_set = 4
 model = {width = 32, layers = 1, head_width = 16, projected = 8}
 
-[probe]
-seeds = 1
+[evaluate]
+num_seeds = 1
 mlp_hidden = 16
-fit = {epochs = 2, clips = 4, rates = [0.003], head_rates = [0.03]}
+
+[evaluate.training]
+epochs = 2
+num_clips = 4
+learning_rates = [0.003]
+head_learning_rates = [0.03]
 """
 
 
@@ -107,7 +112,7 @@ def test_a_whole_run_with_clips_in_proportion_to_the_length(
         "{num_clips = 8, clips_per_minute = 400.0, "
         "num_times = 2, times_per_minute = 120.0, num_crops = 1}"
     )
-    words = [*QUICK, "--set", f"extract.sampling={sampling}", "--set", "probe.seeds=1"]
+    words = [*QUICK, "--set", f"extract.sampling={sampling}", "--set", "evaluate.num_seeds=1"]
     assert run("run", videos, "--out", tmp_path / "run", *words, "--quiet") == 0
     store = open_store(tmp_path / "run" / "store")
     assert len(set(store.random.count.tolist())) > 1

@@ -37,12 +37,13 @@ CLIPS = (
 MODEL = "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}"
 TRAINING = ("pretrain.epochs=3", "pretrain.min_steps=3", "pretrain.clips_per_set=3", MODEL)
 PROBES = (
-    "probe.seeds=2", "probe.mlp_hidden=16",
-    "probe.fit={epochs = 2, clips = 4, rates = [0.003], head_rates = [0.03]}",
+    "evaluate.num_seeds=2", "evaluate.mlp_hidden=16",
+    "evaluate.training={epochs = 2, num_clips = 4, learning_rates = [0.003], "
+    "head_learning_rates = [0.03]}",
 )  # fmt: skip
-ALL_ROWS = (
-    'probe.rows=["knn", "scale_knn", "linear", "scale_linear", "mlp", "transformer", "finetune", '
-    '"ordered", "attentive", "scale_attentive"]'
+ALL_PROBES = (
+    'evaluate.probes=["knn", "scale_knn", "linear", "scale_linear", "mlp", "transformer", '
+    '"finetune", "ordered", "attentive", "scale_attentive"]'
 )
 
 
@@ -134,7 +135,7 @@ def _settings(*settings: str) -> list[str]:
 
 
 def _run(videos: Path, out: Path) -> dict[str, Any]:
-    summary = _call("run", videos, "--out", out, *_settings(*CLIPS, *TRAINING, *PROBES, ALL_ROWS))
+    summary = _call("run", videos, "--out", out, *_settings(*CLIPS, *TRAINING, *PROBES, ALL_PROBES))
     predictions = load_file(out / "predictions.safetensors")
     return {
         "scores": {
@@ -178,7 +179,7 @@ def _represent(store: Path, run: Path, out: Path) -> dict[str, Any]:
 def _low_shot(store: Path, run: Path) -> list[Any]:
     curves = _call(
         "probe", store, "--model", run / "model", "--low-shot-curve",
-        *_settings(*PROBES, 'probe.rows=["knn", "scale_linear"]'),
+        *_settings(*PROBES, 'evaluate.probes=["knn", "scale_linear"]'),
     )["curves"]  # fmt: skip
     return [[point["value"] for point in curve["points"]] for curve in curves]
 
@@ -207,7 +208,7 @@ def _import(folder: Path) -> dict[str, Any]:
 def _reproduce(store: Path, out: Path) -> list[Any]:
     table = _call(
         "reproduce", "ablation-masking", "--store", store, "--out", out,
-        *_settings(*TRAINING, "probe.seeds=1", PROBES[-1]),
+        *_settings(*TRAINING, "evaluate.num_seeds=1", PROBES[-1]),
     )  # fmt: skip
     return [[cell["row"], cell["record"] and cell["record"]["value"]] for cell in table["cells"]]
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from clipset.cli.app import COMMON, Changes, Common, app, print_line, show_result
 from clipset.cli.tables import print_comparisons, print_curves, print_records
-from clipset.evaluation.config import RowName
+from clipset.evaluation.config import ProbeName
 
 
 @app.command
@@ -139,7 +139,7 @@ def probe(
     out: Path | None = None,
     catalog: Path | None = None,
     low_shot_curve: Annotated[bool, Parameter(negative="")] = False,
-    rows: tuple[RowName, ...] | None = None,
+    probes: tuple[ProbeName, ...] | None = None,
     seeds: int | None = None,
     recipe: Path | None = None,
     set: Changes = (),
@@ -165,16 +165,16 @@ def probe(
         A file for the records; comparisons and predictions go beside it.
     catalog
         Labels and splits from this catalog instead of the store's own.
-    rows
-        The rows of the table; may be repeated.
+    probes
+        The probes to run; may be repeated.
     seeds
         Repetitions of each trained probe.
     low_shot_curve
         Instead of the table: the score with 1, 2, 5, 10, 25, 50 and 100 % of the training labels.
     recipe
-        A TOML file with a table `probe`; flags win over it.
+        A TOML file with a table `evaluate`; flags win over it.
     set
-        One setting, such as `--set probe.k=10`; may be repeated.
+        One setting, such as `--set evaluate.num_seeds=5`; may be repeated.
     allow_leaks
         Go on where splits share a file or a group, or --catalog has ids that the store does not
         know; what it is is said.
@@ -189,7 +189,9 @@ def probe(
     from clipset.recipe import read_recipe
     from clipset.training.checkpoint import find_model, load_model, read_training
 
-    config = read_recipe(recipe, set, {"probe.rows": rows, "probe.seeds": seeds}).probe
+    config = read_recipe(
+        recipe, set, {"evaluate.probes": probes, "evaluate.num_seeds": seeds}
+    ).evaluate
     if out is not None:
         check_output(out, "file")
     where = find_model(model) if model else None

@@ -79,7 +79,7 @@ def reproduce(
         found = read_table_file(out)
         write_renderings(found, out)
     else:
-        changes = (*set, *([f"probe.seeds={seeds}"] if seeds is not None else []))
+        changes = (*set, *([f"evaluate.num_seeds={seeds}"] if seeds is not None else []))
         order = Order(
             data=data, store=store, backbones=backbone, recipe=recipe, changes=changes,
             seed=common.seed, device=common.device, allow_leaks=allow_leaks,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clipset.cli.app import COMMON, Common, app, print_line, print_table, show_result
-from clipset.evaluation.config import RowName
+from clipset.evaluation.config import ProbeName
 from clipset.text import csv_text, visible
 
 
@@ -21,7 +21,7 @@ def predict(
     step: float | None = None,
     timeline: bool | None = None,
     csv: Path | None = None,
-    row: RowName | None = None,
+    row: ProbeName | None = None,
     backbone: str | None = None,
     workers: int | None = None,
     common: Common = COMMON,

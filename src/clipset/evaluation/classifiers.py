@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from clipset.errors import ProbeError
-from clipset.evaluation.config import FitConfig, ProbeConfig
+from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.evaluation.inputs import placed
 from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.results import ProbeKey
@@ -22,6 +22,8 @@ from clipset.model.scale import make_encoder
 from clipset.representation import VectorPart, encode_clips
 from clipset.sets.batch import ClipBatch, mean_over_clips
 
+K = 20  # neighbours that vote
+NUM_QUERIES = 4  # of an attentive head
 KEPT = "kept_"  # before the names of a classifier's own tensors
 
 
@@ -63,7 +65,7 @@ class HeadClassifier(Classifier):
     """A head that was trained as one of a stack, behind the norm of the training videos."""
 
     def __init__(
-        self, row: ProbeKey, tensors: Weights, encoder: SetEncoder | None, config: ProbeConfig
+        self, row: ProbeKey, tensors: Weights, encoder: SetEncoder | None, config: EvaluateConfig
     ) -> None:
         super().__init__(row, tensors, encoder)
         self.names = [name for name in tensors if name not in ("mean", "std")]
@@ -107,32 +109,32 @@ class KNNClassifier(Classifier):
         return votes.clamp_min(1e-12).log()[:, None]
 
 
-def stack_of(row: ProbeKey, config: ProbeConfig) -> MakeStack:
+def stack_of(row: ProbeKey, config: EvaluateConfig) -> MakeStack:
     """How the heads of a row are made."""
     if row.probe == "mlp":
         return partial(MLPStack, hidden=config.mlp_hidden)
     if row.probe == "attentive":
-        return partial(AttentiveStack, queries=config.queries)
+        return partial(AttentiveStack, queries=NUM_QUERIES)
     return LinearStack
 
 
-def set_probe(encoder: SetEncoder, outputs: int, config: FitConfig) -> SetProbe:
+def set_probe(encoder: SetEncoder, outputs: int, config: ProbeTraining) -> SetProbe:
     """A transformer that is trained as a whole, with the head that is configured."""
-    return SetProbe(encoder, outputs, frozen=False, set_only=config.set_only)
+    return SetProbe(encoder, outputs, frozen=False, set_only=config.set_token_only)
 
 
 def rebuild(
-    row: ProbeKey, state: dict[str, Tensor], config: ProbeConfig, *, outputs: int, dim: int,
+    row: ProbeKey, state: dict[str, Tensor], config: EvaluateConfig, *, outputs: int, dim: int,
     model: ModelConfig,
 ) -> nn.Module:  # fmt: skip
     """The classifier of a row from what `state_dict` gave."""
     if row.probe in ("transformer", "finetune"):
-        network: nn.Module = set_probe(make_encoder(dim, model), outputs, config.fit)
+        network: nn.Module = set_probe(make_encoder(dim, model), outputs, config.training)
     else:
         encoder = make_encoder(dim, model) if row.features == "scale" else None
         own = {name.removeprefix(KEPT): each for name, each in state.items() if KEPT in name}
         if row.probe == "knn":
-            network = KNNClassifier(row, own, encoder, outputs, config.k)
+            network = KNNClassifier(row, own, encoder, outputs, K)
         elif row.probe == "ordered":
             network = SolvedClassifier(row, own, encoder)
         else:

@@ -1,4 +1,4 @@
-"""How the result is judged."""
+"""Settings of the evaluation: which probes are run and how they are trained."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Literal
 
 from clipset.errors import ProbeError
 
-Optimiser = Literal["adamw", "sgd"]
-RowName = Literal[
+ProbeName = Literal[
     "knn",
     "scale_knn",
     "linear",
@@ -21,140 +20,93 @@ RowName = Literal[
     "attentive",
     "scale_attentive",
 ]
-PAPER_ROWS: tuple[RowName, ...] = (
-    "knn",
-    "scale_knn",
-    "linear",
-    "scale_linear",
-    "mlp",
-    "transformer",
-    "finetune",
-)  # in the order of the paper's tables
-
-
-def _finite(*values: float) -> bool:
-    """Whether all are numbers of 0 or more."""
-    return all(0 <= value < math.inf for value in values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitConfig:
+class ProbeTraining:
     """How probes are trained."""
 
     epochs: int = 40
-    """times that a probe sees every training video"""
-    head_steps: int = 1000
-    """batches after which the training of a head ends, whatever the epochs; at least one epoch"""
-    tuned_steps: int = 600
-    """the same where a transformer is trained"""
-    batch: int = 64
+    """passes over the training videos, at most"""
+    max_steps: int = 600
+    """batches that a transformer is trained on, at most (at least one epoch)"""
+    batch_size: int = 64
     """videos in a batch"""
-    clips: int = 8
-    """random clips of a video that a probe sees at once"""
-    regular_too: bool = False
-    """whether probes also learn from the regular clips of the training videos"""
-    set_draws: int = 4
-    """how often a video's clips are divided into sets for heads on frozen set tokens"""
-    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
-    """learning rates to choose from where a transformer is trained"""
+    num_clips: int = 8
+    """random clips of a video in a training step"""
+    train_clips: Literal["random", "all"] = "random"
+    """clips of the training videos: the random ones, or the regular ones, too"""
+    learning_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
+    """learning rates to search for transformers"""
     weight_decay: float = 1e-2
-    """decay of the matrices where a transformer is trained"""
-    encoder_shares: tuple[float, ...] = (0.1, 1.0)
-    """shares of the learning rate to choose from for the pre-trained part of a fine-tuned probe"""
-    set_only: bool = False
-    """whether trained transformers classify by the set token alone, not next to each clip"""
+    """weight decay of transformers"""
+    encoder_lr_scales: tuple[float, ...] = (0.1, 1.0)
+    """factors of the learning rate to search for the pre-trained encoder in fine-tuning"""
+    set_token_only: bool = False
+    """whether transformers classify the set token alone, not each clip next to it"""
     mix_means: bool = False
-    """whether the means of training videos are mixed with each other's where a transformer is
-    trained, so that it learns less from what never changes in a video, such as the person"""
-    stop_early: bool = True
-    """whether training ends after the epoch that was best on the videos set aside, however high
-    the rate still is; if not, it goes on until the rate has come down to nothing"""
-    rehearse: float = 0.0
-    """weight of the losses of pre-training, which then goes on beside fine-tuning, on all its
-    videos, labelled or not (0: it does not; 0.03 is a good first try)"""
-    rehearse_batch: int = 128
-    """videos in a batch of that, at most"""
-    head_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-    """learning rates to choose from where only a head on frozen features is trained"""
-    decays: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
-    """weight decays to choose from for a head"""
-    optimisers: tuple[Optimiser, ...] = ("adamw",)
-    """optimisers to choose from for a head"""
-    norms: tuple[bool, ...] = (True,)
-    """whether batch norm (without affine) stands before a head: the values to choose from"""
-    dropouts: tuple[float, ...] = (0.0,)
-    """dropouts before a head to choose from"""
-    halvings: int = 2
-    """how often the weaker half of the grid is dropped on the way (never for linear heads)"""
-    penalties: tuple[float, ...] = (1e-2, 1e-1, 1.0, 10.0, 100.0)
-    """penalties to choose from where a linear classifier is solved exactly (ordered)"""
-    validation: float = 0.25
-    """share of the training videos that choices are made on"""
-    refit: bool = True
-    """whether the final probe learns from all training videos, those of the choice included"""
+    """whether transformers see videos with mixed mean features, which hides the person or place"""
+    early_stopping: bool = True
+    """whether training ends after the epoch with the best validation score"""
+    joint_weight: float = 0.0
+    """weight of the pre-training losses beside fine-tuning, on all videos, labelled or not"""
+    head_learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+    """learning rates to search for heads on frozen features"""
+    full_head_grid: bool = False
+    """whether the search for heads also covers SGD and no batch norm, as in the paper"""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "head_steps", "tuned_steps", "batch", "clips", "set_draws"):
+        for name in ("epochs", "max_steps", "batch_size", "num_clips"):
             if getattr(self, name) < 1:
                 raise ProbeError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("rates", "encoder_shares", "head_rates", "optimisers", "norms", "penalties"):
-            if not getattr(self, name):
-                raise ProbeError(f"{name} must name at least one value to choose from")
-        if not self.dropouts or not self.decays or not _finite(*self.decays, self.weight_decay):
-            raise ProbeError(f"decays must be at least 0 and dropouts given, got {self.decays}")
-        if not all(0 <= chance < 1 for chance in self.dropouts):
-            raise ProbeError(f"dropouts must be at least 0 and less than 1, got {self.dropouts}")
-        steps = (*self.rates, *self.head_rates, *self.penalties, *self.encoder_shares)
-        if min(steps) <= 0 or not _finite(*steps):
-            raise ProbeError("rates, shares and penalties must be more than 0")
-        if not 0 < self.validation < 1:
-            raise ProbeError(f"validation must lie between 0 and 1, got {self.validation}")
-        if not _finite(self.rehearse) or self.rehearse_batch < 2:
-            raise ProbeError("rehearse must be at least 0 and rehearse_batch at least 2")
-        if self.halvings < 0:
-            raise ProbeError(f"halvings must be at least 0, got {self.halvings}")
+        for name in ("learning_rates", "encoder_lr_scales", "head_learning_rates"):
+            values = getattr(self, name)
+            if not values or not all(0 < value < math.inf for value in values):
+                raise ProbeError(
+                    f"{name} must list at least one value, each more than 0, got {values}"
+                )
+        for name in ("weight_decay", "joint_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ProbeError(f"{name} must be at least 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeConfig:
+class EvaluateConfig:
     """Which probes are run and how."""
 
     preset: str = "recommended"
     """named settings (recommended, paper, official) for all that is not set by hand"""
-    rows: tuple[RowName, ...] = (*PAPER_ROWS, "ordered")
-    """which rows the table has"""
-    seeds: int = 3
-    """how often each trained probe is repeated"""
-    k: int = 20
-    """neighbours that vote"""
-    centre: bool = False
-    """whether k-NN subtracts the mean of the training videos from both splits"""
+    probes: tuple[ProbeName, ...] = (
+        "knn",
+        "scale_knn",
+        "linear",
+        "scale_linear",
+        "mlp",
+        "transformer",
+        "finetune",  # up to here in the order of the paper's tables
+        "ordered",
+    )
+    """probes to run, in the order of the table"""
+    num_seeds: int = 3
+    """repetitions of each trained probe"""
     mlp_hidden: int = 512
-    """width of the MLP probe's two hidden layers"""
-    judge_by: Literal["regular", "all"] = "regular"
-    """clips that a video is judged by: the regular ones, as in the paper, or all that are stored,
-    the random ones, too (never for ordered, which needs clips at the same times)"""
-    queries: int = 4
-    """learned queries of the attentive probe"""
-    low_shot: float | None = None
-    """share of each class's training labels that probes may use; each seed draws its own"""
-    shots: int | None = None
-    """the same as a number of videos of each class"""
-    first_shots: bool = False
-    """take the first videos of each class, as the published code does, instead of random ones"""
-    fit: FitConfig = field(default_factory=FitConfig)
-    """how trained probes are trained"""
+    """width of the MLP's hidden layers"""
+    test_clips: Literal["regular", "all"] = "regular"
+    """clips that predictions average over: the regular ones, as in the paper, or also the random
+    ones (never for ordered, which needs clips at the same times)"""
+    label_fraction: float | None = None
+    """fraction of each class's training labels that probes may use; each seed draws its own"""
+    training: ProbeTraining = field(default_factory=ProbeTraining)
+    """how probes are trained"""
 
     def __post_init__(self) -> None:
-        if self.seeds < 1 or self.k < 1:
-            raise ProbeError(f"seeds and k must be at least 1, got {self.seeds} and {self.k}")
-        if self.mlp_hidden < 4 or self.queries < 1:
-            raise ProbeError("mlp_hidden must be at least 4 and queries at least 1")
-        if self.low_shot is not None and self.shots is not None:
-            raise ProbeError("give low_shot (a share) or shots (a number), not both")
-        if self.low_shot is not None and not 0 < self.low_shot <= 1:
-            raise ProbeError(f"low_shot must lie above 0 and up to 1, got {self.low_shot}")
-        if self.shots is not None and self.shots < 1:
-            raise ProbeError(f"shots must be at least 1, got {self.shots}")
-        if not self.rows or len(set(self.rows)) < len(self.rows):
-            raise ProbeError("rows must name each probe once, and at least one")
+        if self.num_seeds < 1:
+            raise ProbeError(f"num_seeds must be at least 1, got {self.num_seeds}")
+        if self.mlp_hidden < 4:
+            raise ProbeError(f"mlp_hidden must be at least 4, got {self.mlp_hidden}")
+        if self.label_fraction is not None and not 0 < self.label_fraction <= 1:
+            raise ProbeError(
+                f"label_fraction must be more than 0 and at most 1, got {self.label_fraction}"
+            )
+        if not self.probes or len(set(self.probes)) < len(self.probes):
+            raise ProbeError("probes must list at least one probe, and each once")

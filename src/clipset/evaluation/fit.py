@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn, optim
 
-from clipset.evaluation.config import FitConfig
+from clipset.evaluation.config import ProbeTraining
 from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.selection import (
+    HALVINGS,
     Parts,
     Score,
     best_of,
@@ -49,7 +50,7 @@ class NetworkRun:
     """One network in training, epoch by epoch."""
 
     def __init__(
-        self, make: Network, train: LabelledVideos, config: FitConfig, *, rate: float,
+        self, make: Network, train: LabelledVideos, config: ProbeTraining, *, rate: float,
         share: float = 1.0, epochs: int, seed: int, joint: JointPretraining | None = None,
     ) -> None:  # fmt: skip
         self.train, self.config, self.rate, self.seed = train, config, rate, seed
@@ -63,23 +64,23 @@ class NetworkRun:
             groups.append({"params": heads, "weight_decay": decay, "share": 1.0})
         self.optimiser = optim.AdamW(groups, lr=rate, fused=True)
         self.generator = Generator().manual_seed(seed)
-        self.steps = epochs * -(-len(train) // config.batch)
+        self.steps = epochs * -(-len(train) // config.batch_size)
         self.step = 0
 
     def run_epoch(self) -> None:
         """Show every video once."""
         torch.manual_seed(self.seed * 1_000_003 + self.step)  # dropout, whoever else trains between
         self.network.train()
-        for videos in draw_batches(len(self.train), self.config.batch, self.generator):
+        for videos in draw_batches(len(self.train), self.config.batch_size, self.generator):
             rate = cosine_schedule(self.step, self.steps, peak=self.rate, warmup_fraction=0.05)
             for group in self.optimiser.param_groups:
                 group["lr"] = rate * group["share"]
-            clips = draw_subset(self.train.random.of(videos), self.config.clips, self.generator)
+            clips = draw_subset(self.train.random.of(videos), self.config.num_clips, self.generator)
             if self.config.mix_means:
                 clips = mix_means(clips, self.generator)
             loss = sum_of_losses(self.network(clips)[None], self.train.wanted[videos])
             if self.joint_loss is not None:
-                loss = loss + self.config.rehearse * self.joint_loss.loss()
+                loss = loss + self.config.joint_weight * self.joint_loss.loss()
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             self.optimiser.step()
@@ -87,7 +88,7 @@ class NetworkRun:
         self.network.eval()
 
 
-def rate_groups(network: nn.Module, config: FitConfig, share: float) -> list[dict[str, object]]:
+def rate_groups(network: nn.Module, config: ProbeTraining, share: float) -> list[dict[str, object]]:
     """Parameters with their share of the rate: all of it for the head, less for the encoder."""
     if not isinstance(network, SetProbe) or network.frozen:
         return [group | {"share": 1.0} for group in decay_groups(network, config.weight_decay)]
@@ -106,7 +107,7 @@ def rate_groups(network: nn.Module, config: FitConfig, share: float) -> list[dic
 def fit(
     make: Network,
     train: LabelledVideos,
-    config: FitConfig,
+    config: ProbeTraining,
     *,
     rate: float,
     epochs: int,
@@ -142,7 +143,7 @@ def predict(network: nn.Module, clips: ClipBatch, *, numbers: bool = False) -> F
 def choose(
     make: Network,
     train: LabelledVideos,
-    config: FitConfig,
+    config: ProbeTraining,
     *,
     rates: tuple[float, ...],
     seed: int,
@@ -156,10 +157,10 @@ def choose(
     These are `check` if given, else a part of the training videos. Unless a training may stop
     early, all epochs are run; with one rate and one share nothing is left to choose, or to try.
     """
-    parts = parts or divide(train, config, seed, check)
-    epochs = count_epochs(len(train), config, config.tuned_steps)
+    parts = parts or divide(train, seed, check)
+    epochs = count_epochs(len(train), config, config.max_steps)
     points = [(rate, share) for share in shares for rate in rates]
-    if len(points) == 1 and not config.stop_early:
+    if len(points) == 1 and not config.early_stopping:
         (rate, share), on = points[0], "nothing: one setting, all epochs"
         return Choice(rate=rate, epochs=epochs, selected_on=on, share=share)
     if not parts.can_choose:
@@ -169,7 +170,7 @@ def choose(
     if check is None:
         check = learn if parts.check is None else train.only(parts.check)
     curves = _race(make, learn, check, config, points=points, epochs=epochs, seed=seed, joint=joint)
-    number, best = best_of(curves, first=1 if config.stop_early else epochs)
+    number, best = best_of(curves, first=1 if config.early_stopping else epochs)
     rate, share = points[number]
     return Choice(
         rate=rate, epochs=best, selected_on=parts.selected_on, share=share, tried=len(points)
@@ -177,14 +178,14 @@ def choose(
 
 
 def _race(
-    make: Network, learn: LabelledVideos, check: LabelledVideos, config: FitConfig, *,
+    make: Network, learn: LabelledVideos, check: LabelledVideos, config: ProbeTraining, *,
     points: list[tuple[float, float]], epochs: int, seed: int, joint: JointPretraining | None,
 ) -> dict[int, list[Score]]:  # fmt: skip
     """The validation curves of all candidates; the weaker half is dropped now and then."""
     begin = partial(NetworkRun, make, learn, config, epochs=epochs, seed=seed, joint=joint)
     runs = {number: begin(rate=rate, share=share) for number, (rate, share) in enumerate(points)}
     curves: dict[int, list[Score]] = {number: [] for number in runs}
-    stops = rungs(epochs, config.halvings)
+    stops = rungs(epochs, HALVINGS)
     numbers = check.targets is not None
     for epoch in range(1, epochs + 1):
         for number, run in runs.items():

@@ -8,12 +8,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clipset.evaluation.classifiers import HeadClassifier, rows_of, stack_of
-from clipset.evaluation.heads import HeadGrid, HeadInputs, HeadSetting, fit_heads, list_settings
+from clipset.evaluation.heads import (
+    HEAD_STEPS,
+    HeadGrid,
+    HeadInputs,
+    HeadSetting,
+    fit_heads,
+    list_settings,
+)
 from clipset.evaluation.inputs import clip_inputs, placed_inputs, set_inputs
 from clipset.evaluation.job import Job, Plan
 from clipset.evaluation.present import ValidMask
 from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import (
+    HALVINGS,
     Parts,
     Score,
     best_of,
@@ -28,16 +36,16 @@ from clipset.representation import VectorPart
 
 def plan_heads(job: Job, row: ProbeKey) -> Plan:
     """A grid of heads at once; the best one is trained again."""
-    config, parts = job.config.fit, job.divide()
+    config, parts = job.config.training, job.divide()
     make, inputs, encoder = stack_of(row, job.config), _inputs(job, row), job.encoder_for(row)
-    epochs = count_epochs(len(job.task.train), config, config.head_steps)
+    epochs = count_epochs(len(job.task.train), config, HEAD_STEPS)
     settings = list_settings(config)
     chosen, best = settings[len(settings) // 2], epochs
     if parts.can_choose:
         check, there, truth = _to_choose_by(job, row, parts, inputs)
         chosen, best = choose_head(
             make, inputs, check, there, truth, job=job, parts=parts, epochs=epochs,
-            halvings=0 if row.probe == "linear" else config.halvings,
+            halvings=0 if row.probe == "linear" else HALVINGS,
         )  # fmt: skip
 
     def fit(videos: Int[Tensor, " B"], seed: int) -> HeadClassifier:
@@ -51,7 +59,7 @@ def plan_heads(job: Job, row: ProbeKey) -> Plan:
         fit=fit,
         parts=parts,
         selected_on=parts.selected_on,
-        rate=chosen.rate,
+        rate=chosen.learning_rate,
         epochs=best,
         settings=asdict(chosen),
         tried=len(settings) if parts.can_choose else 1,
@@ -64,7 +72,7 @@ def choose_head(
     job: Job, parts: Parts, epochs: int, halvings: int,
 ) -> tuple[HeadSetting, int]:  # fmt: skip
     """The point of the grid and the number of epochs that do best on the videos set aside."""
-    settings = list_settings(job.config.fit)
+    settings = list_settings(job.config.training)
     curves: dict[int, list[Score]] = {number: [] for number in range(len(settings))}
     stops = rungs(epochs, halvings)
 
@@ -76,10 +84,10 @@ def choose_head(
             grid.keep(survivors(curves, found))
 
     fit_heads(
-        make, inputs, settings, job.config.fit, videos=parts.learn, outputs=job.task.outputs,
+        make, inputs, settings, job.config.training, videos=parts.learn, outputs=job.task.outputs,
         schedule=epochs, epochs=epochs, seed=job.seeds[0], after_epoch=note,
     )  # fmt: skip
-    number, best = best_of(curves, first=1 if job.config.fit.stop_early else epochs)
+    number, best = best_of(curves, first=1 if job.config.training.early_stopping else epochs)
     return settings[number], best
 
 
@@ -102,4 +110,4 @@ def _inputs(job: Job, row: ProbeKey) -> HeadInputs:
     if encoder is None:
         return placed_inputs(train) if row.probe == "attentive" else clip_inputs(train)
     part: VectorPart = "token" if row.probe == "attentive" else "set"
-    return set_inputs(train, encoder, job.config.fit, part, job.seeds[0])
+    return set_inputs(train, encoder, job.config.training, part, job.seeds[0])

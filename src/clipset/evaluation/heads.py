@@ -5,19 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, optim
 
-from clipset.evaluation.config import FitConfig, Optimiser
+from clipset.evaluation.config import ProbeTraining
 from clipset.evaluation.present import ValidMask, by_number
-from clipset.evaluation.stacks import MakeStack, Stack, Wanted, Weights, drop
+from clipset.evaluation.stacks import MakeStack, Stack, Wanted, Weights
 from clipset.sets.sampling import draw_batches
 from clipset.training.optim import cosine_schedule
 
+Optimiser = Literal["adamw", "sgd"]
+HEAD_STEPS = 1000  # batches that a head is trained on, at most (at least one epoch)
+WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1, 1.0)  # to search for heads
 CHUNK = 64  # videos judged at once: few enough for a processor's cache
 EPSILON = 1e-6  # of AdamW: what is smaller in a gradient is rounding, and must not move a weight
 
@@ -26,21 +29,20 @@ EPSILON = 1e-6  # of AdamW: what is smaller in a gradient is rounding, and must 
 class HeadSetting:
     """One point of the grid."""
 
-    rate: float
-    decay: float
-    optimiser: Optimiser = "adamw"
-    norm: bool = True
-    dropout: float = 0.0
+    learning_rate: float
+    weight_decay: float
+    optimizer: Optimiser = "adamw"
+    batch_norm: bool = True
 
 
-def list_settings(config: FitConfig) -> tuple[HeadSetting, ...]:
+def list_settings(config: ProbeTraining) -> tuple[HeadSetting, ...]:
     """The whole grid."""
-    points = itertools.product(
-        config.norms, config.dropouts, config.optimisers, config.head_rates, config.decays
-    )
+    norms = (True, False) if config.full_head_grid else (True,)
+    optimisers: tuple[Optimiser, ...] = ("adamw", "sgd") if config.full_head_grid else ("adamw",)
+    points = itertools.product(norms, optimisers, config.head_learning_rates, WEIGHT_DECAYS)
     return tuple(
-        HeadSetting(rate=rate, decay=decay, optimiser=optimiser, norm=norm, dropout=dropout)
-        for norm, dropout, optimiser, rate, decay in points
+        HeadSetting(learning_rate=rate, weight_decay=decay, optimizer=optimiser, batch_norm=norm)
+        for norm, optimiser, rate, decay in points
     )
 
 
@@ -108,7 +110,7 @@ def moments(
 
 
 class _Group:
-    """Heads of the grid that see the same rows: same batch norm, same dropout."""
+    """Heads of the grid that see the same rows: with or without batch norm."""
 
     def __init__(
         self, make: MakeStack, inputs: HeadInputs, outputs: int, seed: int,
@@ -116,14 +118,12 @@ class _Group:
     ) -> None:  # fmt: skip
         self.settings, self.generator = settings, Generator().manual_seed(seed)
         first = next(iter(settings.values()))
-        self.norm, self.dropout = first.norm, first.dropout
+        self.norm = first.batch_norm
         self.stack: Stack = make(len(settings), inputs.width, outputs, self.generator)
         self._arm([])
 
     def learn(self, rows: Float[Tensor, "B K R"], wanted: Wanted, share: float) -> None:
         """One step of all heads, each at its own rate."""
-        if self.dropout:
-            rows = drop(rows[None], self.dropout, self.generator)[0]
         found = self.stack.gradients(rows, wanted, self.generator)
         for head, leaves in enumerate(self.leaves):
             for name, leaf in leaves.items():
@@ -164,8 +164,8 @@ def _optimisers(leaves: list[Weights], settings: list[HeadSetting]) -> list[opti
     alike: dict[tuple[Optimiser, float, float], list[Tensor]] = {}
     for each, setting in zip(leaves, settings, strict=True):
         for name, leaf in each.items():
-            decay = setting.decay if name.startswith("w") else 0.0
-            alike.setdefault((setting.optimiser, setting.rate, decay), []).append(leaf)
+            decay = setting.weight_decay if name.startswith("w") else 0.0
+            alike.setdefault((setting.optimizer, setting.learning_rate, decay), []).append(leaf)
     groups: dict[Optimiser, list[dict[str, object]]] = {}
     for (optimiser, rate, decay), chosen in alike.items():
         group = {"params": chosen, "weight_decay": decay, "peak": rate}
@@ -183,23 +183,23 @@ class HeadGrid:
 
     def __init__(
         self, make: MakeStack, inputs: HeadInputs, settings: tuple[HeadSetting, ...],
-        config: FitConfig, *, videos: Int[Tensor, " B"], outputs: int, epochs: int, seed: int,
+        config: ProbeTraining, *, videos: Int[Tensor, " B"], outputs: int, epochs: int, seed: int,
     ) -> None:  # fmt: skip
         self.inputs, self.config, self.videos = inputs, config, videos
         self.mean, self.std = inputs.statistics(videos)
         self.generator = Generator().manual_seed(seed)
-        self.steps = epochs * -(-len(videos) // config.batch)
+        self.steps = epochs * -(-len(videos) // config.batch_size)
         self.step = 0
-        variants: dict[tuple[bool, float], dict[int, HeadSetting]] = {}
+        variants: dict[bool, dict[int, HeadSetting]] = {}
         for number, setting in enumerate(settings):
-            variants.setdefault((setting.norm, setting.dropout), {})[number] = setting
+            variants.setdefault(setting.batch_norm, {})[number] = setting
         self.groups = [_Group(make, inputs, outputs, seed, each) for each in variants.values()]
 
     def run_epoch(self) -> None:
         """Show every video once to every head."""
-        for places in draw_batches(len(self.videos), self.config.batch, self.generator):
+        for places in draw_batches(len(self.videos), self.config.batch_size, self.generator):
             videos = self.videos[places]
-            rows = self.inputs.draw(videos, self.config.clips, self.generator)
+            rows = self.inputs.draw(videos, self.config.num_clips, self.generator)
             wanted = self.inputs.wanted[videos]
             share = cosine_schedule(self.step, self.steps, peak=1.0, warmup_fraction=0.05)
             normed = self._normed(rows) if any(group.norm for group in self.groups) else rows
@@ -247,8 +247,9 @@ class HeadGrid:
 
 
 def fit_heads(
-    make: MakeStack, inputs: HeadInputs, settings: tuple[HeadSetting, ...], config: FitConfig, *,
-    videos: Int[Tensor, " B"], outputs: int, schedule: int, epochs: int, seed: int,
+    make: MakeStack, inputs: HeadInputs, settings: tuple[HeadSetting, ...],
+    config: ProbeTraining, *, videos: Int[Tensor, " B"], outputs: int, schedule: int, epochs: int,
+    seed: int,
     after_epoch: Callable[[HeadGrid, int], None] | None = None,
 ) -> HeadGrid:  # fmt: skip
     """Train all heads for `epochs` of the `schedule` epochs that their rates are planned for."""

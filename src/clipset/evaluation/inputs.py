@@ -8,12 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from clipset.evaluation.config import FitConfig
+from clipset.evaluation.config import ProbeTraining
 from clipset.evaluation.heads import HeadInputs
 from clipset.evaluation.task import LabelledVideos
 from clipset.model.encoder import SetEncoder
 from clipset.representation import CHUNK, VectorPart, concat_parts, encode_clips
 from clipset.sets.batch import ClipBatch
+
+SET_DRAWS = 4  # how often a video's clips are divided into sets
 
 
 def clip_inputs(train: LabelledVideos) -> HeadInputs:
@@ -40,11 +42,11 @@ def placed(clips: ClipBatch) -> Float[Tensor, "N V R"]:
 
 
 def set_inputs(
-    train: LabelledVideos, encoder: SetEncoder, config: FitConfig, part: VectorPart, seed: int
+    train: LabelledVideos, encoder: SetEncoder, config: ProbeTraining, part: VectorPart, seed: int
 ) -> HeadInputs:
     """The backbone's features next to what the frozen encoder says of the set that they are in.
 
-    Each video's random clips are divided at random into sets of `config.clips`, `config.set_draws`
+    Each video's random clips are divided at random into sets of `config.num_clips`, `SET_DRAWS`
     times; `part` is `set` (one token for the set) or `token` (one for each clip).
     """
     clips = train.random
@@ -60,7 +62,7 @@ def set_inputs(
 
 
 def divide_into_sets(
-    clips: ClipBatch, config: FitConfig, generator: Generator
+    clips: ClipBatch, config: ProbeTraining, generator: Generator
 ) -> Int[Tensor, "N Q K"]:
     """Which clips form each of the sets of each video."""
     videos, available = clips.features.shape[:2]
@@ -68,9 +70,9 @@ def divide_into_sets(
     absent = torch.zeros(videos, available) if valid is None else 2.0 * ~valid
     if valid is not None:
         available = int(valid.sum(dim=1).min())
-    size = min(config.clips, available)
+    size = min(config.num_clips, available)
     drawn = []
-    for _ in range(config.set_draws):
+    for _ in range(SET_DRAWS):
         order = (torch.rand(absent.shape, generator=generator) + absent).argsort(dim=1)
         drawn.append(order[:, : available // size * size].view(videos, -1, size))
     return torch.cat(drawn, dim=1)

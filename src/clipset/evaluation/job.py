@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clipset.errors import ProbeError
-from clipset.evaluation.config import ProbeConfig
+from clipset.evaluation.config import EvaluateConfig
 from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import Parts, divide
 from clipset.evaluation.task import EvaluationTask
@@ -28,7 +28,7 @@ class Job:
     task: EvaluationTask
     trained: ScaleModel | None
     model: ModelConfig
-    config: ProbeConfig
+    config: EvaluateConfig
     seeds: tuple[int, ...]
 
     @property
@@ -39,7 +39,7 @@ class Job:
     def divide(self) -> Parts:
         """The videos to choose by."""
         task = self.task
-        return divide(task.train, self.config.fit, self.seeds[0], task.validation)
+        return divide(task.train, self.seeds[0], task.validation)
 
     def encoder_for(self, row: ProbeKey) -> SetEncoder | None:
         """The encoder, without which there is no row on clipset's features."""

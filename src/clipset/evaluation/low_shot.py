@@ -9,7 +9,7 @@ import numpy as np
 from clipset.data.catalog import Catalog
 from clipset.data.splits import keep_fraction
 from clipset.errors import ProbeError
-from clipset.evaluation.config import ProbeConfig
+from clipset.evaluation.config import EvaluateConfig
 from clipset.evaluation.results import LowShotCurve, LowShotPoint, ProbeKey, ProbeResult
 from clipset.evaluation.suite import run_probes
 from clipset.evaluation.task import make_task, pretraining_on
@@ -31,7 +31,7 @@ def run_low_shot(
     store: FeatureStore,
     catalog: Catalog | None,
     model: ScaleModel | None,
-    config: ProbeConfig | None = None,
+    config: EvaluateConfig | None = None,
     *,
     seed: int = 0,
     fractions: tuple[float, ...] = FRACTIONS,

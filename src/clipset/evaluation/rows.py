@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from clipset.errors import ProbeError
-from clipset.evaluation.classifiers import KNNClassifier, set_probe, vectors_of
+from clipset.evaluation.classifiers import K, KNNClassifier, set_probe, vectors_of
 from clipset.evaluation.fit import Network, choose, fit, predict
 from clipset.evaluation.head_rows import plan_heads
 from clipset.evaluation.job import Job, Outcome, Plan, every_video
@@ -21,12 +21,13 @@ from clipset.model.scale import make_encoder
 from clipset.sets.batch import feature_statistics
 from clipset.training.joint import JointPretraining
 
+JOINT_BATCH_SIZE = 128  # videos in a batch of the pre-training beside fine-tuning, at most
+
 
 def run_row(job: Job, row: ProbeKey) -> Outcome:
     """The predictions of one row for the test videos."""
     plan = plan_row(job, row)
-    chosen = not plan.selected_on.startswith("nothing")
-    videos = plan.parts.learn if chosen and not job.config.fit.refit else every_video(job)
+    videos = every_video(job)
     seeds = job.seeds if plan.repeats else job.seeds[:1]
     clips = job.task.test.clips
     return Outcome(
@@ -52,34 +53,33 @@ def plan_row(job: Job, row: ProbeKey) -> Plan:
 
 
 def _plan_knn(job: Job, row: ProbeKey) -> Plan:
-    train, config, encoder = job.task.train, job.config, job.encoder_for(row)
+    train, encoder = job.task.train, job.encoder_for(row)
     bank = vectors_of(row, train.regular, encoder)
     mean, std = torch.zeros(bank.shape[1]), torch.ones(bank.shape[1])
     if encoder is None:  # like for like: the encoder standardises, too
         mean, std = feature_statistics(train.random.valid_features())
 
     def fit(videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG001
-        middle = bank[videos].mean(dim=0) if config.centre else mean
-        known = {"bank": (bank[videos] - middle) / std, "wanted": train.wanted[videos]}
-        tensors = known | {"mean": middle, "std": std}
-        return KNNClassifier(row, tensors, encoder, job.task.outputs, config.k)
+        known = {"bank": (bank[videos] - mean) / std, "wanted": train.wanted[videos]}
+        tensors = known | {"mean": mean, "std": std}
+        return KNNClassifier(row, tensors, encoder, job.task.outputs, K)
 
-    settings = {"k": config.k, "centre": config.centre}
+    settings = {"k": K}
     on = "nothing: k is fixed"
     return Plan(fit=fit, parts=job.divide(), selected_on=on, repeats=False, settings=settings)
 
 
 def _plan_network(job: Job, row: ProbeKey) -> Plan:
     """Choose rate and epochs of a transformer that is trained as a whole."""
-    config, train, parts = job.config.fit, job.task.train, job.divide()
+    config, train, parts = job.config.training, job.task.train, job.divide()
     make = _from_scratch(job) if row.probe == "transformer" else _pretrained(job, row)
     joint = None if row.probe == "transformer" else _joint_pretraining(job)
     chosen = choose(
-        make, train, config, rates=config.rates, seed=job.seeds[0], parts=parts,
-        shares=config.encoder_shares if row.probe == "finetune" else (1.0,),
+        make, train, config, rates=config.learning_rates, seed=job.seeds[0], parts=parts,
+        shares=config.encoder_lr_scales if row.probe == "finetune" else (1.0,),
         check=job.task.validation, joint=joint,
     )  # fmt: skip
-    epochs = count_epochs(len(train), config, config.tuned_steps)
+    epochs = count_epochs(len(train), config, config.max_steps)
 
     def train_again(videos: Int[Tensor, " B"], seed: int) -> nn.Module:
         known = train if len(videos) == len(train) else train.only(videos)
@@ -94,7 +94,7 @@ def _plan_network(job: Job, row: ProbeKey) -> Plan:
         selected_on=chosen.selected_on,
         rate=chosen.rate,
         epochs=chosen.epochs,
-        settings={"encoder_share": chosen.share, "decay": config.weight_decay},
+        settings={"encoder_lr_scale": chosen.share, "weight_decay": config.weight_decay},
         tried=chosen.tried,
     )
 
@@ -103,20 +103,20 @@ def _pretrained(job: Job, row: ProbeKey) -> Network:
     encoder = job.encoder_for(row)
     if encoder is None or row != ("scale", "finetune"):
         raise ProbeError(f"there is no probe {row.probe!r} on {row.features!r} features")
-    return lambda: set_probe(copy.deepcopy(encoder), job.task.outputs, job.config.fit)
+    return lambda: set_probe(copy.deepcopy(encoder), job.task.outputs, job.config.training)
 
 
 def _joint_pretraining(job: Job) -> JointPretraining | None:
     """What pre-training goes on with beside fine-tuning, if it is to."""
-    config, known = job.config.fit, job.task.pretraining
-    if not config.rehearse or job.trained is None:
+    config, known = job.config.training, job.task.pretraining
+    if not config.joint_weight or job.trained is None:
         return None
     if known is None:
         raise ProbeError(
-            "probe.fit.rehearse goes on with pre-training, and nothing is known of that here; "
-            "give make_task its settings, or set probe.fit.rehearse=0"
+            "joint_weight continues pre-training, whose settings are unknown here; "
+            "give make_task its settings, or set evaluate.training.joint_weight=0"
         )
-    return known.open(job.trained, batch_size=config.rehearse_batch)
+    return known.open(job.trained, batch_size=JOINT_BATCH_SIZE)
 
 
 def _from_scratch(job: Job) -> Network:
@@ -127,6 +127,6 @@ def _from_scratch(job: Job) -> Network:
     def make() -> SetProbe:
         encoder = make_encoder(dim, job.model)
         encoder.standardise_by(*statistics)
-        return set_probe(encoder, job.task.outputs, job.config.fit)
+        return set_probe(encoder, job.task.outputs, job.config.training)
 
     return make

@@ -14,9 +14,11 @@ from jaxtyping import Float, Int
 from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
 from torch import Tensor
 
-from clipset.evaluation.config import FitConfig
+from clipset.evaluation.config import ProbeTraining
 from clipset.evaluation.task import LabelledVideos
 
+VALIDATION_FRACTION = 0.25  # of the training videos, where there is no split `val`
+HALVINGS = 2  # how often the weaker half of the candidates is dropped
 Score = tuple[float, float]  # larger is better: accuracy and certainty, or minus the squared error
 
 
@@ -34,14 +36,12 @@ class Parts:
         return not self.selected_on.startswith("nothing")
 
 
-def divide(
-    train: LabelledVideos, config: FitConfig, seed: int, validation: LabelledVideos | None = None
-) -> Parts:
+def divide(train: LabelledVideos, seed: int, validation: LabelledVideos | None = None) -> Parts:
     """The catalog's own split `val`, or a part of the training videos, or nothing."""
     every = torch.arange(len(train))
     if validation is not None:
         return Parts(every, None, f"the {len(validation)} videos of the split 'val'")
-    parts = validation_split(train, config.validation, seed)
+    parts = validation_split(train, VALIDATION_FRACTION, seed)
     if parts is None:
         return Parts(every, None, "nothing: too few training videos to set some aside")
     kind = "stratified" if train.targets is None else "at random"
@@ -130,6 +130,6 @@ def rungs(epochs: int, halvings: int) -> set[int]:
     return {max(epochs >> back, 1) for back in range(1, halvings + 1) if epochs > 1}
 
 
-def count_epochs(videos: int, config: FitConfig, steps: int) -> int:
+def count_epochs(videos: int, config: ProbeTraining, steps: int) -> int:
     """Epochs of a training that ends after `steps` batches, or after `config.epochs`."""
-    return min(config.epochs, -(-steps // -(-videos // config.batch)))
+    return min(config.epochs, -(-steps // -(-videos // config.batch_size)))

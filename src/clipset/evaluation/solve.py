@@ -11,6 +11,7 @@ from clipset.evaluation.selection import Score, score
 from clipset.evaluation.stacks import Weights
 
 Wanted = Int[Tensor, " N"] | Float[Tensor, " N"]
+PENALTIES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # to search
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # what ridge scores are multiplied by before the softmax
 
 

@@ -9,21 +9,21 @@ from clipset.evaluation.classifiers import SolvedClassifier, vectors_of
 from clipset.evaluation.job import Job, Plan
 from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import Parts
-from clipset.evaluation.solve import choose_ridge, solve_ridge
+from clipset.evaluation.solve import PENALTIES, choose_ridge, solve_ridge
 
 
 def plan_solved(job: Job, row: ProbeKey) -> Plan:
     """A linear classifier of the whole video, solved for the penalty chosen on videos set aside."""
-    config, train, parts = job.config.fit, job.task.train, job.divide()
+    train, parts = job.task.train, job.divide()
     encoder = job.encoder_for(row)
     vectors = vectors_of(row, train.regular, encoder)
-    penalty, sharpness = config.penalties[len(config.penalties) // 2], 10.0
+    penalty, sharpness = PENALTIES[len(PENALTIES) // 2], 10.0
     outputs = job.task.outputs
     if parts.can_choose:
         check, truth = _vectors_to_choose_by(job, row, parts, vectors)
         penalty, sharpness = choose_ridge(
             vectors[parts.learn], train.wanted[parts.learn], check, truth,
-            outputs=outputs, penalties=config.penalties,
+            outputs=outputs, penalties=PENALTIES,
         )  # fmt: skip
 
     def fit(videos: Int[Tensor, " B"], seed: int) -> SolvedClassifier:  # noqa: ARG001
@@ -39,7 +39,7 @@ def plan_solved(job: Job, row: ProbeKey) -> Plan:
         selected_on=parts.selected_on,
         repeats=False,
         settings={"penalty": penalty, "solver": "ridge"},
-        tried=len(config.penalties) if parts.can_choose else 1,
+        tried=len(PENALTIES) if parts.can_choose else 1,
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from clipset.config import encode_json, to_mapping, write_together
 from clipset.errors import ProbeError, StoreError
-from clipset.evaluation.config import ProbeConfig, RowName
+from clipset.evaluation.config import EvaluateConfig, ProbeName
 from clipset.evaluation.job import Job, Outcome, default_shape
 from clipset.evaluation.metrics import TestScores, score_predictions
 from clipset.evaluation.results import (
@@ -30,7 +30,7 @@ from clipset.model.scale import ScaleModel
 from clipset.progress import bar
 from clipset.representation.encode import refuse_others
 
-ROW_OF: dict[RowName, ProbeKey] = {
+ROW_OF: dict[ProbeName, ProbeKey] = {
     "knn": ProbeKey("backbone", "knn"),
     "scale_knn": ProbeKey("scale", "knn"),
     "linear": ProbeKey("backbone", "linear"),
@@ -42,7 +42,7 @@ ROW_OF: dict[RowName, ProbeKey] = {
     "attentive": ProbeKey("backbone", "attentive"),
     "scale_attentive": ProbeKey("scale", "attentive"),
 }
-ROWS: tuple[ProbeKey, ...] = tuple(ROW_OF[name] for name in ProbeConfig().rows)
+ROWS: tuple[ProbeKey, ...] = tuple(ROW_OF[name] for name in EvaluateConfig().probes)
 ALL_ROWS: tuple[ProbeKey, ...] = tuple(ROW_OF.values())
 
 
@@ -72,7 +72,7 @@ class SuiteResult:
 def run_probes(
     task: EvaluationTask,
     model: ScaleModel | None,
-    config: ProbeConfig | None = None,
+    config: EvaluateConfig | None = None,
     *,
     seed: int = 0,
     rows: tuple[ProbeKey, ...] | None = None,
@@ -84,20 +84,20 @@ def run_probes(
 def run_suite(
     task: EvaluationTask,
     model: ScaleModel | None,
-    config: ProbeConfig | None = None,
+    config: EvaluateConfig | None = None,
     *,
     seed: int = 0,
     rows: tuple[ProbeKey, ...] | None = None,
 ) -> SuiteResult:
     """Run the rows of the table and compare them."""
-    config = config or ProbeConfig()
-    rows = tuple(ROW_OF[name] for name in config.rows) if rows is None else rows
+    config = config or EvaluateConfig()
+    rows = tuple(ROW_OF[name] for name in config.probes) if rows is None else rows
     rows = tuple(row for row in rows if row.features == "backbone" or model is not None)
     if not rows:
         raise ProbeError("all rows asked for need a trained model; give one, or ask for others")
     _refuse_other_backbone(task, model)
     in_order, at_all = _as_seen(task, config)
-    seeds = tuple(range(seed, seed + config.seeds))
+    seeds = tuple(range(seed, seed + config.num_seeds))
     results: list[ProbeResult] = []
     outputs: dict[ProbeKey, Outcome] = {}
     scores: TestScores | None = None
@@ -123,10 +123,10 @@ def run_suite(
     )
 
 
-def _as_seen(task: EvaluationTask, config: ProbeConfig) -> tuple[EvaluationTask, EvaluationTask]:
+def _as_seen(task: EvaluationTask, config: EvaluateConfig) -> tuple[EvaluationTask, EvaluationTask]:
     """The task with the clips that probes see: for clips in order, and for all other rows."""
-    more = task.judged_by_all() if config.judge_by == "all" else task
-    if not config.fit.regular_too:
+    more = task.judged_by_all() if config.test_clips == "all" else task
+    if config.training.train_clips == "random":
         return task, more
     random = task.train.with_all_clips().random
     first, second = (
@@ -147,21 +147,18 @@ def _refuse_other_backbone(task: EvaluationTask, model: ScaleModel | None) -> No
 def _run(
     task: EvaluationTask,
     model: ScaleModel | None,
-    config: ProbeConfig,
+    config: EvaluateConfig,
     row: ProbeKey,
     seeds: tuple[int, ...],
 ) -> Outcome:
     """One row; with few labels, once for each seed's own choice of them."""
-    if config.low_shot is None and config.shots is None:
+    if config.label_fraction is None:
         return _run_once(task, model, config, row, seeds)
     if not task.classes:
-        raise ProbeError("low_shot and shots need classes; this catalog has targets")
+        raise ProbeError("label_fraction needs classes; this catalog has targets")
     found = []
     for seed in seeds:
-        few = keep_few(
-            task, share=config.low_shot, count=config.shots,
-            seed=None if config.first_shots else seed,
-        )  # fmt: skip
+        few = keep_few(task, config.label_fraction, seed)
         found.append(_run_once(few, model, config, row, (seed,)))
     labels = f"{len(few.train)} of {len(task.train)} training labels"
     return replace(
@@ -175,7 +172,7 @@ def _run(
 def _run_once(
     task: EvaluationTask,
     model: ScaleModel | None,
-    config: ProbeConfig,
+    config: EvaluateConfig,
     row: ProbeKey,
     seeds: tuple[int, ...],
 ) -> Outcome:

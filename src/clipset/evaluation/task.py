@@ -182,15 +182,10 @@ def pretraining_on(
     return PretrainingSetup(seen, training)
 
 
-def keep_few(
-    task: EvaluationTask, *, share: float | None, count: int | None, seed: int | None
-) -> EvaluationTask:
-    """The same task with fewer training labels of each class; the first ones without a seed."""
-    if share is None and count is None:
-        return task
-    generator = None if seed is None else np.random.default_rng(seed)
+def keep_few(task: EvaluationTask, fraction: float, seed: int) -> EvaluationTask:
+    """The same task with a random fraction of the training labels of each class."""
     labels = task.train.classes.tolist()
-    kept = keep_of_each(labels, share=share, count=count, generator=generator)
+    kept = keep_of_each(labels, share=fraction, generator=np.random.default_rng(seed))
     return replace(task, train=task.train.only(torch.tensor(kept)))
 
 

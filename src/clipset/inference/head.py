@@ -17,7 +17,7 @@ from clipset.config import build, encode_json, read_json, to_mapping, write_toge
 from clipset.errors import ClipsetError, ModelError, ProbeError
 from clipset.evaluation.calibration import error_of, fit_temperature, temper
 from clipset.evaluation.classifiers import KEPT, rebuild
-from clipset.evaluation.config import ProbeConfig, RowName
+from clipset.evaluation.config import EvaluateConfig, ProbeName
 from clipset.evaluation.fit import predict
 from clipset.evaluation.job import Job, Plan, default_shape, every_video
 from clipset.evaluation.results import ProbeKey
@@ -77,7 +77,7 @@ class HeadCard:
     classes: tuple[str, ...]
     dim: int
     model: ModelConfig
-    config: ProbeConfig
+    config: EvaluateConfig
     temperature: float
     calibration_error: tuple[float, float] | None
     selected_on: str
@@ -111,18 +111,20 @@ class Head:
         return temper(predict(self.network, clips), self.card.temperature)
 
 
-def list_rows(config: ProbeConfig, train: LabelledVideos, *, model: bool) -> tuple[ProbeKey, ...]:
+def list_rows(
+    config: EvaluateConfig, train: LabelledVideos, *, model: bool
+) -> tuple[ProbeKey, ...]:
     """The rows of the run's table that can be a head.
 
     Clips in order cannot where videos have different numbers of them.
     """
-    rows = [ROW_OF[name] for name in config.rows]
+    rows = [ROW_OF[name] for name in config.probes]
     able = [row for row in rows if row.features == "backbone" or model]
     if train.regular.valid is not None:
         able = [row for row in able if row.probe != "ordered"]
     if not able:
         raise ProbeError(
-            f"none of the table's rows ({', '.join(config.rows)}) can say what new videos show; "
+            f"none of the table's rows ({', '.join(config.probes)}) can say what new videos show; "
             f"name another with --row"
         )
     return tuple(able)
@@ -132,7 +134,7 @@ def fit_head(
     train: LabelledVideos,
     classes: tuple[str, ...],
     model: ScaleModel | None,
-    config: ProbeConfig,
+    config: EvaluateConfig,
     *,
     seed: int,
     fingerprint: str,
@@ -171,14 +173,15 @@ def fit_head(
 
 
 def _job(
-    train: LabelledVideos, classes: tuple[str, ...], model: ScaleModel | None, config: ProbeConfig,
-    seed: int, validation: LabelledVideos | None, pretraining: PretrainingSetup | None,
+    train: LabelledVideos, classes: tuple[str, ...], model: ScaleModel | None,
+    config: EvaluateConfig, seed: int, validation: LabelledVideos | None,
+    pretraining: PretrainingSetup | None,
 ) -> Job:  # fmt: skip
     """What rows are made from, without any test video."""
     none = torch.zeros(0, dtype=torch.int64)
     task = EvaluationTask(
         classes=classes,
-        train=train.with_all_clips() if config.fit.regular_too else train,
+        train=train.with_all_clips() if config.training.train_clips == "all" else train,
         test=HeldOut((), train.regular.of(none), none),
         validation=validation,
         pretraining=pretraining,
@@ -230,7 +233,7 @@ def _trial(
     )
 
 
-def row_called(name: str) -> RowName:
+def row_called(name: str) -> ProbeName:
     """A row of the probes' table by its name."""
     for row in ROW_OF:
         if row == name:
@@ -238,9 +241,9 @@ def row_called(name: str) -> RowName:
     raise ProbeError(f"there is no row {name!r}; rows are {', '.join(ROW_OF)}")
 
 
-def only_row(config: ProbeConfig, name: RowName | None) -> ProbeConfig:
+def only_row(config: EvaluateConfig, name: ProbeName | None) -> EvaluateConfig:
     """The same settings for one row of the table, if one is named."""
-    return config if name is None else replace(config, rows=(name,))
+    return config if name is None else replace(config, probes=(name,))
 
 
 def save_head(head: Head, folder: Path) -> None:

@@ -15,7 +15,7 @@ from clipset.clips.windows import WindowGrid
 from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
-from clipset.evaluation.config import ProbeConfig
+from clipset.evaluation.config import EvaluateConfig
 from clipset.evaluation.task import LabelledVideos
 from clipset.features.store import FeatureStore, open_store
 from clipset.features.worker import describe_error
@@ -157,7 +157,7 @@ class TrainedRun:
         """
         folder = self.folder / ("head" if self.row is None else f"head-{self.row}")
         recipe = self.content.get("recipe", {})
-        config = build(ProbeConfig, recipe.get("probe", {}), f"the recipe of {self.folder}")
+        config = build(EvaluateConfig, recipe.get("evaluate", {}), f"the recipe of {self.folder}")
         config = only_row(config, self.row)
         seed = int(self.content.get("seed", 0))
         places, classes = self._to_learn_from()

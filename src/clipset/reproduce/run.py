@@ -230,7 +230,7 @@ class _Leg:
     def mark(self, trial: Trial, recipe: Recipe) -> str:
         """A name for all that a trial's score depends on."""
         return fingerprint(
-            *(recipe.data, recipe.pretrain, recipe.probe, trial, self.order.seed),
+            *(recipe.data, recipe.pretrain, recipe.evaluate, trial, self.order.seed),
             replace(self.store.manifest, made_by={}),
             self.part.catalog.fingerprint,
             [entry.checksum for entry in self.store.entries],
@@ -279,7 +279,7 @@ def _score(leg: _Leg, trial: Trial, recipe: Recipe) -> dict[str, Any]:
     """The record of a cell."""
     model = leg.model(trial, recipe)
     rows = (ProbeKey(trial.features, trial.probe),)
-    [result] = run_probes(leg.task(recipe), model, recipe.probe, seed=leg.order.seed, rows=rows)
+    [result] = run_probes(leg.task(recipe), model, recipe.evaluate, seed=leg.order.seed, rows=rows)
     record = to_mapping(replace(result, **protocol_facts(recipe)))
     return {name: value for name, value in record.items() if name not in ("confusion", "per_class")}
 
