@@ -64,7 +64,7 @@ def test_a_path_in_a_table_that_cannot_be_fails_alone(
     out = capfd.readouterr().out
     assert f"{LONG}.mp4: file name too long" in out
     assert "b\\x00d.mp4: its path holds a NUL character" in out
-    assert "no split: 1 of 3 videos are there" in out
+    assert "no split: 1 of 3 videos found" in out
     store = ("--out", tmp_path / "store", "--backbone", write_backbone(tmp_path))
     assert run("extract", tmp_path / "t.csv", *store, *SMALL) == 0
     out, err = capfd.readouterr()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.data.catalog import Catalog, Video
-from clipset.data.splits import assign_splits, keep_fraction, keep_per_class
+from clipset.data.splits import assign_splits, keep_fraction, subset_indices
 from clipset.errors import CatalogError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "low_shot_subset.json"
@@ -103,7 +103,7 @@ def test_people_are_kept_apart_where_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
 def test_a_test_fraction_outside_0_to_1_is_refused(fraction: float) -> None:
-    with pytest.raises(CatalogError, match="test fraction must lie between 0 and 1"):
+    with pytest.raises(CatalogError, match="test fraction must be between 0 and 1"):
         assign_splits(catalog_of(["a", "a"]), test_fraction=fraction, seed=0)
 
 
@@ -126,25 +126,28 @@ def test_low_shot_subsets_are_those_of_the_published_protocol() -> None:
 
 def test_low_shot_subsets_leave_the_other_splits_whole() -> None:
     catalog = assign_splits(catalog_of(["a"] * 20 + ["b"] * 20), test_fraction=0.5, seed=0)
-    small = keep_per_class(catalog, 3)
+    small = keep_fraction(catalog, 0.3)
     assert counts(small, "train") == {"a": 3, "b": 3}
     assert small.split("test") == catalog.split("test")
-    assert counts(keep_per_class(catalog, 99), "train") == {"a": 10, "b": 10}
+
+
+def test_a_subset_by_count_has_at_most_so_many_of_each_class() -> None:
+    labels = [0, 1, 0, 0, 1, 0]
+    assert subset_indices(labels, count=3) == [0, 1, 2, 3, 4]
+    assert subset_indices(labels, count=99) == list(range(6))
 
 
 def test_a_generator_draws_other_videos_and_the_same_ones_again() -> None:
     catalog = training([0] * 50)
-    drawn = keep_per_class(catalog, 5, generator=np.random.default_rng(0))
-    assert drawn == keep_per_class(catalog, 5, generator=np.random.default_rng(0))
-    assert drawn != keep_per_class(catalog, 5)
-    assert len(keep_fraction(catalog, 0.1, generator=np.random.default_rng(1))) == 5
+    drawn = keep_fraction(catalog, 0.1, generator=np.random.default_rng(0))
+    assert drawn == keep_fraction(catalog, 0.1, generator=np.random.default_rng(0))
+    assert drawn != keep_fraction(catalog, 0.1)
+    assert len(drawn) == 5
 
 
 def test_a_subset_of_nothing_is_refused() -> None:
     for fraction in (0.0, 1.5):
-        with pytest.raises(CatalogError, match="fraction to keep must lie above 0"):
+        with pytest.raises(CatalogError, match="fraction to keep must be above 0"):
             keep_fraction(training([0]), fraction)
-    with pytest.raises(CatalogError, match="at least 1 video of each class"):
-        keep_per_class(training([0]), 0)
     with pytest.raises(CatalogError, match="has no split 'train'"):
-        keep_per_class(catalog_of(["a"]), 1)
+        keep_fraction(catalog_of(["a"]), 0.5)

@@ -89,7 +89,10 @@ def test_groups_of_the_train_split_become_the_validation_split(table: Path) -> N
 
 @pytest.mark.parametrize(
     ("groups", "message"),
-    [(("p3",), "no training video is of the group 'p3'"), (("p0", "p1", "p2"), "nothing is left")],
+    [
+        (("p3",), "no training video of the group 'p3'"),
+        (("p0", "p1", "p2"), "no training videos left"),
+    ],
 )
 def test_groups_that_cannot_be_held_out_are_refused(
     table: Path, groups: tuple[str, ...], message: str

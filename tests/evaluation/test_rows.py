@@ -14,7 +14,7 @@ from sklearn.linear_model import Ridge
 from torch import Generator
 
 from clipset.data.catalog import Catalog, Video, read_catalog_table
-from clipset.data.splits import keep_of_each
+from clipset.data.splits import subset_indices
 from clipset.errors import CatalogError, ProbeError
 from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.evaluation.fit import Choice, NetworkRun, choose
@@ -317,7 +317,7 @@ def test_low_shot_labels_are_those_of_the_published_protocol() -> None:
         few = keep_few(task, share=share, count=None, seed=None)
         expected = golden[f"fraction_{share}"]
         assert torch.equal(few.train.random.features, clips.features[expected])
-        assert keep_of_each(labels, share=share) == expected
+        assert subset_indices(labels, fraction=share) == expected
 
 
 def test_each_seed_draws_its_own_few_labels_and_the_record_says_how_many() -> None:

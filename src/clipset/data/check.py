@@ -1,10 +1,10 @@
-"""What is wrong with the videos of a catalog, found out before hours are spent on them."""
+"""Checks of a catalog before extraction: missing files, and files that are not intact videos."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from clipset.data.catalog import Catalog, Video
@@ -16,9 +16,9 @@ from clipset.errors import VideoError
 def check_catalog(
     catalog: Catalog, on_video: Callable[[Video], None] | None = None
 ) -> list[tuple[str, str]]:
-    """Scan every video; the ids of those with a problem, and the problem.
+    """Scan every video; the ids and problems of those with one.
 
-    `on_video` is called with each video when it has been checked.
+    `on_video` is called after each video.
     """
     problems = []
     for video in catalog:
@@ -31,7 +31,7 @@ def check_catalog(
 
 
 def find_problem(video: Video) -> str | None:
-    """What is wrong with one video, if anything: all packets are read, one frame is decoded."""
+    """The problem of a video, or None: reads all packets and decodes one frame."""
     try:
         with open_video(video.path, end=video.end) as reader:
             return describe_damage(
@@ -46,40 +46,33 @@ def find_problem(video: Video) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Which of the listed videos are there; the counts are by split."""
+    """Listed and existing videos of each split, and the ids of missing ones."""
 
     listed: dict[str, int]
-    present: dict[str, int]
+    existing: dict[str, int]
     missing: tuple[str, ...]
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The same in words, a line for each split."""
+        """A line of text for each split."""
         return tuple(
-            f"{split}: {self.present.get(split, 0)} of {count} videos are there"
+            f"{split}: {self.existing.get(split, 0)} of {count} videos found"
             for split, count in self.listed.items()
         )
 
 
 def find_coverage(catalog: Catalog) -> Coverage:
-    """How much of a catalog is on the disk."""
-    present = {video.id for video in only_present(catalog)}
+    """How many videos of a catalog exist."""
+    is_file = os.path.isfile  # never raises, unlike Path.is_file
+    existing = [video for video in catalog if is_file(video.path)]
+    existing_ids = {video.id for video in existing}
     return Coverage(
-        listed=_by_split(list(catalog)),
-        present=_by_split([video for video in catalog if video.id in present]),
-        missing=tuple(video.id for video in catalog if video.id not in present),
+        listed=_count_by_split(catalog),
+        existing=_count_by_split(existing),
+        missing=tuple(video.id for video in catalog if video.id not in existing_ids),
     )
 
 
-def only_present(catalog: Catalog) -> Catalog:
-    """The catalog without the videos whose files are missing."""
-    return catalog.only(
-        video
-        for video in catalog
-        if os.path.isfile(video.path)  # noqa: PTH113 (never raises)
-    )
-
-
-def _by_split(videos: list[Video]) -> dict[str, int]:
+def _count_by_split(videos: Iterable[Video]) -> dict[str, int]:
     counts = Counter(video.split or "no split" for video in videos)
     return dict(sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""Which file was read: enough to tell it from another one without reading all of it again."""
+"""FileState: which file was read, to notice another one without reading all of it again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-WHOLE_BYTES = 256 << 10  # files up to this size are hashed whole
-EDGE_BYTES = 64 << 10  # of longer ones, so much at the start and at the end
-SAMPLES, SAMPLE_BYTES = 16, 4 << 10  # and so many blocks in between, evenly spread
+MAX_WHOLE_BYTES = 256 << 10  # files up to this size are hashed whole
+EDGE_BYTES = 64 << 10  # of larger ones: this many bytes at the start and at the end,
+NUM_SAMPLES, SAMPLE_BYTES = 16, 4 << 10  # and blocks between them, evenly spaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
-    """A file as it was when it was read.
+    """A file at the time it was read.
 
-    `digest` is a hash of its length and of parts of its content, `changed_ns` the time of the last
-    change of its inode, which cannot be set by hand as `modified_ns` can.
+    `digest` is a hash of its size and parts of its content. `changed_ns` is the inode's change
+    time, which, unlike `modified_ns`, cannot be set by hand.
     """
 
     path: str
@@ -30,27 +30,30 @@ class FileState:
     digest: str
 
     def is_current(self, path: Path) -> bool:
-        """Whether the file at a path is this one, untouched. Raises OSError if there is none."""
+        """Whether the file at a path is this one, unchanged. Raises OSError if it is missing."""
         status = path.stat()
-        same = (self.size, self.modified_ns, self.changed_ns) == (
+        is_unchanged = (self.size, self.modified_ns, self.changed_ns) == (
             status.st_size,
             status.st_mtime_ns,
             status.st_ctime_ns,
         )
-        return same and self.path == resolve(path)
+        return is_unchanged and self.path == resolve_path(path)
 
-    def has_content_of(self, other: FileState) -> bool:
-        """Whether two files have the same content, wherever they are."""
+    def has_same_content(self, other: FileState) -> bool:
+        """Whether two files have the same content, at any path."""
         return (self.size, self.digest) == (other.size, other.digest)
 
 
-def read_state(path: Path) -> FileState:
-    """The state of a file now. Raises OSError if it cannot be read."""
-    with open_regular(path) as file:
-        status = os.fstat(file.fileno())
-        digest = _digest(file, status.st_size)
+def read_file_state(path: Path) -> FileState | None:
+    """The current state of a file, or None if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            digest = _hash_blocks(file, status.st_size)
+    except (OSError, ValueError):  # a path with a NUL byte is a ValueError
+        return None
     return FileState(
-        path=resolve(path),
+        path=resolve_path(path),
         size=status.st_size,
         modified_ns=status.st_mtime_ns,
         changed_ns=status.st_ctime_ns,
@@ -58,27 +61,19 @@ def read_state(path: Path) -> FileState:
     )
 
 
-def try_read_state(path: Path) -> FileState | None:
-    """The state of a file now, or None if it cannot be read."""
-    try:
-        return read_state(path)
-    except (OSError, ValueError):  # a path with a NUL byte is a ValueError
-        return None
-
-
-def resolve(path: Path) -> str:
-    """The absolute path without links, as text that any file can hold."""
+def resolve_path(path: Path) -> str:
+    """The absolute path without links, as valid UTF-8."""
     return os.fsencode(os.path.realpath(path)).decode(errors="backslashreplace")
 
 
-def file_digest(path: Path) -> str:
-    """A hash of a file's length, start, end and some blocks in between."""
+def sampled_digest(path: Path) -> str:
+    """A hash of a file's size, start, end and some blocks between them."""
     with open_regular(path) as file:
-        return _digest(file, os.fstat(file.fileno()).st_size)
+        return _hash_blocks(file, os.fstat(file.fileno()).st_size)
 
 
 def open_regular(path: Path) -> FileIO:
-    """A file to read from. A pipe or a device is an OSError, and is not waited for."""
+    """Open a regular file for reading. A pipe or a device raises OSError without blocking."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = FileIO(os.open(path, flags), closefd=True)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -87,18 +82,18 @@ def open_regular(path: Path) -> FileIO:
     return file
 
 
-def _digest(file: FileIO, size: int) -> str:
+def _hash_blocks(file: FileIO, size: int) -> str:
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-    for first, count in _blocks(size):
-        file.seek(first)
+    for offset, count in _blocks_to_hash(size):
+        file.seek(offset)
         digest.update(file.read(count))
     return digest.hexdigest()
 
 
-def _blocks(size: int) -> list[tuple[int, int]]:
-    """Which bytes are hashed: first byte, count."""
-    if size <= WHOLE_BYTES:
+def _blocks_to_hash(size: int) -> list[tuple[int, int]]:
+    """Offset and size of the hashed blocks."""
+    if size <= MAX_WHOLE_BYTES:
         return [(0, size)]
     inner = size - 2 * EDGE_BYTES
-    samples = [(EDGE_BYTES + inner * i // SAMPLES, SAMPLE_BYTES) for i in range(SAMPLES)]
+    samples = [(EDGE_BYTES + inner * i // NUM_SAMPLES, SAMPLE_BYTES) for i in range(NUM_SAMPLES)]
     return [(0, EDGE_BYTES), *samples, (size - EDGE_BYTES, EDGE_BYTES)]

@@ -1,4 +1,4 @@
-"""Leaks: what is learned from and scored by at once, found before anything is trained."""
+"""Leaks: files and groups that two splits share, detected before training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from clipset.data.catalog import Catalog, Video
-from clipset.data.file_state import file_digest
+from clipset.data.file_state import sampled_digest
 from clipset.data.labels import warn_about_case
 from clipset.errors import CatalogError
 from clipset.progress import say
@@ -22,12 +22,12 @@ SPLITS = ("train", "val", "test")
 CHUNK_BYTES = 1 << 20
 
 FileKeys = Mapping[Path, str]
-"""A key for each path: equal for the same file and for files of the same content."""
+"""A key for each path, equal for links to one file and for files with the same content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leak:
-    """Something that two splits share; `example` names it."""
+    """Files or groups that two splits share; `example` names one."""
 
     kind: Literal["file", "group"]
     splits: tuple[str, str]
@@ -36,20 +36,20 @@ class Leak:
 
     def __str__(self) -> str:
         first, second = self.splits
-        what = {
+        description = {
             "file": ("video of {1} is the same file as one of {0}",
                      "videos of {1} are the same files as some of {0}"),
             "group": ("group is in {0} and {1}", "groups are in {0} and {1}"),
         }[self.kind][self.count > 1]  # fmt: skip
-        return f"{self.count} {what.format(first, second)} ({self.example})"
+        return f"{self.count} {description.format(first, second)} ({self.example})"
 
 
 def check_leaks(
     catalogs: Sequence[Catalog], *, allow_leaks: bool = False, unknown: Sequence[str] = ()
 ) -> list[str]:
-    """Refuse catalogs whose splits share files or groups, and `unknown` ids; what was allowed.
+    """Raise CatalogError if splits share files or groups, or if there are `unknown` ids.
 
-    With `allow_leaks` each is said instead.
+    With `allow_leaks` the problems are printed and returned instead.
     """
     lines = describe_leaks(catalogs)
     if unknown:
@@ -63,15 +63,15 @@ def check_leaks(
 
 
 def describe_leaks(catalogs: Sequence[Catalog]) -> list[str]:
-    """Each leak of some catalogs of the same videos in words.
+    """The leaks of some catalogs of the same videos, a line for each.
 
-    Copies within a split, and labels that differ only by case, are no leaks and only said.
+    Also prints copies within a split and labels that differ only by case, which are not leaks.
     """
     keys = find_file_keys(video.path for catalog in catalogs for video in catalog)
     lines: list[str] = []
     for catalog in catalogs:
-        whose = f"{catalog.name}: " if len(catalogs) > 1 else ""
-        lines += [f"{whose}{leak}" for leak in find_leaks(catalog, keys)]
+        prefix = f"{catalog.name}: " if len(catalogs) > 1 else ""
+        lines += [f"{prefix}{leak}" for leak in find_leaks(catalog, keys)]
         warn_about_case(catalog.classes, catalog.name)
     for copies in dict.fromkeys(describe_copies(catalog, keys) for catalog in catalogs):
         if copies:
@@ -80,60 +80,61 @@ def describe_leaks(catalogs: Sequence[Catalog]) -> list[str]:
 
 
 def find_leaks(catalog: Catalog, keys: FileKeys | None = None) -> list[Leak]:
-    """What two of the splits train, val and test share: files by path or content, and groups."""
+    """Files (by path or content) and groups that two of train, val and test share."""
     if keys is None:
         keys = find_file_keys(video.path for video in catalog)
     videos = {name: [video for video in catalog if video.split == name] for name in SPLITS}
     leaks = []
-    for pair in combinations(SPLITS, 2):
-        first, second = (videos[name] for name in pair)
-        leaks += [*_shared_files(first, second, keys, pair), *_shared_groups(first, second, pair)]
+    for splits in combinations(SPLITS, 2):
+        first, second = (videos[name] for name in splits)
+        leaks += _shared_files(first, second, keys, splits)
+        leaks += _shared_groups(first, second, splits)
     return leaks
 
 
 def describe_copies(catalog: Catalog, keys: FileKeys) -> str:
-    """How many videos are the same file as another one of their split, in one line."""
-    first: dict[tuple[str | None, str], Video] = {}
+    """One line about copies of files within a split; empty if there are none."""
+    originals: dict[tuple[str | None, str], Video] = {}
     copies: list[tuple[Video, Video]] = []
     for video in catalog:
-        known = first.setdefault((video.split, keys[video.path]), video)
-        if known is not video:
-            copies.append((video, known))
+        original = originals.setdefault((video.split, keys[video.path]), video)
+        if original is not video:
+            copies.append((video, original))
     if not copies:
         return ""
-    one, other = copies[0]
+    copy, original = copies[0]
     are = "video is a copy of another" if len(copies) == 1 else "videos are copies of others"
-    return f"{len(copies)} {are} of the same split (such as {one.id!r} of {other.id!r})"
+    return f"{len(copies)} {are} of the same split (such as {copy.id!r} of {original.id!r})"
 
 
 def find_file_keys(paths: Iterable[Path]) -> dict[Path, str]:
-    """Keys of files. Only files of one size are read, and whole only if their digests agree."""
+    """The keys of files. Only files of equal size are read, and whole only if digests agree."""
     keys: dict[Path, str] = {}
     by_size: defaultdict[int, dict[str, list[Path]]] = defaultdict(dict)
     for path in dict.fromkeys(paths):
         keys[path] = os.path.abspath(path)  # noqa: PTH100 (also of what does not exist)
         try:
-            keys[path] = file = os.path.realpath(path)
+            keys[path] = real_path = os.path.realpath(path)
             status = path.stat()
         except (OSError, ValueError):
             continue
         if stat.S_ISREG(status.st_mode) and status.st_size:
-            by_size[status.st_size].setdefault(file, []).append(path)
+            by_size[status.st_size].setdefault(real_path, []).append(path)
     for files in by_size.values():
-        for same in _equal_contents(files):
-            keys |= dict.fromkeys((path for file in same for path in files[file]), same[0])
+        for copies in _find_equal_files(files):
+            keys |= dict.fromkeys((path for file in copies for path in files[file]), copies[0])
     return keys
 
 
-def _equal_contents(files: Mapping[str, Sequence[Path]]) -> list[list[str]]:
-    """Which of some files of one size have the same content."""
+def _find_equal_files(files: Mapping[str, Sequence[Path]]) -> list[list[str]]:
+    """Groups of files with the same content, among files of equal size."""
     groups = [list(files)]
-    for digest in (file_digest, _whole_digest):
+    for digest in (sampled_digest, _whole_digest):
         groups = [
-            same
+            subgroup
             for group in groups
             if len(group) > 1
-            for same in _group_by_digest(group, files, digest)
+            for subgroup in _group_by_digest(group, files, digest)
         ]
     return [group for group in groups if len(group) > 1]
 
@@ -141,13 +142,13 @@ def _equal_contents(files: Mapping[str, Sequence[Path]]) -> list[list[str]]:
 def _group_by_digest(
     group: Sequence[str], files: Mapping[str, Sequence[Path]], digest: Callable[[Path], str]
 ) -> list[list[str]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    by_digest: defaultdict[str, list[str]] = defaultdict(list)
     for file in group:
         try:
-            found[digest(files[file][0])].append(file)
-        except OSError:  # whoever opens it as a video says so
+            by_digest[digest(files[file][0])].append(file)
+        except OSError:  # reported when it is opened as a video
             continue
-    return list(found.values())
+    return list(by_digest.values())
 
 
 def _whole_digest(path: Path) -> str:
@@ -159,20 +160,20 @@ def _whole_digest(path: Path) -> str:
 
 
 def _shared_files(
-    first: Sequence[Video], second: Sequence[Video], keys: FileKeys, pair: tuple[str, str]
+    first: Sequence[Video], second: Sequence[Video], keys: FileKeys, splits: tuple[str, str]
 ) -> list[Leak]:
-    known = {keys[video.path]: video for video in first}
-    shared = [video for video in second if keys[video.path] in known]
+    by_key = {keys[video.path]: video for video in first}
+    shared = [video for video in second if keys[video.path] in by_key]
     if not shared:
         return []
-    example = f"{shared[0].id!r} is {known[keys[shared[0].path]].id!r}"
-    return [Leak(kind="file", splits=pair, count=len(shared), example=example)]
+    example = f"{shared[0].id!r} is {by_key[keys[shared[0].path]].id!r}"
+    return [Leak(kind="file", splits=splits, count=len(shared), example=example)]
 
 
 def _shared_groups(
-    first: Sequence[Video], second: Sequence[Video], pair: tuple[str, str]
+    first: Sequence[Video], second: Sequence[Video], splits: tuple[str, str]
 ) -> list[Leak]:
     shared = sorted({v.group for v in first if v.group} & {v.group for v in second if v.group})
     if not shared:
         return []
-    return [Leak(kind="group", splits=pair, count=len(shared), example=f"such as {shared[0]!r}")]
+    return [Leak(kind="group", splits=splits, count=len(shared), example=f"such as {shared[0]!r}")]

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clipset.data.catalog import Catalog, Video
-from clipset.data.splits import keep_of_each
+from clipset.data.splits import subset_indices
 from clipset.errors import ProbeError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
@@ -185,7 +185,7 @@ def pretraining_on(
 def keep_few(task: EvaluationTask, fraction: float, seed: int) -> EvaluationTask:
     """The same task with a random fraction of the training labels of each class."""
     labels = task.train.classes.tolist()
-    kept = keep_of_each(labels, share=fraction, generator=np.random.default_rng(seed))
+    kept = subset_indices(labels, fraction=fraction, generator=np.random.default_rng(seed))
     return replace(task, train=task.train.only(torch.tensor(kept)))
 
 

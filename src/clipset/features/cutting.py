@@ -16,7 +16,7 @@ from clipset.clips.config import Sampling
 from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.clips.windows import Window, WindowGrid, plan_window
-from clipset.data.file_state import FileState, try_read_state
+from clipset.data.file_state import FileState, read_file_state
 from clipset.decoding.damage import check_usable
 from clipset.decoding.reader import VideoInfo, VideoReader, open_video
 
@@ -89,7 +89,7 @@ def cut_video(
         if request.grid is not None:
             yield from _cut_windows(video, request, request.grid)
             return
-        file = try_read_state(path)
+        file = read_file_state(path)
         plan, regular = _plan_clips(video.info, request, video_id)
         pieces = clips_of_pieces(plan, request.clip_bytes)
         for piece, clips in enumerate(pieces):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clipset.data.catalog import Video
-from clipset.data.file_state import resolve, try_read_state
+from clipset.data.file_state import read_file_state, resolve_path
 from clipset.errors import StoreError
 from clipset.features.ledger import Entry
 from clipset.progress import bar
@@ -60,10 +60,10 @@ def find_changed_files(entries: Sequence[Entry], sources: Iterable[Video]) -> li
     problems = []
     with bar("comparing files", len(entries), "files") as advance:
         for entry in entries:
-            now = try_read_state(paths[entry.id]) if entry.id in paths else None
+            now = read_file_state(paths[entry.id]) if entry.id in paths else None
             if now is None:
                 problems.append((entry.id, "its file cannot be read"))
-            elif entry.file is not None and not now.has_content_of(entry.file):
+            elif entry.file is not None and not now.has_same_content(entry.file):
                 problems.append((entry.id, "its file has changed since it was read"))
             advance()
     return problems
@@ -76,11 +76,11 @@ def _compare(entry: Entry, video: Video, changes: FileChanges) -> None:
         return
     if before is None or _is_current(entry, video):
         return
-    now = try_read_state(video.path)
+    now = read_file_state(video.path)
     if now is None:
-        if before.path != resolve(video.path) and entry.status == "done":
+        if before.path != resolve_path(video.path) and entry.status == "done":
             changes.unverifiable.append(f"{entry.id}: was {before.path}, is {video.path}")
-    elif now.has_content_of(before):
+    elif now.has_same_content(before):
         changes.moved.append(replace(entry, file=now))
     else:
         changes.pending.append(Entry(ordinal=entry.ordinal, id=entry.id))

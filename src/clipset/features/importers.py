@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from clipset.backbones.registry import BackboneSpec, Weights
 from clipset.clips.config import Sampling
 from clipset.data.catalog import Catalog, Video
-from clipset.data.file_state import try_read_state
+from clipset.data.file_state import read_file_state
 from clipset.data.folder import natural_key, parse_folder_names
 from clipset.data.labels import clean_rows
 from clipset.errors import StoreError
@@ -205,7 +205,7 @@ def _take(place: int, path: Path | None, dim: int, clips: int, config: ImportCon
     """The rows of one video, or the reason why there are none."""
     if path is None:
         return Seen(place, reason="there is no file of features for it", transient=True)
-    file = try_read_state(path)
+    file = read_file_state(path)
     try:
         rows = read_rows(path, config)
         if rows.features.shape[1] != dim:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clipset.data.file_state import resolve
+from clipset.data.file_state import resolve_path
 from clipset.features.arrays import HEADER_BYTES, has_header, open_found_rows
 from clipset.features.file_changes import find_changed_files
 from clipset.features.ledger import KINDS, Entry, Kind
@@ -44,7 +44,7 @@ def _compare_parts(store: FeatureStore) -> Iterator[Problem]:
         if entry is None:
             yield video.id, "is in catalog.csv, but not in the ledger"
         elif entry.file is not None and not imported:
-            if entry.file.path != resolve(video.path):
+            if entry.file.path != resolve_path(video.path):
                 yield video.id, f"was read from {entry.file.path}, catalog.csv says {video.path}"
             elif entry.video_end != video.end:
                 yield video.id, f"was read up to {entry.video_end} s, catalog.csv says {video.end}"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clipset.config import to_mapping, write_json
 from clipset.data.catalog import Catalog, Video, write_catalog
-from clipset.data.file_state import try_read_state
+from clipset.data.file_state import read_file_state
 from clipset.errors import StoreError
 from clipset.features.arrays import GrowingArray
 from clipset.features.encode import ClipRows, Seen
@@ -140,7 +140,7 @@ class StoreWriter:
         if seen.rows is None:
             self.failures += 1
             say(f"skipped {entry.id}: {entry.reason}")
-            entry = replace(entry, file=try_read_state(source.path) if source else None)
+            entry = replace(entry, file=read_file_state(source.path) if source else None)
         elif (damage := entry.damage) is not None:
             say(f"damaged {entry.id}: {damage}")
         self.add(replace(entry, video_end=source.end if source else None), seen.rows)
