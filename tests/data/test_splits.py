@@ -131,10 +131,11 @@ def test_low_shot_subsets_leave_the_other_splits_whole() -> None:
     assert small.split("test") == catalog.split("test")
 
 
-def test_a_subset_by_count_has_at_most_so_many_of_each_class() -> None:
+def test_a_subset_has_at_least_one_of_each_class() -> None:
     labels = [0, 1, 0, 0, 1, 0]
-    assert subset_indices(labels, count=3) == [0, 1, 2, 3, 4]
-    assert subset_indices(labels, count=99) == list(range(6))
+    assert subset_indices(labels, fraction=0.5) == [0, 1, 2]
+    assert subset_indices(labels, fraction=0.01) == [0, 1]
+    assert subset_indices(labels, fraction=1.0) == list(range(6))
 
 
 def test_a_generator_draws_other_videos_and_the_same_ones_again() -> None:

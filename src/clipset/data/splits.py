@@ -68,13 +68,9 @@ def keep_fraction(
 
 
 def subset_indices(
-    labels: Sequence[Hashable],
-    *,
-    fraction: float | None = None,
-    count: int | None = None,
-    generator: np.random.Generator | None = None,
+    labels: Sequence[Hashable], *, fraction: float, generator: np.random.Generator | None = None
 ) -> list[int]:
-    """Indices of a subset with a fraction (at least one), or at most a count, of each class.
+    """Indices of a subset with a fraction of each class, and at least one of it.
 
     Without a generator these are the first ones, as in the published protocol.
     """
@@ -84,11 +80,8 @@ def subset_indices(
     subset: list[int] = []
     for _, indices in sorted(by_class.items()):
         size = len(indices)
-        num_kept = size if count is None else min(count, size)
-        if fraction is not None:
-            num_kept = max(1, int(fraction * size))
         order = range(size) if generator is None else generator.permutation(size)
-        subset += [indices[i] for i in list(order)[:num_kept]]
+        subset += [indices[i] for i in list(order)[: max(1, int(fraction * size))]]
     return sorted(subset)
 
 
