@@ -210,7 +210,7 @@ def test_a_setting_that_is_not_utf8_is_refused_in_one_line(
     folder.mkdir()
     backbone = write_backbone(folder)
     assert run("extract", videos, "--out", tmp_path / "store", "--backbone", backbone) == 2
-    assert "the backbone holds bytes that are not UTF-8" in capfd.readouterr().err
+    assert "backbone holds bytes that are not UTF-8" in capfd.readouterr().err
     assert not (tmp_path / "store").exists()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -183,6 +185,25 @@ def test_a_catalog_that_is_not_there_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.docx").touch()
     with pytest.raises(CatalogError, match="neither a folder nor a catalog; a catalog ends in"):
         read_catalog(tmp_path / "a.docx")
+
+
+def test_a_catalog_of_file_names_that_are_not_utf8_has_a_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in (b"caf\xe9.mp4", b"caf\xea.mp4"):
+        Path(os.fsdecode(os.fsencode(tmp_path / "a") + b"/" + name)).touch()
+    catalog = read_catalog(tmp_path)
+    assert [video.id for video in catalog] == ["a/caf\\xe9.mp4", "a/caf\\xea.mp4"]
+    assert all(video.path.exists() for video in catalog)
+    write_catalog(catalog, tmp_path / "catalog.csv")
+    assert read_catalog(tmp_path / "catalog.csv").fingerprint == catalog.fingerprint
+
+
+@pytest.mark.parametrize("text", ["caf\udce9", "a\0b"])
+@pytest.mark.parametrize("field", ["id", "label", "split", "group"])
+def test_text_that_no_file_can_hold_is_refused_by_a_video(field: str, text: str) -> None:
+    facts: dict[str, Any] = {"id": "a", field: text}
+    with pytest.raises(CatalogError, match=f"the {field} .* has a NUL or bytes that are not UTF-8"):
+        Video(path=Path("a.mp4"), **facts)
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_place() -> None:

@@ -55,8 +55,13 @@ class Video:
 
     def __post_init__(self) -> None:
         for field in ("id", "label", "split", "group"):
-            if getattr(self, field) == "":
+            text = getattr(self, field)
+            if text == "":
                 raise CatalogError(f"the video {self.path} has an empty {field}")
+            if text is not None and escape_undecodable(text) != text:
+                raise CatalogError(
+                    f"the {field} {text!a} has a NUL or bytes that are not UTF-8; escape them"
+                )
         if self.target is not None and not math.isfinite(self.target):
             raise CatalogError(f"the target of {self.id!r} must be a number, got {self.target}")
         if self.end is not None and not 0.0 < self.end < math.inf:
