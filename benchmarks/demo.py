@@ -31,11 +31,11 @@ def main() -> None:
             "total_seconds": total,
             "seconds": summary.seconds,
             "top1": {
-                row_name(record["features"], record["probe"]): {
-                    "value": record["value"],
-                    "interval": record["interval"],
+                row_name(result.features, result.probe): {
+                    "value": result.value,
+                    "interval": result.interval,
                 }
-                for record in summary.records
+                for result in summary.records
             },
         },
     )

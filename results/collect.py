@@ -22,13 +22,13 @@ from records import HERE, Between, CellResult, PartResult, Result, ResultFile, w
 from clipset.config import build, fingerprint, read_json, to_mapping
 from clipset.data.catalog import read_catalog_table
 from clipset.errors import ClipsetError, RunError
-from clipset.evaluation.results import ProbeKey, read_predictions
+from clipset.evaluation.results import ProbeKey, ProbeResult, read_predictions
 from clipset.evaluation.statistics import compare_values
 from clipset.features.store import FeatureStore
 from clipset.pipeline import read_results
 from clipset.recipe import Recipe, read_recipe
-from clipset.reproduce.plan import find_plan, read_base
-from clipset.reproduce.table import FILE, Cell, TableFile, read_table_file
+from clipset.reproduce.plan import find_plan, read_table_recipe
+from clipset.reproduce.table import TABLE_FILE, Cell, TableFile, read_table_file
 from clipset.runs import read_run
 
 LEFT_OUT = ("per_class", "confusion")
@@ -52,7 +52,7 @@ def collect(folders: Sequence[Path], name: str, out: Path = HERE) -> Path:
 
 def collect_one(folder: Path) -> Result:
     """A finished run or table."""
-    return collect_table(folder) if (folder / FILE).is_file() else collect_run(folder)
+    return collect_table(folder) if (folder / TABLE_FILE).is_file() else collect_run(folder)
 
 
 def collect_run(folder: Path) -> Result:
@@ -100,10 +100,7 @@ def collect_part(folder: Path, run: Path) -> PartResult:
     counts = {"videos": len(catalog), "classes": len(catalog.classes), **splits}
     if (run / "store" / "ledger.sqlite").is_file():
         counts["failed"] = len(FeatureStore(run / "store", catalog).failed)
-    rows = [
-        {name: value for name, value in record.items() if name not in LEFT_OUT}
-        for record in read_results(folder)
-    ]
+    rows = [lean_record(result) for result in read_results(folder)]
     return PartResult(
         name=part_name(folder, run),
         counts=counts,
@@ -112,6 +109,12 @@ def collect_part(folder: Path, run: Path) -> PartResult:
         comparisons=read_json(folder / "comparisons.json"),
         training_seconds=training_seconds(folder / "model" / "metrics.jsonl"),
     )
+
+
+def lean_record(result: ProbeResult) -> dict[str, Any]:
+    """A result without its matrices."""
+    record: dict[str, Any] = to_mapping(result)
+    return {name: value for name, value in record.items() if name not in LEFT_OUT}
 
 
 def training_seconds(metrics: Path) -> float | None:
@@ -141,8 +144,10 @@ def collect_table(folder: Path) -> Result:
         cells=[as_result(cell) for cell in done],
         paper=table.paper,
         command=f"{words} --out tables/{table.table}{as_words(names_only(changes))}",
-        validation="; ".join(dict.fromkeys(cell.record["selected_on"] for cell in done)),
-        seeds=sorted({seed for cell in done for seed in cell.record["seeds"]}),
+        validation="; ".join(
+            dict.fromkeys(str(cell.result.selected_on) for cell in done if cell.result)
+        ),
+        seeds=sorted({seed for cell in done if cell.result for seed in cell.result.seeds}),
         date=max(cell.date for cell in done),
         **about(recipe, path, changes, table.environments[done[-1].environment]),
     )
@@ -151,11 +156,11 @@ def collect_table(folder: Path) -> Result:
 def recipe_of(table: TableFile, cell: Cell) -> tuple[Recipe, Path, list[str]]:
     """The recipe of a cell; the file and the changes that the whole table was run with."""
     plan = find_plan(table.table)
-    trial = next(trial for trial in plan.trials if cell.row.endswith(trial.row))
+    row_plan = next(row_plan for row_plan in plan.rows if cell.row.endswith(row_plan.row))
     recipe = build(Recipe, table.recipes[cell.recipe], "table.json")
 
     def read(path: Path, changes: Sequence[str]) -> Recipe:
-        return read_base(plan, path, (*changes, *trial.changes))
+        return read_table_recipe(plan, path, (*changes, *row_plan.changes))
 
     return recipe, *find_recipe(recipe, read)
 
@@ -164,8 +169,8 @@ def as_result(cell: Cell) -> CellResult:
     return CellResult(
         row=cell.row,
         column=cell.column,
-        part=cell.part,
-        record=cell.record,
+        part=cell.task,
+        record={} if cell.result is None else lean_record(cell.result),
         seconds=cell.seconds,
         date=cell.date,
     )

@@ -9,8 +9,14 @@ from typing import Any
 from records import Between, Idea, PartResult, Result, ResultFile, Study
 
 from clipset.config import to_mapping
-from clipset.report.parts import SHARES, write_interval, write_score
-from clipset.report.wording import figure, row_name, row_order
+from clipset.evaluation.results import ERROR_METRICS
+from clipset.report.wording import (
+    format_interval,
+    format_number,
+    format_score,
+    row_name,
+    row_order,
+)
 
 Row = tuple[str, str]
 CLAIMS: tuple[tuple[Row, Row], ...] = (
@@ -46,7 +52,11 @@ def origin(result: Result, what: str = "") -> list[str]:
 
 def score(record: dict[str, Any] | None) -> str:
     """A score with its interval, or a dash."""
-    return "–" if record is None else f"{write_score(record)} {write_interval(record)}".strip()
+    if record is None:
+        return "–"
+    value = format_score(record["metric"], record["value"])
+    interval = record.get("interval")
+    return f"{value} {format_interval(record['metric'], interval)}" if interval else value
 
 
 def find_row(part: PartResult, row: Row) -> dict[str, Any] | None:
@@ -91,7 +101,7 @@ def difference(found: dict[str, Any] | None) -> str:
     if found is None:
         return "–"
     value, low, high = (
-        f"{100 * number:+.1f}" if found["metric"] in SHARES else _signed(number)
+        _signed(number) if found["metric"] in ERROR_METRICS else f"{100 * number:+.1f}"
         for number in (found["difference"], *found["interval"])
     )
     p = "p < 0.001" if found["p"] < 0.001 else f"p = {found['p']:.3f}"
@@ -99,7 +109,7 @@ def difference(found: dict[str, Any] | None) -> str:
 
 
 def _signed(number: float) -> str:
-    return f"{'−' if number < 0 else '+'}{figure(abs(number))}"
+    return f"{'−' if number < 0 else '+'}{format_number(abs(number))}"
 
 
 def variants(results: Sequence[Result]) -> list[str]:

@@ -81,6 +81,17 @@ def to_mapping(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with keys such as `pretrain.epochs`."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
 def fingerprint(*values: Any) -> str:
     """A short name for the content of `values`: equal content, equal name, on any machine."""
     canonical = _encode([to_mapping(value) for value in values])

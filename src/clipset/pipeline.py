@@ -27,8 +27,19 @@ from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.demo.dataset import render_demo
 from clipset.devices import find_device
 from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
-from clipset.evaluation.results import read_predictions
-from clipset.evaluation.statistics import compare_over_tasks, intervals_over_tasks
+from clipset.evaluation.results import (
+    Comparison,
+    ProbeResult,
+    read_predictions,
+    read_records,
+)
+from clipset.evaluation.statistics import (
+    MEAN,
+    compare_over_tasks,
+    intervals_over_tasks,
+    join_results,
+    mean_results,
+)
 from clipset.evaluation.suite import run_suite
 from clipset.evaluation.task import make_task
 from clipset.features.extract import check_store, extract_planned, plan
@@ -38,18 +49,9 @@ from clipset.locks import exclusive
 from clipset.model.scale import ScaleModel
 from clipset.progress import bar, say
 from clipset.recipe import Recipe, find_recipe, read_recipe
-from clipset.report.collect import gather_content
+from clipset.report.collect import collect_content
 from clipset.report.page import write_report
-from clipset.report.parts import (
-    MEAN,
-    join_records,
-    scores_page,
-    with_intervals,
-    write_comparisons,
-)
-from clipset.report.records import read_record
-from clipset.report.table import write_table_page
-from clipset.report.trust import read_differences, read_list
+from clipset.report.table_page import describe_comparisons, scores_page, write_table_page
 from clipset.report.wording import row_name
 from clipset.representation import embed_store, read_vectors, write_vectors
 from clipset.runs import Run, check_run_folder, read_run
@@ -68,8 +70,8 @@ class RunResult:
     report: Path
     videos: int
     failed: int
-    records: list[dict[str, Any]]
-    comparisons: list[dict[str, Any]]
+    records: list[ProbeResult]
+    comparisons: list[Comparison]
     seconds: dict[str, float]
     note: str = ""
     damaged: int = 0
@@ -126,7 +128,7 @@ def run(
         videos=len(store),
         failed=len(store.failed),
         records=read_results(out),
-        comparisons=_read_comparisons(out / "comparisons.json"),
+        comparisons=read_records(out / "comparisons.json", Comparison),
         seconds={step.name: step.seconds for step in run.steps.values()},
         note=note,
         damaged=sum(entry.damage is not None for entry in store.entries),
@@ -218,16 +220,17 @@ def _learn_parts(run: Run, parts: Sequence[Task], recipe: Recipe, device: str) -
             note = _learn(within, store, part.catalog, recipe, device)
             notes += [f"{part.name}: {note}"] if note else []
     found = {part.name: read_results(run.folder / part.name) for part in parts}
-    averaged = recipe.data.averaged
-    records, comparisons = join_records(found, averaged=averaged), []
-    if averaged and records:
-        said = [read_predictions(run.folder / name / "predictions.safetensors") for name in found]
-        records = with_intervals(records, intervals_over_tasks(said, seed=content["seed"]))
-        comparisons = to_mapping(compare_over_tasks(said, seed=content["seed"]))
+    results: list[ProbeResult] = join_results(found)
+    comparisons: list[Comparison] = []
+    if recipe.data.averaged and results:
+        files = [run.folder / name / "predictions.safetensors" for name in found]
+        predictions = [read_predictions(path) for path in files]
+        results = mean_results(found, intervals_over_tasks(predictions, seed=content["seed"]))
+        comparisons = compare_over_tasks(predictions, seed=content["seed"])
     with run.step("report"):
-        write_json(run.folder / "results.json", records)
-        write_json(run.folder / "comparisons.json", comparisons)
-        report_parts(run.folder, str(content["name"]), found, records)
+        write_json(run.folder / "results.json", to_mapping(results))
+        write_json(run.folder / "comparisons.json", to_mapping(comparisons))
+        report_parts(run.folder, str(content["name"]), found, results)
     return "; ".join(notes)
 
 
@@ -266,27 +269,27 @@ def report_run(folder: Path) -> Path:
     """Write the page of a run; where it has several parts, a table of them with links."""
     run, path = read_run(folder), folder / "report.html"
     check_output(path, "file")
-    records = read_results(folder) if (folder / "results.json").is_file() else []
+    results = read_results(folder) if (folder / "results.json").is_file() else []
     steps = [step["name"] for step in run.get("steps", [])]
-    if any(record.get("task") for record in records):
+    if any(result.task for result in results):
         names = [name for name in steps if (folder / name / "results.json").is_file()]
         found = {name: read_results(folder / name) for name in names}
-        report_parts(folder, str(run.get("name", "")), found, records)
+        report_parts(folder, str(run.get("name", "")), found, results)
     else:
-        write_report(gather_content(folder), path)
+        write_report(collect_content(folder), path)
     return path
 
 
 def report_parts(
     folder: Path,
     name: str,
-    parts: Mapping[str, Sequence[dict[str, Any]]],
-    joined: Sequence[dict[str, Any]],
+    parts: Mapping[str, Sequence[ProbeResult]],
+    joined: Sequence[ProbeResult],
 ) -> None:
     """Write the page of a run with several parts, with a link to the page of each."""
-    means = [record for record in joined if record.get("task") == MEAN]
+    means = [result for result in joined if result.task == MEAN]
     page = scores_page(name, {**parts, **({MEAN: means} if means else {})})
-    notes = write_comparisons(read_list(folder / "comparisons.json"))
+    notes = describe_comparisons(read_records(folder / "comparisons.json", Comparison))
     links = [(f"{part}: report", f"{quote(part)}/report.html") for part in parts]
     write_table_page(replace(page, links=links, notes=notes), folder / "report.html")
 
@@ -381,19 +384,9 @@ def protocol_facts(recipe: Recipe) -> dict[str, Any]:
     return facts if low_shot is None else facts | {"label_fraction": low_shot}
 
 
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run."""
+def read_results(folder: Path) -> list[ProbeResult]:
+    """The results of a run."""
     path = folder / "results.json"
     if not path.is_file():
         raise RunError(f"{folder} has no results.json; run `clipset run` or `clipset probe` first")
-    records = [dict(record) for record in read_list(path)]
-    for record in records:
-        read_record(record)
-    return records
-
-
-def _read_comparisons(path: Path) -> list[dict[str, Any]]:
-    """The comparisons of a run, checked."""
-    records = [dict(record) for record in read_list(path)]
-    read_differences(records)
-    return records
+    return read_records(path, ProbeResult)

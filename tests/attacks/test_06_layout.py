@@ -15,12 +15,12 @@ from tests.attacks.conftest import TINY, Clipset
 from tests.conftest import write_video
 
 from clipset.errors import ReportError
-from clipset.report.collect import lay_out
+from clipset.report.layout import map_positions
 from clipset.representation import nearest
 
 CASES = """
 import numpy as np
-from clipset.report.collect import lay_out
+from clipset.report.layout import map_positions
 
 rng = np.random.default_rng(0)
 one = rng.normal(size=(1, 64)).astype(np.float32)
@@ -39,7 +39,7 @@ cases = {
     **{f"{n} videos": rng.normal(size=(n, 64)).astype(np.float32) for n in (1, 2, 3, 12, 13, 15)},
 }
 for name, vectors in cases.items():
-    positions = lay_out(vectors)
+    positions = map_positions(vectors)
     assert positions.shape == (len(vectors), 2), name
     assert np.isfinite(positions).all(), name
     assert len(np.unique(positions, axis=0)) == len(vectors), name
@@ -59,7 +59,7 @@ def test_equal_vectors_do_not_crash_the_map(clipset: Clipset) -> None:
 )
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_any_finite_vectors_get_a_finite_map(vectors: np.ndarray) -> None:
-    positions = lay_out(vectors)
+    positions = map_positions(vectors)
     assert positions.shape == (len(vectors), 2)
     assert np.isfinite(positions).all()
 
@@ -68,7 +68,7 @@ def test_copies_lie_together_and_apart_from_others() -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(30, 16)).astype(np.float32)
     vectors[20:] = vectors[0]
-    positions = lay_out(vectors)
+    positions = map_positions(vectors)
     extent = np.ptp(positions, axis=0).max()
     copies = np.linalg.norm(positions[20:] - positions[0], axis=1)
     assert (copies > 0).all()
@@ -78,7 +78,7 @@ def test_copies_lie_together_and_apart_from_others() -> None:
 
 def test_vectors_that_are_not_finite_are_one_clear_error() -> None:
     with pytest.raises(ReportError, match="not finite"):
-        lay_out(np.full((20, 4), np.nan, dtype=np.float32))
+        map_positions(np.full((20, 4), np.nan, dtype=np.float32))
 
 
 def test_neighbours_of_huge_vectors_have_finite_scores() -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -17,7 +18,8 @@ from safetensors.numpy import load_file, save_file
 from tests.attacks.conftest import TINY, scores
 from tests.miniatures import run
 
-from clipset.errors import ReportError
+from clipset.errors import ProbeError
+from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult, parse_records
 from clipset.report.content import ReportContent
 from clipset.report.page import render_report
 from clipset.reproduce.plan import find_plan
@@ -222,9 +224,9 @@ def test_a_part_is_a_plain_name_and_its_link_leads_into_the_run(finished_run: Pa
 @pytest.mark.parametrize(
     "change",
     [
-        {"record": {}}, {"record": {"value": "x"}}, {"record": {**RECORD, "seeds": 3}},
-        {"part": "split1"}, {"parts": ["a", "b"]}, {"record": {**RECORD, "value": 1e308}},
-        {"part": "a", "parts": ["a"], "record": {**RECORD, "interval": None}},
+        {"result": {}}, {"result": {"value": "x"}}, {"result": {**RECORD, "seeds": 3}},
+        {"task": "split1"}, {"tasks": ["a", "b"]}, {"result": {**RECORD, "value": 1e308}},
+        {"task": "a", "tasks": ["a"], "result": {**RECORD, "interval": None}}, {"result": None},
     ],
 )  # fmt: skip
 def test_an_edited_table_of_reproduce_is_one_line(
@@ -232,7 +234,8 @@ def test_an_edited_table_of_reproduce_is_one_line(
 ) -> None:
     table = empty_table(find_plan("ucf101"))
     place = {"row": table.rows[0], "column": table.columns[0]}
-    table.put(Cell(**place, status="done", mark="x", record=RECORD))
+    result = msgspec.convert(RECORD, type=ProbeResult)
+    table.put(Cell(**place, status="done", fingerprint="x", result=result))
     write_table(table, tmp_path)
     render = ("reproduce", "ucf101", "--out", tmp_path, "--render")
     assert run(*render) == 0
@@ -266,6 +269,11 @@ def test_any_json_in_a_record_gives_a_page_or_one_clear_error(
     records, comparisons, low_shot = (
         [{**base, **change}] if name in base else [] for base in (RECORD, DIFFERENCE, CURVE)
     )
-    content = {"records": records, "comparisons": comparisons, "low_shot": low_shot}
-    with suppress(ReportError):
-        render_report(ReportContent(title="edited", **content))
+    with suppress(ProbeError):
+        content = ReportContent(
+            title="edited",
+            results=parse_records(records, ProbeResult, "results.json"),
+            comparisons=parse_records(comparisons, Comparison, "comparisons.json"),
+            low_shot=parse_records(low_shot, LowShotCurve, "low_shot.json"),
+        )
+        render_report(content)

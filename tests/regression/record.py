@@ -210,7 +210,7 @@ def _reproduce(store: Path, out: Path) -> list[Any]:
         "reproduce", "ablation-masking", "--store", store, "--out", out,
         *_settings(*TRAINING, "evaluate.num_seeds=1", PROBES[-1]),
     )  # fmt: skip
-    return [[cell["row"], cell["record"] and cell["record"]["value"]] for cell in table["cells"]]
+    return [[cell["row"], cell["result"] and cell["result"]["value"]] for cell in table["cells"]]
 
 
 def _load(folder: Path) -> dict[str, np.ndarray]:

@@ -17,7 +17,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from clipset.report import (
+from clipset.evaluation.results import (
+    Comparison,
+    Confusion,
+    LowShotCurve,
+    LowShotPoint,
+    ProbeResult,
+)
+from clipset.report.content import (
     Counts,
     FactGroup,
     FailedVideo,
@@ -28,7 +35,7 @@ from clipset.report import (
     Step,
     Strip,
 )
-from clipset.report.trust import calibrate
+from clipset.report.records import measure_calibration
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
@@ -67,41 +74,46 @@ def jpeg(rng: np.random.Generator, hue: int, progress: float, size: tuple[int, i
 
 
 def class_names(number: int) -> list[str]:
-    """As many names as asked for, each of two events in an order."""
+    """Names of classes: two events in an order."""
     pairs = [f"{a} then {b}" for a in WORDS for b in WORDS if a != b]
     return sorted(
-        pairs[place * 5 % 56] if place < 8 else f"class {place:03d}" for place in range(number)
+        pairs[index * 5 % 56] if index < 8 else f"class {index:03d}" for index in range(number)
     )
 
 
-def record(
+def make_result(features: Any = "scale", probe: Any = "linear", **changes: Any) -> ProbeResult:
+    """A result without a confusion matrix."""
+    fields = {
+        "metric": "accuracy", "value": 0.5, "interval": (0.4, 0.6), "n": 80, "seeds": (0, 1, 2),
+        "selected_on": "validation", "split": "test", "chance_level": 0.1,
+    }  # fmt: skip
+    return ProbeResult(features=features, probe=probe, **(fields | changes))
+
+
+def result_with_confusion(
     features: str,
     probe: str,
     value: float,
     half: float,
     classes: list[str],
     rng: np.random.Generator,
-) -> dict[str, Any]:
-    """A record as in results.json, with a confusion matrix that agrees with its value."""
+) -> ProbeResult:
+    """A result with a confusion matrix that agrees with its value."""
     size = len(classes)
     mistakes = rng.dirichlet(np.full(size, 0.3), size) * (1 - value)
-    shares = mistakes + value * np.eye(size)
-    counts = np.stack([rng.multinomial(10, row / row.sum()) for row in shares])
-    return {
-        "features": features,
-        "probe": probe,
-        "metric": "accuracy",
-        "value": value,
-        "interval": [max(0.0, value - half), min(1.0, value + half)],
-        "n": 10 * size,
-        "seeds": [0, 1, 2],
-        "selected_on": "validation",
-        "split": "test",
-        "chance_level": 1 / size,
-        "seconds": 1.5,
-        "per_class": {c: float(counts[i, i] / 10) for i, c in enumerate(classes)},
-        "confusion": {"classes": classes, "counts": counts.tolist()},
-    }
+    rates = mistakes + value * np.eye(size)
+    counts = np.stack([rng.multinomial(10, row / row.sum()) for row in rates])
+    return make_result(
+        features,
+        probe,
+        value=value,
+        interval=(max(0.0, value - half), min(1.0, value + half)),
+        n=10 * size,
+        chance_level=1 / size,
+        seconds=1.5,
+        per_class={c: float(counts[i, i] / 10) for i, c in enumerate(classes)},
+        confusion=Confusion(classes=tuple(classes), counts=tuple(map(tuple, counts.tolist()))),
+    )
 
 
 def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportContent:
@@ -145,8 +157,8 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
     noise = rng.normal(1, 0.015, (len(curves), len(epochs)))
     neighbours = []
     for query in range(5):
-        places = [query + classes * k for k in range(1, 5)] + [query + 1 + classes * 6]
-        hits = [Hit(strip=strip(v), score=0.97 - 0.05 * k) for k, v in enumerate(places)]
+        videos_near = [query + classes * k for k in range(1, 5)] + [query + 1 + classes * 6]
+        hits = [Hit(strip=strip(v), score=0.97 - 0.05 * k) for k, v in enumerate(videos_near)]
         neighbours.append(Neighbours(query=strip(query), hits=tuple(hits)))
     return ReportContent(
         title="Shapes in order",
@@ -172,8 +184,8 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
             Step(name="represent", seconds=3.2),
             Step(name="probe", seconds=41),
         ],
-        records=[record(*row, names, rng) for row in ROWS],
-        **made_up_trust(rng),
+        results=[result_with_confusion(*row, names, rng) for row in ROWS],
+        **sample_statistics(rng),
         curves={
             name: [(int(e), float(v)) for e, v in zip(epochs, values * noise[i], strict=True)]
             for i, (name, values) in enumerate(curves.items())
@@ -188,7 +200,7 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
     )
 
 
-def made_up_trust(rng: np.random.Generator) -> dict[str, Any]:
+def sample_statistics(rng: np.random.Generator) -> dict[str, Any]:
     """Paired differences, calibration and low-shot curves of a few rows."""
     rows = [(features, probe, value) for features, probe, value, _ in ROWS]
     calibration = []
@@ -200,13 +212,12 @@ def made_up_trust(rng: np.random.Generator) -> dict[str, Any]:
         for seed, video in zip(*np.nonzero(hit), strict=True):
             one, two = best[seed, video], truth[video]
             outputs[seed, video, [one, two]] = outputs[seed, video, [two, one]]
-        calibration.append(calibrate((features, probe), outputs, truth))
+        calibration.append(measure_calibration((features, probe), outputs, truth))
     comparisons = [
-        {
-            "features": "scale", "probe": probe, "baseline_features": "backbone",
-            "baseline_probe": other, "metric": "top1", "difference": gap,
-            "interval": [gap - 0.08, gap + 0.08], "p": p, "mcnemar": p, "n": 80,
-        }
+        Comparison(
+            features="scale", probe=probe, baseline_features="backbone", baseline_probe=other,
+            metric="top1", difference=gap, interval=(gap - 0.08, gap + 0.08), p=p, mcnemar=p, n=80,
+        )
         for probe, other, gap, p in (
             ("knn", "knn", 0.25, 0.0002), ("linear", "linear", 0.3875, 0.00001),
             ("finetune", "transformer", 0.05, 0.21), ("linear", "transformer", -0.12, 0.03),
@@ -215,14 +226,18 @@ def made_up_trust(rng: np.random.Generator) -> dict[str, Any]:
     low_shot = []
     for features, probe, value in (rows[2], rows[3], rows[5], rows[6]):
         scores = [float(0.1 + (value - 0.1) * (1 + np.log10(f) / 2)) for f in FRACTIONS]
-        points = [
-            {
-                "fraction": f, "videos": max(8, round(160 * f)), "value": v,
-                "interval": [max(0.0, v - 0.08), min(1.0, v + 0.08)], "selected_on": "validation",
-            }
+        points = tuple(
+            LowShotPoint(
+                fraction=f, videos=max(8, round(160 * f)), value=v,
+                interval=(max(0.0, v - 0.08), min(1.0, v + 0.08)), selected_on="validation",
+            )
             for f, v in zip(FRACTIONS, scores, strict=True)
-        ]  # fmt: skip
-        low_shot.append({"features": features, "probe": probe, "metric": "top1", "points": points})
+        )  # fmt: skip
+        low_shot.append(
+            LowShotCurve(
+                features=features, probe=probe, metric="top1", split="test", n=80, points=points
+            )
+        )
     return {"calibration": calibration, "comparisons": comparisons, "low_shot": low_shot}
 
 

@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.report.conftest import make_result
 
-from clipset.report import (
-    FailedVideo,
-    Hit,
-    MapPoint,
-    Neighbours,
-    ReportContent,
-    Strip,
-    write_report,
-)
+from clipset.evaluation.results import Confusion
+from clipset.report.content import FailedVideo, Hit, MapPoint, Neighbours, ReportContent, Strip
+from clipset.report.page import write_report
 
 pytestmark = pytest.mark.browser
 
@@ -129,9 +124,12 @@ def test_400_classes_can_be_read_group_by_group(
     counts = [
         [20 if a == b else 3 if a % 100 == b % 100 else 0 for b in range(400)] for a in range(400)
     ]
-    names = content.records[0]["confusion"]["classes"]
-    record = {**content.records[6], "confusion": {"classes": names, "counts": counts}}
-    write_report(dataclasses.replace(content, records=[record]), tmp_path / "large.html")
+    assert content.results[0].confusion is not None
+    confusion = Confusion(
+        classes=content.results[0].confusion.classes, counts=tuple(map(tuple, counts))
+    )
+    result = dataclasses.replace(content.results[6], confusion=confusion)
+    write_report(dataclasses.replace(content, results=[result]), tmp_path / "large.html")
     browser.open(tmp_path / "large.html", width=width, height=height)
     browser.settle()
     assert browser.evaluate("document.getElementById('confusion-order').value") == "similar"
@@ -177,14 +175,14 @@ def test_hostile_and_endless_names_neither_run_nor_break_the_page(
     ]
     counts = [[3, 1, 0, 0], [0, 4, 0, 0], [1, 1, 2, 0], [0, 0, 0, 4]]
     strips = [Strip(video_id=name, label=name, frames=()) for name in names]
-    record = {
-        "features": "scale", "probe": names[0], "metric": names[1], "value": 0.8,
-        "chance_level": 0.25, "interval": [0.7, 0.9],
-        "confusion": {"classes": names, "counts": counts},
-    }  # fmt: skip
+    result = make_result(
+        probe=names[0],
+        metric=names[1],
+        confusion=Confusion(classes=tuple(names), counts=tuple(map(tuple, counts))),
+    )
     content = ReportContent(
         title=names[0] + names[3],
-        records=[record],
+        results=[result],
         curves={names[1]: [(1, 1.0), (2, 0.5)]},
         map_points=[
             MapPoint(video_id=name, label=name, split=name, x=i, y=i * i)
@@ -232,14 +230,14 @@ def test_the_arrow_keys_walk_over_the_map_and_say_where_they_are(browser: Any, p
 
 
 @pytest.mark.parametrize(
-    ("selector", "said"), [("#confusion-box canvas", " of 10 ("), (".curve .area", "epoch 3")]
+    ("selector", "text"), [("#confusion-box canvas", " of 10 ("), (".curve .area", "epoch 3")]
 )
 def test_a_finger_reads_what_a_mouse_reads(
-    browser: Any, page: Path, selector: str, said: str
+    browser: Any, page: Path, selector: str, text: str
 ) -> None:
     browser.open(page, width=390, height=844)
     browser.tap(*middle(browser, selector))
-    assert said in browser.evaluate(f"{TIP}.hidden ? 'hidden' : {TIP}.textContent")
+    assert text in browser.evaluate(f"{TIP}.hidden ? 'hidden' : {TIP}.textContent")
     browser.tap(*middle(browser, "footer"))
     assert browser.evaluate(f"{TIP}.hidden") is True
 
@@ -272,7 +270,7 @@ def test_a_cell_of_the_matrix_says_its_count(browser: Any, page: Path) -> None:
     focus(browser, "#confusion-box")
     browser.press("ArrowRight")
     assert browser.evaluate(f"{TIP}.textContent") == browser.evaluate(SPOKEN).replace(", ", "", 1)
-    assert ": right, " in browser.evaluate(SPOKEN)
+    assert ": correct, " in browser.evaluate(SPOKEN)
     browser.press("ArrowDown")
     assert " → " in browser.evaluate(SPOKEN)
     assert " of 10 (" in browser.evaluate(SPOKEN)

@@ -5,18 +5,25 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.report.conftest import make_result
 
-from clipset.report import Step, read_record
 from clipset.report.charts import (
-    place_classes,
-    place_curve,
-    place_curves,
-    place_probes,
-    place_steps,
+    class_rows,
+    curve_chart,
+    curve_charts,
+    probe_rows,
     round_ticks,
+    step_bars,
 )
-from clipset.report.records import group_records
-from clipset.report.wording import duration, figure, hours, percent, plural
+from clipset.report.content import Step
+from clipset.report.records import group_results
+from clipset.report.wording import (
+    format_duration,
+    format_hours,
+    format_number,
+    format_percent,
+    plural,
+)
 
 
 @given(
@@ -33,13 +40,13 @@ def test_ticks_enclose_the_values_and_are_few(low: float, width: float, about: i
 
 
 def test_a_curve_starts_left_and_ends_right_and_falls_downwards() -> None:
-    chart = place_curve("loss", [(1, 4.0), (2, 2.0), (3, 0.0)])
+    chart = curve_chart("loss", [(1, 4.0), (2, 2.0), (3, 0.0)])
     assert chart.lines == ("0.00,0.00 50.00,50.00 100.00,100.00",)
     assert chart.readings[1] == (50.0, 50.0, "epoch 2: 2")
 
 
 def test_an_epoch_that_is_not_finite_leaves_a_gap() -> None:
-    chart = place_curve("loss", [(1, 4.0), (2, 3.0), (3, float("nan")), (4, 1.0)])
+    chart = curve_chart("loss", [(1, 4.0), (2, 3.0), (3, float("nan")), (4, 1.0)])
     assert len(chart.lines) == 1
     assert len(chart.dots) == 1
     assert len(chart.readings) == 3
@@ -47,37 +54,36 @@ def test_an_epoch_that_is_not_finite_leaves_a_gap() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 3, 1e-9, -2.5, float("nan"), float("inf")])
 def test_one_epoch_is_enough_for_a_chart(value: float) -> None:
-    chart = place_curve("masked_clip", [(1, value)])
+    chart = curve_chart("masked_clip", [(1, value)])
     assert chart.title == "Masked clip loss"
     assert not chart.lines
 
 
 def test_a_long_curve_keeps_its_last_value() -> None:
-    chart = place_curve("loss", [(epoch, float(epoch)) for epoch in range(1, 10_001)])
+    chart = curve_chart("loss", [(epoch, float(epoch)) for epoch in range(1, 10_001)])
     assert len(chart.readings) <= 601
     assert chart.readings[-1][2] == "epoch 10000: 10000"
 
 
 def test_an_accuracy_is_drawn_from_zero_in_percent() -> None:
-    chart = place_curve("set_accuracy", [(1, 0.5), (2, 0.75)])
+    chart = curve_chart("set_accuracy", [(1, 0.5), (2, 0.75)])
     assert chart.y_ticks[0].text == "0\u202f%"
     assert chart.last == "75\u202f%"
 
 
 def test_a_curve_without_points_is_left_out() -> None:
-    assert place_curves({"loss": []}) == ()
+    assert curve_charts({"loss": []}) == ()
 
 
 def test_steps_share_one_scale() -> None:
-    bars = place_steps([Step(name="a", seconds=0, note="done before"), Step(name="b", seconds=90)])
+    bars = step_bars([Step(name="a", seconds=0, note="done before"), Step(name="b", seconds=90)])
     assert [(bar.width, bar.time) for bar in bars] == [(0.0, ""), (100.0, "1 min 30 s")]
 
 
 def test_the_largest_gain_comes_first_and_a_class_without_videos_last() -> None:
-    row = {"features": "scale", "probe": "finetune", "metric": "accuracy", "value": 0.5}
-    ours = read_record({**row, "per_class": {"a": 0.5, "b": 0.9, "c": None, "d": 0.25}})
-    theirs = read_record({**row, "per_class": {"a": 0.5, "b": 0.2, "c": 0.5, "d": 0.5}})
-    rows = place_classes(ours, theirs)
+    ours = make_result(per_class={"a": 0.5, "b": 0.9, "c": None, "d": 0.25})
+    baseline = make_result(per_class={"a": 0.5, "b": 0.2, "c": 0.5, "d": 0.5})
+    rows = class_rows(ours, baseline)
     assert [(row.label, row.gain) for row in rows] == [
         ("b", "+70"), ("a", "±0"), ("d", "−25"), ("c", "")
     ]  # fmt: skip
@@ -85,25 +91,27 @@ def test_the_largest_gain_comes_first_and_a_class_without_videos_last() -> None:
 
 def test_a_group_of_rows_holds_one_kind_of_probe() -> None:
     kinds = [("backbone", "knn"), ("scale", "knn"), ("backbone", "linear"), ("scale", "linear")]
-    rows = [
-        {"features": features, "probe": probe, "metric": "accuracy", "value": 0.5}
-        for features, probe in kinds
-    ]
-    (panel,) = group_records([read_record(row) for row in rows])
-    assert [row.starts_group for row in place_probes(panel)] == [False, False, True, False]
+    (panel,) = group_results([make_result(*kind) for kind in kinds])
+    assert [row.starts_group for row in probe_rows(panel)] == [False, False, True, False]
 
 
 def test_numbers_are_written_as_a_reader_wants_them() -> None:
-    assert [duration(s) for s in (0.04, 9.97, 59.6, 3599.7, 7320)] == [
+    assert [format_duration(s) for s in (0.04, 9.97, 59.6, 3599.7, 7320)] == [
         "0.0 s", "10 s", "1 min 0 s", "1 h 0 min", "2 h 2 min"
     ]  # fmt: skip
-    assert [percent(f) for f in (0.5, 0.125, 0.0025, 0.0, 1.0)] == [
+    assert [format_percent(f) for f in (0.5, 0.125, 0.0025, 0.0, 1.0)] == [
         "50",
         "12.5",
         "0.25",
         "0",
         "100",
     ]
-    assert [figure(v) for v in (0, 0.5, 5e-5, 12345.6, 1e9)] == ["0", "0.5", "5e-5", "12346", "1e9"]
-    assert [hours(v) for v in (0.426, 3, 1234)] == ["0.43", "3.0", "1\u202f234"]
+    assert [format_number(v) for v in (0, 0.5, 5e-5, 12345.6, 1e9)] == [
+        "0",
+        "0.5",
+        "5e-5",
+        "12346",
+        "1e9",
+    ]
+    assert [format_hours(v) for v in (0.426, 3, 1234)] == ["0.43", "3.0", "1\u202f234"]
     assert [plural(n, "video") for n in (0, 1, 2)] == ["0 videos", "1 video", "2 videos"]

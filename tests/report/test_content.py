@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clipset.errors import ReportError
-from clipset.report import Hit, MapPoint, Neighbours, Step, Strip
+from clipset.report.content import Hit, MapPoint, Neighbours, Step, Strip
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.report.conftest import make_result
 
-from clipset.errors import OutputError, ReportError
-from clipset.report import (
+from clipset.errors import OutputError
+from clipset.evaluation.results import Confusion
+from clipset.report.content import (
     Counts,
     FactGroup,
     FailedVideo,
@@ -23,9 +25,8 @@ from clipset.report import (
     ReportContent,
     Step,
     Strip,
-    render_report,
-    write_report,
 )
+from clipset.report.page import render_report, write_report
 
 SECTIONS = ("probes", "confusion", "map", "neighbours", "training", "time", "unread", "facts")
 HOSTILE = (
@@ -82,17 +83,20 @@ def hostile_content(name: str) -> ReportContent:
     """A run in which everything that a user can name is called `name`."""
     frame = b"\xff\xd8\xff\xe0frame"
     strip = Strip(video_id=name, label=name, frames=(frame,))
-    record = {
-        "features": "scale", "probe": name, "metric": name, "value": 0.5, "interval": [0.4, 0.6],
-        "split": name, "selected_on": name, "chance_level": 0.5, "per_class": {name: 0.5, "b": 0.5},
-        "confusion": {"classes": [name, "b"], "counts": [[1, 1], [1, 1]]},
-    }  # fmt: skip
+    result = make_result(
+        probe=name, metric=name, split=name, selected_on=name, per_class={name: 0.5, "b": 0.5},
+        confusion=Confusion(classes=(name, "b"), counts=((1, 1), (1, 1))),
+    )  # fmt: skip
     return ReportContent(
         title=name,
         subtitle=name,
         facts=[FactGroup(name=name, rows=[(name, name)])],
         steps=[Step(name=name, seconds=1.0, note=name)],
-        records=[record, {**record, "features": name}, {**record, "split": "b"}],
+        results=[
+            result,
+            dataclasses.replace(result, features=name),
+            dataclasses.replace(result, split="b"),
+        ],
         curves={name: [(1, 0.5), (2, 0.25)]},
         map_points=[
             MapPoint(video_id=name, label=name, split=name, x=0.0, y=0.0, thumbnail=frame),
@@ -112,10 +116,10 @@ def test_the_page_has_every_part(page: str) -> None:
     for name in ("k-NN", "SCALE k-NN", "Linear", "SCALE linear", "MLP", "SCALE fine-tuned"):
         assert name in parsed.text("probes")
     assert "80.5–94.5" in parsed.text("probes")
-    assert "chance 12.5 %" in parsed.text("probes")
-    assert "20 of the 25 shown share the label" in parsed.text("neighbours")
+    assert "chance level 12.5 %" in parsed.text("probes")
+    assert "20 of 25 neighbours have the label of their query" in parsed.text("neighbours")
     assert "Masked clip loss" in parsed.text("training")
-    assert "1 min 57 s in all" in parsed.text("time")
+    assert "1 min 57 s in total" in parsed.text("time")
     assert "no video stream, audio only" in parsed.text("unread")
     assert "clipset run videos --out runs/shapes --seed 0" in parsed.text("facts")
 
@@ -156,7 +160,7 @@ def test_matrices_of_400_classes_are_stored_by_their_filled_cells(
     matrices = Page(render_report(content)).data["confusion-data"]
     for matrix in matrices:
         assert len(matrix["classes"]) == 400
-        assert sum(matrix["cells"][2::3]) == content.records[0]["n"]
+        assert sum(matrix["cells"][2::3]) == content.results[0].n
     assert len(json.dumps(matrices)) < 1_000_000
 
 
@@ -176,7 +180,7 @@ def test_a_label_called_no_label_is_not_taken_for_none() -> None:
         MapPoint(video_id="b", label=None, x=1.0, y=0.0),
     ]
     shown = Page(render_report(ReportContent(title="t", map_points=points))).data["map-data"]
-    assert (shown["label"], shown["bare"], len(shown["labels"])) == ([0, 1], 1, 2)
+    assert (shown["label"], shown["unlabelled"], len(shown["labels"])) == ([0, 1], 1, 2)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
@@ -194,28 +198,30 @@ def test_hostile_names_are_inert(name: str, tmp_path: Path) -> None:
 
 def test_nothing_to_show_is_said_in_friendly_sentences() -> None:
     parsed = Page(render_report(ReportContent(title="Empty", counts=Counts(classes=0))))
-    assert "Nothing has been scored" in parsed.text("top")
-    assert "these videos have none. Put the videos of each class into" in parsed.text("probes")
-    assert "once the videos have labels" in parsed.text("confusion")
-    assert "Run clipset represent" in parsed.text("map")
-    assert "at least two represented videos" in parsed.text("neighbours")
-    assert "no model was trained" in parsed.text("training")
+    assert "No scores yet" in parsed.text("top")
+    assert "These videos have no labels, and a probe needs labels. Put the videos" in parsed.text(
+        "probes"
+    )
+    assert "needs labelled videos" in parsed.text("confusion")
+    assert "Run clipset embed" in parsed.text("map")
+    assert "vectors of at least two videos" in parsed.text("neighbours")
+    assert "No model was trained" in parsed.text("training")
     assert "not recorded" in parsed.text("time")
-    assert "every video was read" in parsed.text("unread")
-    assert "Nothing was recorded" in parsed.text("facts")
+    assert "all videos were read" in parsed.text("unread")
+    assert "were not recorded" in parsed.text("facts")
     assert "classes" not in parsed.texts
 
 
 def test_labels_without_probes_point_to_the_probes() -> None:
     parsed = Page(render_report(ReportContent(title="Not yet", counts=Counts(classes=4))))
-    assert "Run clipset probe" in parsed.text("probes")
+    assert "Run clipset evaluate" in parsed.text("probes")
 
 
-def test_records_without_counts_say_why_there_is_no_matrix() -> None:
-    record = {"features": "backbone", "probe": "knn", "metric": "accuracy", "value": 0.5}
-    parsed = Page(render_report(ReportContent(title="Bare", records=[record])))
-    assert "recorded no confusion counts" in parsed.text("confusion")
-    assert "k-NN 50.0 none" in parsed.text("probes")
+def test_results_without_counts_say_why_there_is_no_matrix() -> None:
+    content = ReportContent(title="Bare", results=[make_result("backbone", "knn")])
+    parsed = Page(render_report(content))
+    assert "have no confusion counts" in parsed.text("confusion")
+    assert "k-NN 50.0 40–60" in parsed.text("probes")
 
 
 def test_a_run_without_labels_still_has_its_map_and_neighbours(run_content: ReportContent) -> None:
@@ -251,11 +257,3 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(OutputError, match=r"cannot write .* is a file, not a folder"):
         write_report(ReportContent(title="t"), tmp_path / "file" / "report.html")
-
-
-def test_a_bad_record_leaves_the_old_report(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("old")
-    with pytest.raises(ReportError):
-        write_report(ReportContent(title="t", records=[{"probe": "knn"}]), path)
-    assert path.read_text() == "old"

@@ -7,7 +7,7 @@ import pytest
 from clipset.errors import ClipsetError
 from clipset.recipe import Recipe, find_recipe
 from clipset.reproduce.paper import BACKBONES, TABLES
-from clipset.reproduce.plan import find_plan, read_base
+from clipset.reproduce.plan import find_plan, read_table_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NUMBERS = {  # taken from the source of the paper row by row, not from our module
@@ -110,10 +110,10 @@ def test_every_number_is_the_one_in_the_paper(name: str) -> None:
 
 
 def test_single_numbers_stand_where_the_text_of_the_paper_says() -> None:
-    assert TABLES["ucf101"].number_in("SCALE linear", "SVT") == 92.65  # "92.7 %"
-    assert TABLES["hmdb51"].number_in("SCALE fine-tuned", "SVT") == 68.10
-    assert TABLES["k400"].number_in("SCALE fine-tuned", "VMAE B ft") == 81.84
-    assert TABLES["ucf101"].number_in("FT (reported)", "VMAE L") is None
+    assert TABLES["ucf101"].cells["SCALE linear", "SVT"] == "92.65"  # "92.7 %"
+    assert TABLES["hmdb51"].cells["SCALE fine-tuned", "SVT"] == "68.10"
+    assert TABLES["k400"].cells["SCALE fine-tuned", "VMAE B ft"] == "81.84"
+    assert TABLES["ucf101"].cells["FT (reported)", "VMAE L"] == "-"
     assert TABLES["ablation-clips-batch"].cells["8 × 2 clips, batch 1024", "UCF101, ρBYOL"] == "OOM"
 
 
@@ -130,27 +130,29 @@ def test_recipes_carry_the_paper_s_numbers_in_their_headers() -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_has_a_plan_and_a_recipe(name: str) -> None:
     plan = find_plan(name)
-    assert isinstance(read_base(plan, None, ()), Recipe)
+    assert isinstance(read_table_recipe(plan, None, ()), Recipe)
     assert set(plan.backbones) <= set(BACKBONES.values())
     assert {"svt_vitb16", "rbyol_slow_r50"} <= set(plan.backbones)
     runnable = [row.split(", ")[-1] for row in plan.table.rows if row not in plan.table.quoted]
     if plan.columns != "datasets":
-        assert {trial.row for trial in plan.trials} == set(runnable)
+        assert {row_plan.row for row_plan in plan.rows} == set(runnable)
 
 
 def test_ablations_start_from_the_paper_s_base_setting_and_change_one_thing() -> None:
-    base = read_base(find_plan("ablation-masking"), None, ())
+    base = read_table_recipe(find_plan("ablation-masking"), None, ())
     assert (base.pretrain.epochs, base.pretrain.batch, base.pretrain.mask_ratio) == (200, 512, 0.25)
-    changes = {trial.row: trial.changes for trial in find_plan("ablation-masking").trials}
+    changes = {row_plan.row: row_plan.changes for row_plan in find_plan("ablation-masking").rows}
     assert changes["0.35"] == ("pretrain.mask_ratio=0.35",)
-    changes = {trial.row: trial.changes for trial in find_plan("ablation-capacity").trials}
+    changes = {row_plan.row: row_plan.changes for row_plan in find_plan("ablation-capacity").rows}
     assert changes["width 512, 3 layers"] == ("pretrain.model.width=512", "pretrain.model.layers=3")
-    changes = {trial.row: trial.changes for trial in find_plan("ablation-clips-batch").trials}
+    changes = {
+        row_plan.row: row_plan.changes for row_plan in find_plan("ablation-clips-batch").rows
+    }
     assert changes["6 × 2 clips, batch 1024"] == (
         "pretrain.clips_per_set=6",
         "pretrain.batch=1024",
     )
-    changes = {trial.row: trial.changes for trial in find_plan("ablation-losses").trials}
+    changes = {row_plan.row: row_plan.changes for row_plan in find_plan("ablation-losses").rows}
     assert changes["both losses"] == ("pretrain.mask_ratio=0.2",)
     assert "pretrain.model.losses=masked" in changes["masked clip loss"]
 

@@ -7,43 +7,45 @@ from typing import Any
 import pytest
 
 from clipset.errors import ClipsetError
+from clipset.evaluation.results import ProbeResult
 from clipset.reproduce.plan import find_plan
 from clipset.reproduce.render import (
+    cell_text,
     make_page,
     render_latex,
     render_markdown,
     render_text,
-    show,
     write_renderings,
 )
 from clipset.reproduce.run import empty_table
-from clipset.reproduce.table import Cell, TableFile, claim, read_table_file
+from clipset.reproduce.table import Cell, TableFile, open_table, read_table_file
 
 SPLITS = ("split-1", "split-2", "split-3")
 NASTY = r"a|b_c & 50% <script>alert(1)</script> $x^2$ {y} \end{table} *z* #1 ~"
 
 
-def record(value: float, **more: Any) -> dict[str, Any]:
-    return {
+def result(value: float, **more: Any) -> ProbeResult:
+    fields = {
         "features": "scale", "probe": "linear", "metric": "top1", "value": value,
-        "interval": [value - 0.01, value + 0.01], "n": 10, "seeds": [0, 1], "split": "test",
-        "selected_on": "3 of 12 training videos", "seconds": 2.0, "ssl_split": "train", **more,
+        "interval": (value - 0.01, value + 0.01), "n": 10, "seeds": (0, 1), "split": "test",
+        "selected_on": "3 of 12 training videos", "seconds": 2.0, "ssl_split": "train",
+        "chance_level": 0.1,
     }  # fmt: skip
+    return ProbeResult(**(fields | more))
 
 
-def done(row: str, column: str, value: float, part: str = "", **more: Any) -> Cell:
-    found = record(value, **more)
-    parts = SPLITS if part else ()
+def done(row: str, column: str, value: float, task: str = "", **more: Any) -> Cell:
     return Cell(
-        row=row, column=column, part=part, parts=parts, status="done", mark="m", record=found
-    )
+        row=row, column=column, task=task, tasks=SPLITS if task else (), status="done",
+        fingerprint="m", result=result(value, **more),
+    )  # fmt: skip
 
 
-def failed(row: str, column: str, reason: str, part: str = "") -> Cell:
-    parts = SPLITS if part else ()
+def failed(row: str, column: str, reason: str, task: str = "") -> Cell:
     return Cell(
-        row=row, column=column, part=part, parts=parts, status="failed", mark="m", reason=reason
-    )
+        row=row, column=column, task=task, tasks=SPLITS if task else (), status="failed",
+        fingerprint="m", reason=reason,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -59,28 +61,28 @@ def table() -> TableFile:
 def test_text_has_ours_above_the_paper_s(table: TableFile) -> None:
     text = render_text(table)
     lines = text.splitlines()
-    place = next(number for number, line in enumerate(lines) if line.startswith("SCALE linear"))
-    assert "91.2 (90.2–92.2)" in lines[place]
-    assert lines[place + 1].split()[:2] == ["paper", "92.65"]
+    index = next(number for number, line in enumerate(lines) if line.startswith("SCALE linear"))
+    assert "91.2 (90.2–92.2)" in lines[index]
+    assert lines[index + 1].split()[:2] == ["paper", "92.65"]
     assert "Failed: MLP · SVT: out of memory" in text
-    assert "Not here: rbyol_slow_r50: a.pyth: get them from b" in text
+    assert "Weights not found: rbyol_slow_r50: a.pyth: get them from b" in text
     assert "Not run: the columns ρBYOL; VMAE B; VMAE L; VMAE B ft" in text
     assert "ssl_split = train" in text
 
 
 def test_the_score_of_three_splits_is_their_mean_once_all_are_there(table: TableFile) -> None:
-    for number, part in enumerate(SPLITS):
-        assert show(table, "Linear", "SVT").score == ""
-        table.put(done("Linear", "SVT", 0.5 + 0.1 * number, part))
-    assert show(table, "Linear", "SVT").score == "60.0"
-    assert show(table, "Linear", "SVT").interval == "(59.0–61.0)"
+    for number, split in enumerate(SPLITS):
+        assert cell_text(table, "Linear", "SVT").score == ""
+        table.put(done("Linear", "SVT", 0.5 + 0.1 * number, split))
+    assert cell_text(table, "Linear", "SVT").score == "60.0"
+    assert cell_text(table, "Linear", "SVT").interval == "(59.0–61.0)"
     table.put(failed("Linear", "SVT", "gone", "split-2"))
-    assert show(table, "Linear", "SVT").ours == "failed"
+    assert cell_text(table, "Linear", "SVT").ours == "failed"
 
 
 def test_an_error_is_not_shown_in_percent(table: TableFile) -> None:
     table.put(done("Linear", "like_ratio", 1.234, metric="mse"))
-    assert show(table, "Linear", "like_ratio").score == "1.23"
+    assert cell_text(table, "Linear", "like_ratio").score == "1.23"
 
 
 def test_markdown_and_latex_escape_whatever_a_name_holds(table: TableFile) -> None:
@@ -129,9 +131,9 @@ def test_the_file_gives_back_the_table(table: TableFile, tmp_path: Path) -> None
 
 def test_a_folder_with_something_else_is_left_alone(table: TableFile, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ClipsetError, match="something that is no table"):
-        claim(tmp_path, table)
+    with pytest.raises(ClipsetError, match=r"is not empty and has no table\.json"):
+        open_table(tmp_path, table)
     (tmp_path / "thesis.txt").unlink()
     write_renderings(table, tmp_path)
     with pytest.raises(ClipsetError, match="holds the table ucf101, not hmdb51"):
-        claim(tmp_path, empty_table(find_plan("hmdb51")))
+        open_table(tmp_path, empty_table(find_plan("hmdb51")))

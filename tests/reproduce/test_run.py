@@ -8,7 +8,7 @@ import pytest
 from tests.miniatures import TINY, run, write_backbone, write_lvu, write_ucf101
 
 from clipset.features.store import FeatureStore
-from clipset.reproduce.run import Order, reproduce
+from clipset.reproduce.run import ReproduceRequest, reproduce
 from clipset.reproduce.table import Cell, read_table_file
 
 QUICK = [word for word in TINY if "extract" not in word]
@@ -51,7 +51,7 @@ def test_a_table_of_probes_runs_every_row_on_every_split(finished: Path) -> None
     assert len(found) == 7 * 3
     assert {cell.column for cell in found} == {"tints.py:make"}
     assert list(finished.rglob("ledger.sqlite")) == [finished / "tints.py-make/store/ledger.sqlite"]
-    assert {cell.parts for cell in found} == {("split-1", "split-2", "split-3")}
+    assert {cell.tasks for cell in found} == {("split-1", "split-2", "split-3")}
     table = read_table_file(finished)
     assert table.columns[-1] == "tints.py:make"
 
@@ -59,7 +59,9 @@ def test_a_table_of_probes_runs_every_row_on_every_split(finished: Path) -> None
 def test_every_cell_says_how_it_was_made(finished: Path) -> None:
     table = read_table_file(finished)
     for cell in table.cells:
-        assert {"interval", "seeds", "selected_on", "split", "ssl_split", "n"} <= set(cell.record)
+        assert cell.result is not None
+        assert cell.result.seeds
+        assert (cell.result.split, cell.result.ssl_split) == ("test", "train")
         assert cell.date
         assert cell.seconds > 0
         assert table.recipes[cell.recipe]["extract"]["backbone"].endswith("tints.py:make")
@@ -71,34 +73,36 @@ def test_missing_weights_are_said_with_where_to_get_them(finished: Path) -> None
     assert list(missing) == ["svt_vitb16"]
     assert "github.com/kahnchana/svt" in missing["svt_vitb16"]
     for name in ("table.txt", "table.md", "table.html"):
-        assert "Not here: svt" in (finished / name).read_text("utf-8").replace("\\_", "_")
+        assert "Weights not found: svt" in (finished / name).read_text("utf-8").replace("\\_", "_")
 
 
 def test_finished_cells_are_not_run_again_and_lost_ones_are(
     finished: Path, ucf101: Path, backbone: str
 ) -> None:
     table = read_table_file(finished)
-    kept = [c for c in table.cells if (c.row, c.part) != ("SCALE linear", "split-2")]
+    kept = [c for c in table.cells if (c.row, c.task) != ("SCALE linear", "split-2")]
     content = json.loads((finished / "table.json").read_text())
     content["cells"] = [
         cell
         for cell in content["cells"]
-        if (cell["row"], cell["part"]) != ("SCALE linear", "split-2")
+        if (cell["row"], cell["task"]) != ("SCALE linear", "split-2")
     ]
     (finished / "table.json").write_text(json.dumps(content))
-    order = Order(data=ucf101, backbones=(backbone,), changes=CHANGES)
-    again = reproduce("ucf101", finished, order)
+    request = ReproduceRequest(data=ucf101, backbones=(backbone,), changes=CHANGES)
+    again = reproduce("ucf101", finished, request)
     assert again.cells[:-1] == kept
-    [lost] = [c for c in table.cells if (c.row, c.part) == ("SCALE linear", "split-2")]
-    assert again.cells[-1].record["value"] == lost.record["value"]
+    [lost] = [c for c in table.cells if (c.row, c.task) == ("SCALE linear", "split-2")]
+    assert again.cells[-1].result.value == lost.result.value
 
 
 def test_another_setting_runs_the_cells_that_it_touches(
     finished: Path, ucf101: Path, backbone: str
 ) -> None:
-    order = Order(data=ucf101, backbones=(backbone,), changes=(*CHANGES, "data.task=split-1"))
-    reproduce("ucf101", finished, order)
-    assert [cell.part for cell in cells(finished)] == [""] * 7  # no mixture with the mean
+    request = ReproduceRequest(
+        data=ucf101, backbones=(backbone,), changes=(*CHANGES, "data.task=split-1")
+    )
+    reproduce("ucf101", finished, request)
+    assert [cell.task for cell in cells(finished)] == [""] * 7  # no mixture with the mean
 
 
 def test_a_table_can_be_written_again_without_running(
@@ -145,10 +149,10 @@ def test_a_backbone_that_cannot_be_run_fails_alone(tmp_path: Path, backbone: str
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "a.mp4").touch()
     out = tmp_path / "out"
-    order = Order(
+    request = ReproduceRequest(
         data=tmp_path / "videos", backbones=(backbone,), changes=(*CHANGES, "data.format=auto")
     )
-    table = reproduce("k400", out, order)
+    table = reproduce("k400", out, request)
     assert {(cell.status, cell.column) for cell in table.cells} == {("failed", "tints.py:make")}
     assert len(table.cells) == 5
     assert "Failed: " in (out / "table.txt").read_text("utf-8")
@@ -157,12 +161,12 @@ def test_a_backbone_that_cannot_be_run_fails_alone(tmp_path: Path, backbone: str
 def test_lvu_has_a_column_for_each_task_and_rows_for_each_backbone(
     tmp_path: Path, backbone: str
 ) -> None:
-    order = Order(
+    request = ReproduceRequest(
         data=write_lvu(tmp_path / "lvu"),
         backbones=(backbone,),
         changes=(*CHANGES, "data.task=genre"),
     )
-    table = reproduce("lvu", tmp_path / "out", order)
+    table = reproduce("lvu", tmp_path / "out", request)
     assert {cell.column for cell in table.cells} == {"Genre"}
     assert table.cells[0].row == "tints.py:make, Linear"
     assert {cell.status for cell in table.cells} == {"done"}
@@ -195,7 +199,7 @@ def test_bad_calls_are_answered_in_one_line(
     assert "did you mean i3d" in refused(
         "ucf101", "--data", ucf101, "--backbone", "i3d_kinetics40", *out
     )
-    assert "no table.json" in refused("ucf101", *out, "--render")
+    assert "has no table.json" in refused("ucf101", *out, "--render")
     assert "did you mean epochs" in refused(
         "ucf101", "--data", ucf101, *out, "--set", "pretrain.epoch=3"
     )

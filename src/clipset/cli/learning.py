@@ -202,21 +202,21 @@ def probe(
     check_leaks([labels or opened.catalog], allow_leaks=allow_leaks, unknown=unknown)
     if low_shot_curve:
         curves = run_low_shot(opened, labels, trained, config, seed=common.seed, training=training)
-        _show_curves(to_mapping(curves), out, common)
+        _show_curves(curves, out, common)
         return
     task = make_task(opened, labels, training=training)
     suite = run_suite(task, trained, config, seed=common.seed)
-    records, comparisons = to_mapping(suite.results), to_mapping(suite.comparisons)
 
     def show() -> None:
-        print_records(records)
-        print_comparisons(comparisons)
+        print_records(suite.results)
+        print_comparisons(suite.comparisons)
 
     try:
         if out is not None:
             suite.write(out)
     finally:  # finished probes are shown, wherever else they cannot be put
-        show_result({"records": records, "comparisons": comparisons}, common, show)
+        content = {"records": suite.results, "comparisons": suite.comparisons}
+        show_result(to_mapping(content), common, show)
 
 
 def _show_curves(curves: Any, out: Path | None, common: Common) -> None:

@@ -71,7 +71,7 @@ def reproduce(
         raise ConfigError("say where the table goes: --out DIR")
     from clipset.reproduce.plan import find_plan
     from clipset.reproduce.render import render_text, write_renderings
-    from clipset.reproduce.run import Order, reproduce
+    from clipset.reproduce.run import ReproduceRequest, reproduce
     from clipset.reproduce.table import read_table_file
 
     find_plan(table)
@@ -80,11 +80,11 @@ def reproduce(
         write_renderings(found, out)
     else:
         changes = (*set, *([f"evaluate.num_seeds={seeds}"] if seeds is not None else []))
-        order = Order(
+        request = ReproduceRequest(
             data=data, store=store, backbones=backbone, recipe=recipe, changes=changes,
             seed=common.seed, device=common.device, allow_leaks=allow_leaks,
         )  # fmt: skip
-        found = reproduce(table, out, order)
+        found = reproduce(table, out, request)
 
     def show() -> None:
         for line in render_text(found).split("\n"):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clipset.cli.app import print_line, print_table
 
+if TYPE_CHECKING:
+    from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult
+    from clipset.pipeline import RunResult
 
-def print_summary(summary: Any) -> None:
-    for part in dict.fromkeys(record.get("task") for record in summary.records):
-        if part:
-            print_line(f"{part}:")
-        print_records([record for record in summary.records if record.get("task") == part])
+
+def print_summary(summary: RunResult) -> None:
+    for task in dict.fromkeys(result.task for result in summary.records):
+        if task:
+            print_line(f"{task}:")
+        print_records([result for result in summary.records if result.task == task])
     print_comparisons(summary.comparisons)
-    for ssl_split in sorted({r["ssl_split"] for r in summary.records if r.get("ssl_split")}):
+    for ssl_split in sorted({r.ssl_split for r in summary.records if r.ssl_split}):
         print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
     if summary.note:
         print_line(summary.note)
@@ -26,50 +30,48 @@ def print_summary(summary: Any) -> None:
     print_line(f"report: {summary.report}")
 
 
-def print_records(records: Sequence[dict[str, Any]]) -> None:
-    from clipset.report.records import read_record
+def print_records(results: Sequence[ProbeResult]) -> None:
+    from clipset.report.wording import row_name
 
-    share = records[0]["metric"] != "mse"
+    share = not results[0].is_error
     columns = (
         "probe", "top-1" if share else "squared error", "95 % interval", "videos", "seeds",
-        "grid", "chosen on",
+        "grid", "selected on",
     )  # fmt: skip
     rows = []
-    for record in map(read_record, records):
-        ends = [_figure(end, share) for end in record.interval or ()]
-        counts = (record.n, record.seed_count, record.num_candidates)
+    for result in results:
+        counts = (result.n, len(result.seeds), result.num_candidates)
         rows.append(
             (
-                record.name,
-                _figure(record.value, share),
-                " – ".join(ends) or "–",
+                row_name(*result.key),
+                _figure(result.value, share),
+                " – ".join(_figure(end, share) for end in result.interval),
                 *("–" if count is None else str(count) for count in counts),
-                record.selected_on or "–",
+                result.selected_on or "–",
             )
         )
     print_table(columns, rows)
 
 
-def print_comparisons(comparisons: Sequence[dict[str, Any]]) -> None:
-    """Whether rows really differ, by a paired bootstrap over the same test videos."""
-    from clipset.report.trust import read_differences
+def print_comparisons(comparisons: Sequence[Comparison]) -> None:
+    """Paired differences, by a bootstrap over the same test videos."""
+    from clipset.evaluation.results import ERROR_METRICS
+    from clipset.report.wording import format_p_value, row_name
 
     if not comparisons:
         return
-    share = comparisons[0]["metric"] != "mse"
-    rows = []
-    for each in read_differences(comparisons):
-        low, high = each.interval
-        rows.append(
-            (
-                each.name,
-                each.against,
-                _figure(each.difference, share, sign=True),
-                f"{_figure(low, share, sign=True)} – {_figure(high, share, sign=True)}",
-                "–" if each.p is None else "< 0.001" if each.p < 0.001 else f"{each.p:.3f}",
-            )
+    share = comparisons[0].metric not in ERROR_METRICS
+    rows = [
+        (
+            row_name(*each.key),
+            row_name(*each.baseline),
+            _figure(each.difference, share, sign=True),
+            " – ".join(_figure(end, share, sign=True) for end in each.interval),
+            format_p_value(each.p),
         )
-    print_table(("row", "against", "difference", "95 % interval", "p"), rows)
+        for each in comparisons
+    ]
+    print_table(("probe", "baseline", "difference", "95 % interval", "p"), rows)
 
 
 def _figure(value: float, share: bool, *, sign: bool = False) -> str:
@@ -77,15 +79,15 @@ def _figure(value: float, share: bool, *, sign: bool = False) -> str:
     return f"{value:{plus}.1%}" if share else f"{value:{plus}.4g}"
 
 
-def print_curves(curves: Sequence[dict[str, Any]]) -> None:
+def print_curves(curves: Sequence[LowShotCurve]) -> None:
     from clipset.report.wording import row_name
 
-    points = curves[0]["points"] if curves else []
-    rows = [["videos", *(str(point["videos"]) for point in points)]]
+    points = curves[0].points if curves else ()
+    rows = [["videos", *(str(point.videos) for point in points)]]
     for curve in curves:
-        scores = (f"{point['value']:.1%}" for point in curve["points"])
-        rows.append([row_name(curve["features"], curve["probe"]), *scores])
-    print_table(("labels", *(f"{point['fraction']:.0%}" for point in points)), rows)
+        scores = (f"{point.value:.1%}" for point in curve.points)
+        rows.append([row_name(*curve.key), *scores])
+    print_table(("labels", *(f"{point.fraction:.0%}" for point in points)), rows)
 
 
 def print_backbones(rows: Sequence[Any]) -> None:

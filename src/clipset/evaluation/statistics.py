@@ -7,14 +7,16 @@ drawn for all of them, or for none.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from clipset.evaluation.results import Comparison, Predictions, ProbeKey
+from clipset.evaluation.results import Comparison, Predictions, ProbeKey, ProbeResult
 
+MEAN = "mean"  # the task of a mean over several
 RESAMPLES = 5000
 CHUNK = 500  # resamples in memory
 BASELINES = {  # what each SCALE probe is compared with
@@ -114,6 +116,55 @@ def intervals_over_tasks(
         means = _bootstrap([task.values(key) for task in tasks], index, generator)
         intervals[key] = _quantiles(_mean_over_tasks(means, generator))
     return intervals
+
+
+def join_results(tasks: Mapping[str, Sequence[ProbeResult]]) -> list[ProbeResult]:
+    """The results of different tasks in one list, without per-class results."""
+    return [
+        replace(result, task=name, per_class={}, confusion=None)
+        for name, results in tasks.items()
+        for result in results
+    ]
+
+
+def mean_results(
+    tasks: Mapping[str, Sequence[ProbeResult]],
+    intervals: Mapping[ProbeKey, tuple[float, float]],
+) -> list[ProbeResult]:
+    """The mean of each probe that all tasks have, with the intervals of `intervals_over_tasks`."""
+    by_probe: dict[ProbeKey, dict[str, ProbeResult]] = {}
+    for name, results in tasks.items():
+        for result in results:
+            by_probe.setdefault(result.key, {})[name] = result
+    means = [mean_result(found) for found in by_probe.values() if len(found) == len(tasks)]
+    return [replace(each, interval=intervals.get(each.key, each.interval)) for each in means]
+
+
+def mean_result(tasks: Mapping[str, ProbeResult]) -> ProbeResult:
+    """The mean of one probe over tasks.
+
+    The ends of the interval are means, too: right if the errors of the tasks are fully correlated,
+    and otherwise too wide. `intervals_over_tasks` needs the predictions and is exact.
+    """
+    results = list(tasks.values())
+    levels = [result.chance_level for result in results if result.chance_level is not None]
+    return replace(
+        results[0],
+        task=MEAN,
+        value=statistics.mean(result.value for result in results),
+        interval=(
+            statistics.mean(result.interval[0] for result in results),
+            statistics.mean(result.interval[1] for result in results),
+        ),
+        n=sum(result.n for result in results),
+        seconds=sum(result.seconds for result in results),
+        chance_level=statistics.mean(levels) if len(levels) == len(results) else None,
+        learning_rate=None,
+        epochs=None,
+        per_class={},
+        confusion=None,
+        task_values={name: result.value for name, result in tasks.items()},
+    )
 
 
 def common_probes(tasks: Sequence[Predictions]) -> list[ProbeKey]:

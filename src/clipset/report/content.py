@@ -1,14 +1,14 @@
-"""ReportContent: everything that the page shows, gathered before it is drawn."""
+"""ReportContent: everything that the page shows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from clipset.errors import ReportError
-from clipset.report.trust import Calibration
+from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult
+from clipset.report.records import Calibration
 from clipset.report.wording import Number
 
 JPEG_START = b"\xff\xd8\xff"
@@ -24,7 +24,7 @@ class FactGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of the walk and how long it took; `note` says what the time does not."""
+    """One step of a run and its time; `note` qualifies the time."""
 
     name: str
     seconds: Number
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapPoint:
-    """Where one video lies on the map."""
+    """The position of one video on the map."""
 
     video_id: str
     x: Number
@@ -50,7 +50,7 @@ class MapPoint:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.x) and math.isfinite(self.y)):
             raise ReportError(
-                f"{self.video_id!r} has no place on the map: ({self.x}, {self.y}) is not finite"
+                f"the map position ({self.x}, {self.y}) of {self.video_id!r} is not finite"
             )
         if self.thumbnail is not None:
             _require_jpeg(self.thumbnail, self.video_id)
@@ -71,7 +71,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A video that was found to be near, and how near (1 is the same direction)."""
+    """A neighbour of the query and its cosine similarity."""
 
     strip: Strip
     score: Number
@@ -79,13 +79,13 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """One video and the videos nearest to it, nearest first."""
+    """A query video and its nearest neighbours, nearest first."""
 
     query: Strip
     hits: tuple[Hit, ...]
 
     def same_label(self, hit: Hit) -> bool | None:
-        """Whether the hit shares the query's label; None if one of them has no label."""
+        """Whether hit and query have the same label; None if one has no label."""
         if self.query.label is None or hit.strip.label is None:
             return None
         return self.query.label == hit.strip.label
@@ -93,7 +93,7 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedVideo:
-    """A video that could not be read, and why."""
+    """A video that could not be read, and the reason."""
 
     video_id: str
     reason: str
@@ -101,7 +101,7 @@ class FailedVideo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedVideo:
-    """A video that was used although something of it is missing; what is not known stays empty."""
+    """A video that was used although it is damaged; unknown values are empty."""
 
     video_id: str
     replaced: str = ""
@@ -111,7 +111,7 @@ class DamagedVideo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How much there was to learn from; None where it is not known."""
+    """Size of the data; None where it is unknown."""
 
     videos: int | None = None
     classes: int | None = None
@@ -123,8 +123,7 @@ class Counts:
 class ReportContent:
     """The whole page. Any part may be empty: the page then says why and what to do.
 
-    `records` are the probe records of results.json, `comparisons` those of comparisons.json,
-    `low_shot` those of low_shot.json; `curves` maps a metric to (epoch, value) pairs.
+    `curves` maps a training metric to (epoch, value) pairs.
     """
 
     title: str
@@ -132,10 +131,10 @@ class ReportContent:
     counts: Counts = field(default_factory=Counts)
     facts: Sequence[FactGroup] = ()
     steps: Sequence[Step] = ()
-    records: Sequence[Mapping[str, Any]] = ()
-    comparisons: Sequence[Mapping[str, Any]] = ()
+    results: Sequence[ProbeResult] = ()
+    comparisons: Sequence[Comparison] = ()
     calibration: Sequence[Calibration] = ()
-    low_shot: Sequence[Mapping[str, Any]] = ()
+    low_shot: Sequence[LowShotCurve] = ()
     curves: Mapping[str, Sequence[tuple[Number, Number]]] = field(default_factory=dict)
     map_points: Sequence[MapPoint] = ()
     neighbours: Sequence[Neighbours] = ()

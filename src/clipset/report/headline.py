@@ -1,19 +1,20 @@
-"""The result of a run in a sentence that claims no more than its intervals allow."""
+"""The headline of a report: a sentence that claims no more than its intervals allow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from clipset.report.records import Panel, ProbeRecord
+from clipset.evaluation.results import ProbeResult
+from clipset.report.records import Panel
 from clipset.report.wording import (
-    figure,
+    format_number,
+    format_percent,
     metric_name,
-    percent,
     percent_sign,
     plural,
-    score_text,
     sentence_case,
+    sentence_name,
 )
 
 Verdict = Literal["above", "below", "unclear", "alone"]
@@ -27,7 +28,7 @@ PHRASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """The sentence at the top of the page, what follows from it, and how sure it is."""
+    """The sentence at the top of the page, its details, and its verdict."""
 
     sentence: str
     details: tuple[str, ...]
@@ -35,115 +36,96 @@ class Headline:
 
 
 def write_headline(panel: Panel) -> Headline:
-    """The headline of the first panel of a report."""
-    speaker = panel.flagship or panel.strongest_backbone
-    if speaker is None:
-        raise ValueError("a panel has at least one record")
-    baseline = panel.baseline if speaker.is_scale else None
-    verdict = compare(speaker, baseline) if baseline else "alone"
-    score = _reading(speaker, metric=metric_name(speaker.metric))
-    sentence = f"{sentence_case(speaker.spoken)} reaches {score}"
+    """The headline of a panel."""
+    result = panel.main_result or panel.strongest_backbone
+    if result is None:
+        raise ValueError("a panel has at least one result")
+    baseline = panel.baseline if result.is_scale else None
+    verdict = compare_intervals(result, baseline) if baseline else "alone"
+    score = _describe_score(result, metric=metric_name(result.metric))
+    sentence = f"{sentence_case(_name(result))} reaches {score}"
     if baseline:
-        sentence += f", {_phrase(speaker, verdict)} {baseline.spoken} with {_reading(baseline)}"
-    return Headline(
-        sentence=sentence + ".",
-        details=tuple(filter(None, _details(panel, speaker, baseline, verdict))),
-        verdict=verdict,
+        phrase = _phrase(verdict, is_error=panel.is_error)
+        sentence += f", {phrase} {_name(baseline)} with {_describe_score(baseline)}"
+    details = (
+        "The 95\u202f% intervals overlap." if verdict == "unclear" else "",
+        _strongest_sentence(panel, result, baseline),
+        _chance_sentence(result),
     )
+    return Headline(sentence=f"{sentence}.", details=tuple(filter(None, details)), verdict=verdict)
 
 
-def compare(record: ProbeRecord, other: ProbeRecord) -> Verdict:
-    """Where a record stands; unclear when the intervals touch or one is missing.
-
-    Above means better: of an error, less.
-    """
-    if record.interval is None or other.interval is None:
-        return "unclear"
-    if record.interval[0] > other.interval[1]:
-        return "below" if record.is_error else "above"
-    if record.interval[1] < other.interval[0]:
-        return "above" if record.is_error else "below"
+def compare_intervals(result: ProbeResult, other: ProbeResult) -> Verdict:
+    """Unclear if the intervals touch; above means better: of an error, less."""
+    if result.interval[0] > other.interval[1]:
+        return "below" if result.is_error else "above"
+    if result.interval[1] < other.interval[0]:
+        return "above" if result.is_error else "below"
     return "unclear"
 
 
-def describe(panel: Panel) -> str:
-    """What the numbers of a panel are: metric, split, videos, seeds, where choices were made."""
-    numbers = sorted({record.n for record in panel.records if record.n is not None})
-    seeds = sorted({record.seed_count for record in panel.records if record.seed_count})
-    said = {record.selected_on for record in panel.records if record.selected_on}
-    selected = sorted(each for each in said if not each.startswith("nothing")) or sorted(said)
-    parts = [sentence_case(metric_name(panel.metric))]
-    if panel.split:
-        parts[0] += f" on the split “{panel.split}”"
-    if numbers:
-        parts.append(plural(numbers[0], "video") if len(numbers) == 1 else "videos as listed")
-    if seeds:
-        parts.append(plural(seeds[0], "seed") if len(seeds) == 1 else "seeds as listed")
+def describe_panel(panel: Panel) -> str:
+    """The caption of a panel: metric, split, videos, seeds, validation."""
+    videos = sorted({result.n for result in panel.results})
+    seeds = sorted({len(result.seeds) for result in panel.results})
+    sources = {result.selected_on for result in panel.results if result.selected_on}
+    selected = sorted(s for s in sources if not s.startswith("nothing")) or sorted(sources)
+    split = f" on the {panel.split} split" if panel.split else ""
+    parts = [
+        f"{sentence_case(metric_name(panel.metric))}{split}",
+        plural(videos[0], "video") if len(videos) == 1 else "videos as listed",
+        plural(seeds[0], "seed") if len(seeds) == 1 else "seeds as listed",
+    ]
     if selected:
-        parts.append(f"every choice made on “{'”, “'.join(selected)}”")
+        parts.append(f"hyperparameters selected on {' and '.join(selected)}")
     return ", ".join(parts) + "."
 
 
-def _details(
-    panel: Panel, speaker: ProbeRecord, baseline: ProbeRecord | None, verdict: Verdict
-) -> tuple[str, ...]:
+def _strongest_sentence(panel: Panel, result: ProbeResult, baseline: ProbeResult | None) -> str:
+    """The comparison with the strongest probe on the backbone, if that is not the baseline."""
+    strongest = panel.strongest_backbone
+    if baseline is None or strongest is None or strongest.value == baseline.value:
+        return ""
+    if (strongest.value < baseline.value) != panel.is_error:
+        return ""
+    verdict = compare_intervals(result, strongest)
+    verb = "shows" if verdict == "unclear" else "is"
     return (
-        _overlap_sentence(speaker, baseline, verdict),
-        _rival_sentence(panel, speaker, baseline),
-        _chance_sentence(speaker),
+        f"The strongest probe without clipset is {_name(strongest)} with "
+        f"{_describe_score(strongest)}: {_name(result)} {verb} "
+        f"{_phrase(verdict, is_error=panel.is_error)} it."
     )
 
 
-def _overlap_sentence(speaker: ProbeRecord, baseline: ProbeRecord | None, verdict: Verdict) -> str:
-    if baseline is None or verdict != "unclear":
+def _chance_sentence(result: ProbeResult) -> str:
+    (low, high), level = result.interval, result.chance_level
+    if level is None:
         return ""
-    if speaker.interval is None or baseline.interval is None:
-        return "Without an interval for both, nobody can say whether the difference is real."
-    return "Their intervals overlap: more videos would be needed to tell them apart."
+    if result.is_error:
+        sentence = f"Predicting the mean gives {format_number(level)}"
+        return f"{sentence}." if high < level else f"{sentence}, not clearly more."
+    sentence = f"Chance level is {percent_sign(level)}"
+    return f"{sentence}." if low > level else f"{sentence}, not clearly less."
 
 
-def _rival_sentence(panel: Panel, speaker: ProbeRecord, baseline: ProbeRecord | None) -> str:
-    rival = panel.strongest_backbone
-    if baseline is None or rival is None or rival.value == baseline.value:
-        return ""
-    if (rival.value < baseline.value) != panel.is_error:
-        return ""
-    phrase = _phrase(speaker, compare(speaker, rival))
-    return (
-        f"The strongest probe without clipset is {rival.spoken} with {_reading(rival)}: "
-        f"{speaker.spoken} is {phrase} it."
-    ).replace("is no clear difference from it", "shows no clear difference from it")
+def _name(result: ProbeResult) -> str:
+    return sentence_name(*result.key)
 
 
-def _chance_sentence(speaker: ProbeRecord) -> str:
-    if speaker.chance_level is None:
-        return ""
-    low, high = speaker.interval or (speaker.value, speaker.value)
-    if speaker.is_error:
-        guess = f"Always saying the mean would reach {figure(speaker.chance_level)}"
-        return (
-            f"{guess}." if high < speaker.chance_level else f"{guess}, which is not clearly more."
-        )
-    guess = f"Guessing would reach {percent_sign(speaker.chance_level)}"
-    return f"{guess}." if low > speaker.chance_level else f"{guess}, which is not clearly less."
-
-
-def _phrase(speaker: ProbeRecord, verdict: Verdict) -> str:
-    """The verdict in words; an error is called better or worse, not above or below."""
+def _phrase(verdict: Verdict, *, is_error: bool) -> str:
+    """The verdict in words; an error is better or worse, not above or below."""
     phrase = PHRASES[verdict]
-    if speaker.is_error:
+    if is_error:
         phrase = phrase.replace("above", "better than").replace("below", "worse than")
     return phrase
 
 
-def _reading(record: ProbeRecord, *, metric: str = "") -> str:
+def _describe_score(result: ProbeResult, *, metric: str = "") -> str:
     """A score and its interval; the first one in a sentence names the metric and the interval."""
-    value, write = score_text(record.metric, record.value), figure if record.is_error else percent
-    score = (
-        f"a {metric} of {value}" if record.is_error and metric else f"{value} {metric}"
-    ).strip()
-    if record.interval is None:
-        return score
-    low, high = record.interval
-    name = "95\u202f% interval " if metric else ""
-    return f"{score} ({name}{write(low)}–{write(high)})"
+    low, high = result.interval
+    label = "95\u202f% interval " if metric else ""
+    if result.is_error:
+        score = f"{f'a {metric} of ' if metric else ''}{format_number(result.value)}"
+        return f"{score} ({label}{format_number(low)}–{format_number(high)})"
+    score = f"{percent_sign(result.value)} {metric}".strip()
+    return f"{score} ({label}{format_percent(low)}–{format_percent(high)})"

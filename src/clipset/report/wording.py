@@ -1,20 +1,17 @@
-"""Numbers and names as a reader wants to see them."""
+"""Numbers and names as text: formats, names of rows, metrics and curves."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
-from msgspec import Meta
 
+from clipset.evaluation.results import ERROR_METRICS
 from clipset.text import visible
 
-Number = int | float  # a runtime type check does not take an int for a float
-LARGEST = 1e100  # no number on the page is larger, so that none overflows when it is drawn
-Real = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Whole = Annotated[int, Meta(ge=0, le=2**53)]
-Probability = Annotated[float, Meta(ge=0, le=1)]
+Number = int | float  # the type checker of the tests does not take an int for a float
 THIN_SPACE = "\u202f"
 ROW_NAMES = {  # in the order of the paper's tables
     ("backbone", "knn"): "k-NN",
@@ -28,7 +25,7 @@ ROW_NAMES = {  # in the order of the paper's tables
     ("backbone", "attentive"): "Attentive",
     ("scale", "attentive"): "SCALE attentive",
 }
-SPOKEN_NAMES = {
+SENTENCE_NAMES = {
     ("backbone", "knn"): "k-NN on the backbone",
     ("scale", "knn"): "k-NN on clipset's features",
     ("backbone", "linear"): "the linear probe on the backbone",
@@ -44,7 +41,6 @@ METRIC_NAMES = {
     "top5": "top-5 accuracy",
     "mse": "mean squared error",
 }
-ERRORS = ("mse",)  # metrics of which less is better, on a scale of their own
 CURVE_NAMES = {
     "loss": "Loss (sum of both)",
     "masked_clip": "Masked clip loss",
@@ -62,16 +58,16 @@ def row_name(features: str, probe: str) -> str:
 
 
 def row_order(features: str, probe: str) -> int:
-    """The place of a row in the table; rows that the paper does not have come last."""
+    """The index of a row in the table; rows that the paper does not have come last."""
     keys = list(ROW_NAMES)
     key = (features, probe)
     return keys.index(key) if key in keys else len(keys)
 
 
-def spoken_name(features: str, probe: str) -> str:
+def sentence_name(features: str, probe: str) -> str:
     """The name of a probe inside a sentence."""
-    where = "clipset's features" if features == "scale" else "the backbone"
-    return SPOKEN_NAMES.get((features, probe), f"the {plain(probe)} probe on {where}")
+    source = "clipset's features" if features == "scale" else "the backbone"
+    return SENTENCE_NAMES.get((features, probe), f"the {plain(probe)} probe on {source}")
 
 
 def metric_name(metric: str) -> str:
@@ -79,13 +75,8 @@ def metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, plain(metric))
 
 
-def score_text(metric: str, value: Number) -> str:
-    """A score inside a sentence."""
-    return figure(value) if metric in ERRORS else percent_sign(value)
-
-
 def curve_name(metric: str) -> str:
-    """The title of a curve."""
+    """The title of a training curve."""
     return CURVE_NAMES.get(metric, sentence_case(plain(metric)))
 
 
@@ -99,7 +90,32 @@ def sentence_case(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def percent(fraction: Number, *, digits: int | None = None) -> str:
+def format_score(metric: str, value: Number) -> str:
+    """A score in a table: an error as it is, other metrics in percent without the sign."""
+    return format_number(value) if metric in ERROR_METRICS else format_percent(value, digits=1)
+
+
+def format_interval(metric: str, interval: Sequence[Number]) -> str:
+    """The interval of a score in a table, in brackets."""
+    low, high = (format_score(metric, end) for end in interval)
+    return f"({low}–{high})"
+
+
+def format_signed(metric: str, difference: Number) -> str:
+    """A difference of scores with its sign, in points of a hundred unless of an error."""
+    if metric in ERROR_METRICS:
+        return f"{'−' if difference < 0 else '+'}{format_number(abs(difference))}"
+    return f"{100 * difference:+.1f}".replace("-", "−").replace("+0.0", "0.0")
+
+
+def format_p_value(p: Number | None) -> str:
+    """A p-value to three digits."""
+    if p is None:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def format_percent(fraction: Number, *, digits: int | None = None) -> str:
     """A fraction in percent, without the sign; by default one digit, and none if it is zero."""
     if digits is not None:
         return f"{100 * fraction:.{digits}f}"
@@ -112,10 +128,19 @@ def percent_sign(fraction: Number) -> str:
     """A fraction in percent, with the sign."""
     if not math.isfinite(fraction):
         return "not finite"
-    return f"{percent(fraction)}{THIN_SPACE}%"
+    return f"{format_percent(fraction)}{THIN_SPACE}%"
 
 
-def duration(seconds: Number) -> str:
+def format_number(value: Number) -> str:
+    """A number of any size with three significant digits."""
+    if not math.isfinite(value):
+        return "not finite"
+    if value != 0 and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2g}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def format_duration(seconds: Number) -> str:
     """Seconds as 0.4 s, 12 s, 3 min 5 s or 2 h 7 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -128,38 +153,31 @@ def duration(seconds: Number) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def count(number: int) -> str:
-    """A whole number with its thousands apart."""
+def format_count(number: int) -> str:
+    """An integer with its thousands apart."""
     return f"{number:,}".replace(",", THIN_SPACE)
+
+
+def format_hours(value: Number) -> str:
+    """Hours of video with two or three significant digits."""
+    if value < 100:
+        return f"{value:.2f}" if value < 1 else f"{value:.1f}"
+    return format_count(round(value))
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
     """`1 video`, `3 videos`."""
-    return f"{count(number)} {one if number == 1 else many or one + 's'}"
+    return f"{format_count(number)} {one if number == 1 else many or one + 's'}"
 
 
-def hours(value: Number) -> str:
-    """Hours of video, with as many digits as mean something."""
-    return f"{value:.2f}" if value < 1 else f"{value:.1f}" if value < 100 else count(round(value))
-
-
-def figure(value: Number) -> str:
-    """A number of any size with three digits that count."""
-    if not math.isfinite(value):
-        return "not finite"
-    if value != 0 and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2g}".replace("e-0", "e-").replace("e+0", "e")
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-
-
-def show_hidden(value: Any) -> Any:
-    """The same value with control characters and those that turn the direction of text escaped."""
+def escape_invisible(value: Any) -> Any:
+    """The same value with control characters and those that change text direction escaped."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, dict):
-        return {name: show_hidden(inner) for name, inner in value.items()}
+        return {name: escape_invisible(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [show_hidden(inner) for inner in value]
+        return [escape_invisible(inner) for inner in value]
     return value

@@ -1,7 +1,7 @@
-"""The numbers of the paper's tables, as printed there (arXiv 2211.17042). Nothing else has them.
+"""The numbers of the paper's tables, as printed (arXiv 2211.17042).
 
 Columns are tasks or backbones; `-` and OOM (out of memory) are the paper's own. Rows that the paper
-quotes from others are marked with *.
+quotes from other papers are marked with *.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperTable:
-    """One table: what is printed in each row and column."""
+    """One table of the paper."""
 
     name: str
     number: int
@@ -22,23 +22,16 @@ class PaperTable:
     quoted: tuple[str, ...]
     cells: Mapping[tuple[str, str], str]
 
-    def number_in(self, row: str, column: str) -> float | None:
-        """The printed number, if there is one."""
-        try:
-            return float(self.cells[row, column])
-        except (KeyError, ValueError):
-            return None
 
-
-def _table(name: str, number: int, title: str, text: str) -> PaperTable:
+def _parse_table(name: str, number: int, title: str, text: str) -> PaperTable:
     header, *lines = (
-        [word.strip() for word in line.split("|")] for line in text.strip().splitlines()
+        [cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()
     )
     columns = tuple(header[1:])
     cells = {
-        (line[0].rstrip("*"), column): word
+        (line[0].rstrip("*"), column): cell
         for line in lines
-        for column, word in zip(columns, line[1:], strict=True)
+        for column, cell in zip(columns, line[1:], strict=True)
     }
     return PaperTable(
         name=name,
@@ -51,7 +44,7 @@ def _table(name: str, number: int, title: str, text: str) -> PaperTable:
     )
 
 
-LVU = _table(
+LVU = _parse_table(
     "lvu",
     2,
     "Long-form video understanding (LVU)",
@@ -72,7 +65,7 @@ SVT, SCALE fine-tuned | 76.47  | 42.27 | 74.02 | 49.09    | 58.97 | 62.76  | 39.
 """,
 )
 
-SSV2 = _table(
+SSV2 = _parse_table(
     "ssv2",
     3,
     "Something-Something v2",
@@ -86,7 +79,7 @@ SCALE fine-tuned | 29.68 | 31.83 | 25.25  | 36.34  | 37.38     | 70.69
 """,
 )
 
-UCF101 = _table(
+UCF101 = _parse_table(
     "ucf101",
     4,
     "UCF101",
@@ -103,7 +96,7 @@ FT (reported)*   | 93.7  | 95.4  | 96.1   | -      | -
 """,
 )
 
-HMDB51 = _table(
+HMDB51 = _parse_table(
     "hmdb51",
     5,
     "HMDB51",
@@ -120,7 +113,7 @@ FT (reported)*   | 67.2  | 73.6  | 73.3   | -      | -
 """,
 )
 
-K400 = _table(
+K400 = _parse_table(
     "k400",
     6,
     "Kinetics-400",
@@ -134,7 +127,7 @@ SCALE fine-tuned | 72.38 | 69.63 | 46.15  | 62.67  | 81.84
 """,
 )
 
-K400_LOW_SHOT = _table(
+K400_LOW_SHOT = _parse_table(
     "k400-low-shot",
     7,
     "Kinetics-400, 10 % of the labels",
@@ -148,7 +141,7 @@ SCALE fine-tuned | 67.01 | 59.52 | 33.92  | 50.36  | 80.47
 """,
 )
 
-LOSSES = _table(
+LOSSES = _parse_table(
     "ablation-losses",
     8,
     "Ablation: loss functions",
@@ -160,7 +153,7 @@ both losses              | 93.20       | 92.99         | 64.57       | 65.61
 """,
 )
 
-MASKING = _table(
+MASKING = _parse_table(
     "ablation-masking",
     9,
     "Ablation: masking ratio",
@@ -173,7 +166,7 @@ row       | UCF101, SVT | UCF101, ρBYOL | HMDB51, SVT | HMDB51, ρBYOL
 """,
 )
 
-CAPACITY = _table(
+CAPACITY = _parse_table(
     "ablation-capacity",
     10,
     "Ablation: capacity of the transformer",
@@ -191,7 +184,7 @@ width 512, 3 layers | 92.86       | 92.93         | 65.49       | 64.84
 """,
 )
 
-CLIPS_BATCH = _table(
+CLIPS_BATCH = _parse_table(
     "ablation-clips-batch",
     11,
     "Ablation: number of clips and batch size",
@@ -216,7 +209,7 @@ TABLES = {
         *(LOSSES, MASKING, CAPACITY, CLIPS_BATCH),
     )
 }
-BACKBONES = {  # what the paper's columns are called here
+BACKBONES = {  # names in the paper's columns to our names
     "SVT": "svt_vitb16",
     "ρBYOL": "rbyol_slow_r50",
     "VMAE B": "videomae_b",
@@ -225,7 +218,7 @@ BACKBONES = {  # what the paper's columns are called here
     "VMAE B SSv2": "videomae_b_ssv2",
 }
 DATASETS = {"UCF101": "ucf101", "HMDB51": "hmdb51"}
-TASKS = {  # what LVU's columns are called in its lists
+TASKS = {  # names in the paper's columns to those of LVU's lists
     "Relation": "relationship",
     "Speak": "way_speaking",
     "Scene": "scene",

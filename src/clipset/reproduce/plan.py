@@ -1,4 +1,4 @@
-"""What has to be run for each table of the paper."""
+"""The runs that each table of the paper needs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from clipset.recipe import Recipe, find_recipe, read_recipe
 from clipset.report.wording import row_name
 from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTable
 
-BY_NAME = {row_name(*row): row for row in ROWS}
-ABLATION = (  # what the paper's ablations start from
+PROBE_ROWS = {row_name(*row): row for row in ROWS}
+ABLATION_CHANGES = (  # the settings of the paper's ablations
     "pretrain.epochs=200",
     "pretrain.min_steps=1",
     "pretrain.batch=512",
@@ -27,8 +27,8 @@ ABLATION = (  # what the paper's ablations start from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A row to run: the probe, and in what its recipe differs from the table's."""
+class RowPlan:
+    """A row to run: the probe, and its changes to the table's recipe."""
 
     row: str
     features: str
@@ -37,57 +37,64 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A table as work: its columns are backbones, tasks, or a dataset with a backbone."""
+class TablePlan:
+    """The rows and columns to run; a column is a backbone, a task, or a dataset with a backbone."""
 
     table: PaperTable
     columns: Literal["backbones", "tasks", "datasets"]
     recipe: str
-    trials: tuple[Trial, ...]
+    rows: tuple[RowPlan, ...]
     changes: tuple[str, ...] = ()
 
     @property
     def backbones(self) -> tuple[str, ...]:
         """The paper's backbones in this table, by our names."""
-        words = (*self.table.columns, *self.table.rows)
-        found = (title for word in words for title in (word, *word.split(", ")))
-        return tuple(dict.fromkeys(BACKBONES[title] for title in found if title in BACKBONES))
+        headings = (*self.table.columns, *self.table.rows)
+        titles = (title for heading in headings for title in (heading, *heading.split(", ")))
+        return tuple(dict.fromkeys(BACKBONES[title] for title in titles if title in BACKBONES))
 
 
-def find_plan(name: str) -> Plan:
+def find_plan(name: str) -> TablePlan:
     """The plan of a table."""
     if name not in TABLES:
         raise ConfigError(f"the paper has no table {name!r}; {near_names(name, TABLES)}")
     table = TABLES[name]
     if name.startswith("ablation-"):
-        return Plan(
+        return TablePlan(
             table=table,
             columns="datasets",
             recipe="paper",
-            changes=ABLATION,
-            trials=tuple(
-                Trial(row=row, features="scale", probe="finetune", changes=_changes(name, row))
+            changes=ABLATION_CHANGES,
+            rows=tuple(
+                RowPlan(
+                    row=row,
+                    features="scale",
+                    probe="finetune",
+                    changes=_ablation_changes(name, row),
+                )
                 for row in table.rows
             ),
         )
     names = dict.fromkeys(row.split(", ")[-1] for row in table.rows if row not in table.quoted)
-    return Plan(
+    return TablePlan(
         table=table,
         columns="tasks" if name == "lvu" else "backbones",
         recipe=name.replace("-", "_"),
-        trials=tuple(
-            Trial(row=row, features=BY_NAME[row][0], probe=BY_NAME[row][1]) for row in names
+        rows=tuple(
+            RowPlan(row=row, features=PROBE_ROWS[row][0], probe=PROBE_ROWS[row][1]) for row in names
         ),
     )
 
 
-def _changes(table: str, row: str) -> tuple[str, ...]:
+def _ablation_changes(table: str, row: str) -> tuple[str, ...]:
     """The settings of a row of an ablation."""
     numbers = [word.strip(",") for word in row.split() if word[0].isdigit()]
-    if table == "ablation-losses":  # with 20 % hidden, as the paper says below its table
+    if (
+        table == "ablation-losses"
+    ):  # with a masking ratio of 20 %, as the paper says below its table
         losses = {"set contrastive loss": "set", "masked clip loss": "masked"}.get(row)
-        which = (f"pretrain.model.losses={losses}",) if losses else ()
-        return ("pretrain.mask_ratio=0.2", *which)
+        change = (f"pretrain.model.losses={losses}",) if losses else ()
+        return ("pretrain.mask_ratio=0.2", *change)
     if table == "ablation-masking":
         return (f"pretrain.mask_ratio={row}",)
     if table == "ablation-capacity":
@@ -95,22 +102,22 @@ def _changes(table: str, row: str) -> tuple[str, ...]:
     return (f"pretrain.clips_per_set={numbers[0]}", f"pretrain.batch={numbers[-1]}")
 
 
-def read_base(plan: Plan, recipe: Path | None, changes: Sequence[str]) -> Recipe:
-    """The recipe that a table's cells start from."""
+def read_table_recipe(plan: TablePlan, recipe: Path | None, changes: Sequence[str]) -> Recipe:
+    """The recipe of a table, before the changes of a row."""
     return read_recipe(recipe or find_recipe(plan.recipe), (*plan.changes, *changes))
 
 
 def backbone_title(name: str) -> str:
-    """What the paper calls a backbone; its own name without folders if the paper has it not."""
-    titles = {ours: theirs for theirs, ours in BACKBONES.items()}
+    """The name of a backbone in the paper, or its own name without folders."""
+    titles = {name: title for title, name in BACKBONES.items()}
     return titles.get(name, name.replace("\\", "/").rpartition("/")[2])
 
 
 def task_title(task: str) -> str:
-    """What the paper calls a task of LVU."""
-    return {ours: theirs for theirs, ours in TASKS.items()}.get(task, task)
+    """The name of a task of LVU in the paper."""
+    return {name: title for title, name in TASKS.items()}.get(task, task)
 
 
 def dataset_title(name: str) -> str:
-    """What the paper's ablations call a dataset."""
-    return {ours: theirs for theirs, ours in DATASETS.items()}.get(name, name)
+    """The name of a dataset in the paper's ablations."""
+    return {name: title for title, name in DATASETS.items()}.get(name, name)

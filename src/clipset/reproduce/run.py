@@ -1,4 +1,4 @@
-"""Run a table of the paper, cell by cell; what is finished is not run again."""
+"""Run a table of the paper, cell by cell; finished cells are not run again."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from clipset.backbones.registry import find_backbone, how_to_get_weights
 from clipset.config import fingerprint, to_mapping
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.errors import ClipsetError, ConfigError
-from clipset.evaluation.results import ProbeKey
+from clipset.evaluation.results import ProbeKey, ProbeResult
 from clipset.evaluation.suite import run_probes
 from clipset.evaluation.task import EvaluationTask, make_task
 from clipset.features.extract import extract
@@ -26,27 +25,27 @@ from clipset.pipeline import protocol_facts
 from clipset.progress import say
 from clipset.recipe import Recipe, change_recipe
 from clipset.reproduce.plan import (
-    Plan,
-    Trial,
+    RowPlan,
+    TablePlan,
     backbone_title,
     dataset_title,
     find_plan,
-    read_base,
+    read_table_recipe,
     task_title,
 )
 from clipset.reproduce.render import write_renderings
-from clipset.reproduce.table import Cell, TableFile, claim, write_table
+from clipset.reproduce.table import Cell, TableFile, open_table, write_table
 from clipset.runs import environment
 from clipset.text import name_text
 from clipset.training.pretrain import pretrain
 
-ALONE = ("knn", "linear", "mlp")  # probes that need no model where features are the backbone's
-FAILURES = (ClipsetError, MemoryError, RuntimeError)  # torch runs out of memory by the last one
+PROBES_WITHOUT_MODEL = ("knn", "linear", "mlp")  # on the features of the backbone
+FAILURES = (ClipsetError, MemoryError, RuntimeError)  # torch raises the last one without memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is asked for, beside the table."""
+class ReproduceRequest:
+    """Data, backbones and settings for a table."""
 
     data: Path | None = None
     store: Path | None = None
@@ -59,28 +58,44 @@ class Order:
 
     def __post_init__(self) -> None:
         if (self.data is None) == (self.store is None):
-            raise ConfigError("say what to run on: --data FOLDER, or --store STORE, not both")
+            raise ConfigError("give the data: --data FOLDER, or --store STORE, not both")
         if self.store is not None and self.backbones:
             raise ConfigError("a store has its backbone already; give --backbone with --data")
 
+    @property
+    def source(self) -> Path:
+        """The folder of the data, or the store."""
+        return (self.data or self.store or Path()).resolve()
 
-def reproduce(name: str, out: Path, order: Order) -> TableFile:
-    """Run what is missing of a table into a folder, and write the table in all its forms."""
+    def dataset_name(self, recipe: Recipe) -> str:
+        """The name of the data in a table."""
+        if recipe.data.format in ("ucf101", "hmdb51"):
+            return dataset_title(recipe.data.format)
+        if recipe.data.name:
+            return recipe.data.name
+        return name_text(
+            self.source.parent.name if self.source.name == "store" else self.source.stem
+        )
+
+
+def reproduce(name: str, out: Path, request: ReproduceRequest) -> TableFile:
+    """Run the pending cells of a table into a folder, and write the table in all formats."""
     plan = find_plan(name)
-    base = read_base(plan, order.recipe, order.changes)
-    wanted = _backbones(plan, order)
+    recipe = read_table_recipe(plan, request.recipe, request.changes)
+    backbones = _find_backbones(plan, request)
     with exclusive(out):
-        table = claim(out, empty_table(plan))
-        table.data = name_text((order.data or order.store or out).resolve().name)
-        table.missing = {title: where for title, where in wanted.items() if where}
+        table = open_table(out, empty_table(plan))
+        table.data = name_text(request.source.name)
+        table.missing = {backbone: advice for backbone, advice in backbones.items() if advice}
         write_table(table, out)
-        for backbone in (backbone for backbone, where in wanted.items() if not where):
-            _run_backbone(plan, table, out, base, order, backbone)
+        for backbone in (backbone for backbone, advice in backbones.items() if not advice):
+            own_recipe = replace(recipe, extract=replace(recipe.extract, backbone=backbone))
+            _run_backbone(plan, table, out, own_recipe, request, backbone)
         write_renderings(table, out)
     return table
 
 
-def empty_table(plan: Plan) -> TableFile:
+def empty_table(plan: TablePlan) -> TableFile:
     """The table with the paper's numbers alone."""
     paper = plan.table
     return TableFile(
@@ -94,212 +109,213 @@ def empty_table(plan: Plan) -> TableFile:
     )
 
 
-def _backbones(plan: Plan, order: Order) -> dict[str, str]:
-    """The backbones to run; with each that is not here, where to get it."""
-    if order.store is not None:
-        return {open_store(order.store).manifest.backbone.name: ""}
-    found = {}
-    for name in order.backbones or plan.backbones:
+def _find_backbones(plan: TablePlan, request: ReproduceRequest) -> dict[str, str]:
+    """The backbones to run; those without weights with the place to get them."""
+    if request.store is not None:
+        return {open_store(request.store).manifest.backbone.name: ""}
+    backbones = {}
+    for name in request.backbones or plan.backbones:
         entry = find_backbone(name)
-        here = entry.find_weights() is not None
-        found[name] = "" if here else how_to_get_weights(entry)
-    return found
+        available = entry.find_weights() is not None
+        backbones[name] = "" if available else how_to_get_weights(entry)
+    return backbones
 
 
 def _run_backbone(
-    plan: Plan, table: TableFile, out: Path, base: Recipe, order: Order, backbone: str
+    plan: TablePlan,
+    table: TableFile,
+    out: Path,
+    recipe: Recipe,
+    request: ReproduceRequest,
+    backbone: str,
 ) -> None:
-    recipe = replace(base, extract=replace(base.extract, backbone=backbone))
     folder = out / _slug(backbone_title(backbone))
     try:
-        legs = _open(plan, folder, recipe, order, backbone)
+        runners = _open_tasks(plan, folder, recipe, request, backbone)
     except FAILURES as error:
         say(f"{backbone}: {error}")
-        for row, column, trial in _places(plan, recipe, order, backbone):
+        for row, column, row_plan in _planned_cells(plan, recipe, request, backbone):
             if all(cell.status == "failed" for cell in table.find(row, column)):
-                table.put(_failed(row, column, "", trial, order, error))
+                table.put(_failed_cell(row, column, row_plan, request.seed, error))
         write_table(table, out)
         return
-    for leg in legs:
-        for trial in plan.trials:
-            _run_cell(table, out, leg, trial)
+    for runner in runners:
+        for row_plan in plan.rows:
+            _run_cell(table, out, runner, row_plan)
 
 
-def _places(
-    plan: Plan, recipe: Recipe, order: Order, backbone: str
-) -> Iterator[tuple[str, str, Trial]]:
-    """Where the cells of a backbone stand if its parts are not known."""
+def _planned_cells(
+    plan: TablePlan, recipe: Recipe, request: ReproduceRequest, backbone: str
+) -> Iterator[tuple[str, str, RowPlan]]:
+    """The cells of a backbone whose tasks are unknown."""
     title = backbone_title(backbone)
-    for trial in plan.trials:
+    for row_plan in plan.rows:
         if plan.columns == "tasks":
             for column in plan.table.columns:
-                yield f"{title}, {trial.row}", column, trial
+                yield f"{title}, {row_plan.row}", column, row_plan
         elif plan.columns == "datasets":
-            yield trial.row, f"{_dataset(recipe, order)}, {title}", trial
+            yield row_plan.row, f"{request.dataset_name(recipe)}, {title}", row_plan
         else:
-            yield trial.row, title, trial
+            yield row_plan.row, title, row_plan
 
 
-def _open(plan: Plan, folder: Path, recipe: Recipe, order: Order, backbone: str) -> list[_Leg]:
-    """The features of all videos, once, and a leg for each part."""
-    if order.store is not None:
-        source: Any = open_store(order.store).catalog
-        parts = read_tasks(source, recipe.data)
-        _check_leaks(parts, recipe, order)
-        where = order.store
+def _open_tasks(
+    plan: TablePlan, folder: Path, recipe: Recipe, request: ReproduceRequest, backbone: str
+) -> list[_TaskRunner]:
+    """Extract the features of all videos once; a runner for each task."""
+    if request.store is not None:
+        store = request.store
+        tasks = read_tasks(open_store(store).catalog, recipe.data)
+        _check_task_leaks(tasks, recipe, request)
     else:
-        assert order.data is not None
-        parts = read_tasks(order.data, recipe.data)
-        _check_leaks(parts, recipe, order)
-        where = folder / "store"
+        assert request.data is not None
+        store = folder / "store"
+        tasks = read_tasks(request.data, recipe.data)
+        _check_task_leaks(tasks, recipe, request)
         folder.mkdir(exist_ok=True)
-        extract(join_tasks(parts), where, recipe.extract, seed=order.seed, device=order.device)
-    title, names = backbone_title(backbone), tuple(part.name for part in parts)
+        catalog = join_tasks(tasks)
+        extract(catalog, store, recipe.extract, seed=request.seed, device=request.device)
+    averaged = plan.columns != "tasks" and len(tasks) > 1
     return [
-        _Leg(
+        _TaskRunner(
             plan=plan,
-            part=part,
-            folder=folder / part.name if part.name else folder,
-            store=open_store(where, part.catalog),
+            task=task,
+            tasks=tuple(task.name for task in tasks) if averaged else (),
+            folder=folder / task.name if task.name else folder,
+            store=open_store(store, task.catalog),
             recipe=recipe,
-            order=order,
-            backbone=title,
-            dataset=_dataset(recipe, order),
-            parts=() if plan.columns == "tasks" or len(parts) == 1 else names,
+            request=request,
+            backbone=backbone_title(backbone),
         )
-        for part in parts
+        for task in tasks
     ]
 
 
-def _check_leaks(parts: Sequence[Task], recipe: Recipe, order: Order) -> None:
-    allow_leaks = order.allow_leaks or recipe.data.official
-    check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)
-
-
-def _dataset(recipe: Recipe, order: Order) -> str:
-    """What the data is called in a table."""
-    if recipe.data.format in ("ucf101", "hmdb51"):
-        return dataset_title(recipe.data.format)
-    path = (order.data or order.store or Path()).resolve()
-    if recipe.data.name:
-        return recipe.data.name
-    return name_text(path.parent.name if path.name == "store" else path.stem)
+def _check_task_leaks(tasks: Sequence[Task], recipe: Recipe, request: ReproduceRequest) -> None:
+    allow_leaks = request.allow_leaks or recipe.data.official
+    check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
 
 
 @dataclass(kw_only=True)
-class _Leg:
-    """One part of the data seen through one backbone: what its cells share."""
+class _TaskRunner:
+    """One task with one backbone: the data that its cells share."""
 
-    plan: Plan
-    part: Task
+    plan: TablePlan
+    task: Task
+    tasks: tuple[str, ...]
     folder: Path
     store: FeatureStore
     recipe: Recipe
-    order: Order
+    request: ReproduceRequest
     backbone: str
-    dataset: str
-    parts: tuple[str, ...]
-    posed: dict[str, EvaluationTask] = field(default_factory=dict)
+    task_cache: dict[str, EvaluationTask] = field(default_factory=dict)
 
-    def place(self, trial: Trial) -> tuple[str, str, str]:
-        """Row, column and part of a trial's cell."""
+    def locate(self, row_plan: RowPlan) -> tuple[str, str, str]:
+        """Row, column and task of a cell."""
         if self.plan.columns == "tasks":
-            task = self.part.name or self.recipe.data.task
-            return f"{self.backbone}, {trial.row}", task_title(task), ""
+            column = task_title(self.task.name or self.recipe.data.task)
+            return f"{self.backbone}, {row_plan.row}", column, ""
         if self.plan.columns == "datasets":
-            return trial.row, f"{self.dataset}, {self.backbone}", self.part.name
-        return trial.row, self.backbone, self.part.name
+            dataset = self.request.dataset_name(self.recipe)
+            return row_plan.row, f"{dataset}, {self.backbone}", self.task.name
+        return row_plan.row, self.backbone, self.task.name
 
-    def task(self, recipe: Recipe) -> EvaluationTask:
-        """What the probes have to solve; read once for rows that ask for the same."""
-        key, training = fingerprint(recipe.data, recipe.pretrain), recipe.pretrain
-        if key not in self.posed:
-            self.posed = {key: make_task(self.store, self.part.catalog, training=training)}
-        return self.posed[key]
-
-    def model(self, trial: Trial, recipe: Recipe) -> ScaleModel | None:
-        """The model that a trial's probe needs; rows with the same settings share it."""
-        if trial.features == "backbone" and trial.probe in ALONE:
-            return None
-        folder = self.folder / _slug(trial.row) if trial.changes else self.folder
-        order = self.order
-        return pretrain(
-            self.store, folder / "model", recipe.pretrain, seed=order.seed, device=order.device
-        )
-
-    def mark(self, trial: Trial, recipe: Recipe) -> str:
-        """A name for all that a trial's score depends on."""
+    def fingerprint(self, row_plan: RowPlan, recipe: Recipe) -> str:
+        """Of everything that the score of a row depends on."""
         return fingerprint(
-            *(recipe.data, recipe.pretrain, recipe.evaluate, trial, self.order.seed),
+            *(recipe.data, recipe.pretrain, recipe.evaluate, row_plan, self.request.seed),
             replace(self.store.manifest, made_by={}),
-            self.part.catalog.fingerprint,
+            self.task.catalog.fingerprint,
             [entry.checksum for entry in self.store.entries],
         )
 
+    def score(self, row_plan: RowPlan, recipe: Recipe) -> ProbeResult:
+        """Run the probe of a row."""
+        model = self._pretrain(row_plan, recipe)
+        rows = (ProbeKey(row_plan.features, row_plan.probe),)
+        task, seed = self._evaluation_task(recipe), self.request.seed
+        [result] = run_probes(task, model, recipe.evaluate, seed=seed, rows=rows)
+        return replace(result, **protocol_facts(recipe), per_class={}, confusion=None)
 
-def _run_cell(table: TableFile, out: Path, leg: _Leg, trial: Trial) -> None:
-    row, column, part = leg.place(trial)
-    began = time.perf_counter()
+    def _pretrain(self, row_plan: RowPlan, recipe: Recipe) -> ScaleModel | None:
+        """The model of a row, if its probe needs one; rows with the same settings share it."""
+        if row_plan.features == "backbone" and row_plan.probe in PROBES_WITHOUT_MODEL:
+            return None
+        folder = self.folder / _slug(row_plan.row) if row_plan.changes else self.folder
+        seed, device = self.request.seed, self.request.device
+        return pretrain(self.store, folder / "model", recipe.pretrain, seed=seed, device=device)
+
+    def _evaluation_task(self, recipe: Recipe) -> EvaluationTask:
+        """Read once for rows with the same settings."""
+        key = fingerprint(recipe.data, recipe.pretrain)
+        if key not in self.task_cache:
+            task = make_task(self.store, self.task.catalog, training=recipe.pretrain)
+            self.task_cache = {key: task}
+        return self.task_cache[key]
+
+
+def _run_cell(table: TableFile, out: Path, runner: _TaskRunner, row_plan: RowPlan) -> None:
+    row, column, task = runner.locate(row_plan)
+    start = time.perf_counter()
     try:
-        recipe = change_recipe(leg.recipe, trial.changes)
-        mark = leg.mark(trial, recipe)
-        if table.is_done(row, column, part, mark):
+        recipe = change_recipe(runner.recipe, row_plan.changes)
+        cell_fingerprint = runner.fingerprint(row_plan, recipe)
+        if table.is_done(row, column, task, cell_fingerprint):
             return
-        say(f"{row} · {column}{f' · {part}' if part else ''}")
-        record = _score(leg, trial, recipe)
+        say(" · ".join(filter(None, (row, column, task))))
+        result = runner.score(row_plan, recipe)
     except FAILURES as error:
         say(f"failed: {error}")
-        cell = _failed(row, column, part, trial, leg.order, error)
-        table.put(replace(cell, parts=leg.parts))
+        seed, tasks = runner.request.seed, runner.tasks
+        table.put(_failed_cell(row, column, row_plan, seed, error, task=task, tasks=tasks))
     else:
-        told, machine = to_mapping(recipe), environment()
-        table.recipes[fingerprint(told)] = told
+        settings, machine = to_mapping(recipe), environment()
+        table.recipes[fingerprint(settings)] = settings
         table.environments[fingerprint(machine)] = machine
         table.put(
             Cell(
                 row=row,
                 column=column,
-                part=part,
-                parts=leg.parts,
+                task=task,
+                tasks=runner.tasks,
                 status="done",
-                mark=mark,
-                record=record,
-                recipe=fingerprint(told),
+                fingerprint=cell_fingerprint,
+                result=result,
+                recipe=fingerprint(settings),
                 environment=fingerprint(machine),
-                seed=leg.order.seed,
+                seed=runner.request.seed,
                 date=datetime.now(UTC).isoformat(timespec="seconds"),
-                seconds=time.perf_counter() - began,
+                seconds=time.perf_counter() - start,
             )
         )
-        say(f"{row} · {column}: {record['metric']} {record['value']:.4f}")  # also on a full disk
+        say(f"{row} · {column}: {result.metric} {result.value:.4f}")  # also on a full disk
     write_table(table, out)
 
 
-def _score(leg: _Leg, trial: Trial, recipe: Recipe) -> dict[str, Any]:
-    """The record of a cell."""
-    model = leg.model(trial, recipe)
-    rows = (ProbeKey(trial.features, trial.probe),)
-    [result] = run_probes(leg.task(recipe), model, recipe.evaluate, seed=leg.order.seed, rows=rows)
-    record = to_mapping(replace(result, **protocol_facts(recipe)))
-    return {name: value for name, value in record.items() if name not in ("confusion", "per_class")}
-
-
-def _failed(
-    row: str, column: str, part: str, trial: Trial, order: Order, error: BaseException
+def _failed_cell(
+    row: str,
+    column: str,
+    row_plan: RowPlan,
+    seed: int,
+    error: BaseException,
+    *,
+    task: str = "",
+    tasks: tuple[str, ...] = (),
 ) -> Cell:
-    told = str(error).strip().splitlines() or [type(error).__name__]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
     return Cell(
         row=row,
         column=column,
-        part=part,
+        task=task,
+        tasks=tasks,
         status="failed",
-        mark=fingerprint(trial),
-        reason=told[0],
-        seed=order.seed,
+        fingerprint=fingerprint(row_plan),
+        reason=lines[0],
+        seed=seed,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
 def _slug(name: str) -> str:
-    """A name that any file system takes."""
+    """A valid file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name.replace("ρ", "r")).strip("-") or "column"

@@ -1,43 +1,52 @@
-"""TableFile: what was run for a table so far, in one JSON file from which all else is written."""
+"""TableFile: the finished cells of a table, in one JSON file from which all else is written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from clipset.config import build, read_json, to_mapping, write_json
-from clipset.errors import ReportError, RunError
+from clipset.errors import RunError
+from clipset.evaluation.results import ProbeResult
 from clipset.locks import is_empty
-from clipset.report.records import read_record
 
 FORMAT = 1
-FILE = "table.json"
+TABLE_FILE = "table.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One score, or why there is none; of one official split where the data has several."""
+    """One result, or the reason of a failure; of one official split if the data has several."""
 
     row: str
     column: str
-    part: str = ""
-    parts: tuple[str, ...] = ()
-    """all parts that the place in the table is the mean of; none if it is of one"""
+    task: str = ""
+    tasks: tuple[str, ...] = ()
+    """all tasks that the score is a mean over; empty for a single task"""
     status: Literal["done", "failed"]
-    mark: str
-    """changes when anything changes that the score depends on"""
+    fingerprint: str
+    """of everything that the score depends on"""
     reason: str = ""
-    record: dict[str, Any] = field(default_factory=dict)
-    """what the probe said: score, interval, seeds, selected_on, …"""
+    result: ProbeResult | None = None
     recipe: str = ""
-    """which of the file's recipes"""
+    """key of one of the file's recipes"""
     environment: str = ""
-    """which of the file's environments: versions, commit, machine"""
+    """key of one of the file's environments: versions, commit, machine"""
     seed: int = 0
     date: str = ""
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.task not in (self.tasks or ("",)):
+            raise ValueError(f"{self.label}: the task is not one of {', '.join(self.tasks)}")
+        if (self.status == "done") != (self.result is not None):
+            raise ValueError(f"{self.label}: a finished cell has a result, a failed one has none")
+
+    @property
+    def label(self) -> str:
+        """Row, column and task."""
+        return " · ".join(filter(None, (self.row, self.column, self.task)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,81 +64,64 @@ class TableFile:
     paper: list[tuple[str, str, str]]
     cells: list[Cell] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
-    """backbones that are not here, and where to get them"""
+    """backbones without weights, and where to get them"""
     recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
     environments: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def find(self, row: str, column: str) -> list[Cell]:
-        """The cells of a place in the table, one for each part."""
+        """The cells of a row and column, one for each task."""
         return [cell for cell in self.cells if (cell.row, cell.column) == (row, column)]
 
-    def is_done(self, row: str, column: str, part: str, mark: str) -> bool:
+    def is_done(self, row: str, column: str, task: str, fingerprint: str) -> bool:
         """Whether this very cell is finished."""
         return any(
-            (cell.part, cell.mark, cell.status) == (part, mark, "done")
+            (cell.task, cell.fingerprint, cell.status) == (task, fingerprint, "done")
             for cell in self.find(row, column)
         )
 
     def put(self, cell: Cell) -> None:
-        """Take in a cell, in place of an older one and of those of another choice of parts."""
+        """Add a cell; replaces an older one, and those of another selection of tasks."""
         old = [
-            each
-            for each in self.find(cell.row, cell.column)
-            if each.part == cell.part or each.parts != cell.parts
+            other
+            for other in self.find(cell.row, cell.column)
+            if other.task == cell.task or other.tasks != cell.tasks
         ]
-        self.cells = [each for each in self.cells if each not in old] + [cell]
-        self.add_lines([cell.row], [cell.column])
-
-    def add_lines(self, rows: Sequence[str], columns: Sequence[str]) -> None:
-        """Rows and columns that the paper does not have come last."""
-        self.rows += [row for row in rows if row not in self.rows]
-        self.columns += [column for column in columns if column not in self.columns]
+        self.cells = [other for other in self.cells if other not in old] + [cell]
+        if cell.row not in self.rows:  # rows and columns that the paper does not have come last
+            self.rows.append(cell.row)
+        if cell.column not in self.columns:
+            self.columns.append(cell.column)
 
 
 def write_table(table: TableFile, folder: Path) -> None:
-    """Write `table.json`, whole or not at all."""
-    write_json(folder / FILE, to_mapping(table))
+    """Write `table.json` atomically."""
+    write_json(folder / TABLE_FILE, to_mapping(table))
 
 
 def read_table_file(folder: Path) -> TableFile:
     """The table in a folder."""
-    path = folder / FILE
+    path = folder / TABLE_FILE
     if not path.is_file():
-        raise RunError(f"{folder} holds no {FILE}; `clipset reproduce TABLE --out` writes one")
+        raise RunError(f"{folder} has no {TABLE_FILE}; `clipset reproduce TABLE --out` writes one")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
-    table = build(TableFile, content, str(path))
-    for cell in table.cells:
-        _check_cell(cell, path)
-    return table
+    return build(TableFile, content, str(path))
 
 
-def _check_cell(cell: Cell, path: Path) -> None:
-    """Refuse a cell whose score cannot be shown."""
-    where = f"the cell {cell.row} · {cell.column} of {path}"
-    if cell.part not in (cell.parts or ("",)):
-        raise RunError(f"{where} is of the part {cell.part!r}, not of {', '.join(cell.parts)}")
-    if cell.status == "done":
-        try:
-            record = read_record(cell.record)
-        except ReportError as error:
-            raise RunError(f"{where}: {error}") from None
-        if not isinstance(record.seeds, tuple):
-            raise RunError(f"{where} does not list its seeds")
-
-
-def claim(folder: Path, new: TableFile) -> TableFile:
-    """Go on with the same table in a folder, or begin it in an empty one."""
-    if (folder / FILE).is_file():
-        found = read_table_file(folder)
-        if found.table != new.table:
-            raise RunError(f"{folder} holds the table {found.table}, not {new.table}; use another")
-        return found
+def open_table(folder: Path, empty: TableFile) -> TableFile:
+    """Resume the same table in a folder, or start it in an empty one."""
+    if (folder / TABLE_FILE).is_file():
+        table = read_table_file(folder)
+        if table.table != empty.table:
+            raise RunError(
+                f"{folder} holds the table {table.table}, not {empty.table}; use another folder"
+            )
+        return table
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not is_empty(folder):
-            raise RunError(f"{folder} holds something that is no table; use another folder")
+            raise RunError(f"{folder} is not empty and has no {TABLE_FILE}; use another folder")
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}") from None
-    return new
+    return empty

@@ -1,4 +1,4 @@
-/* The confusion matrix. Only what is in view is drawn, so 400 classes are as quick as 4. */
+/* The confusion matrix. Only visible cells are drawn, so 400 classes are as fast as 4. */
 const SMALLEST_CELL = 0.5;
 const LARGEST_CELL = 72;
 const LABELLED_CELL = 11;
@@ -16,7 +16,7 @@ class ConfusionMatrix {
     this.listen();
   }
 
-  /* Take a record and an order, and list its most frequent mistakes. */
+  /* Load the selected matrix and order, and list the most frequent confusions. */
   load() {
     const record = this.records[Number(byId("confusion-record").value)];
     this.record = record;
@@ -51,11 +51,12 @@ class ConfusionMatrix {
     this.width = Math.min(extent, width);
     this.height = Math.min(extent, limit);
     this.whole.style.width = this.whole.style.height = extent + "px";
-    if (!again && this.box.clientWidth < width) this.measure(true); // a scroll bar took its place
+    if (!again && this.box.clientWidth < width) this.measure(true); // a scroll bar took some width
   }
 
   font(weight = 400) {
-    return `${weight} ${Math.max(10, Math.min(13, this.cell ? this.cell * 0.8 : 13))}px ${getComputedStyle(this.box).fontFamily}`;
+    const size = Math.max(10, Math.min(13, this.cell ? this.cell * 0.8 : 13));
+    return `${weight} ${size}px ${getComputedStyle(this.box).fontFamily}`;
   }
 
   paint() {
@@ -119,7 +120,9 @@ class ConfusionMatrix {
     const nudge = (side - this.cell) / 2;
     pen.lineWidth = 2;
     pen.strokeStyle = colour("ink");
-    pen.strokeRect(this.margin - left + column * this.cell - nudge, this.margin - top + row * this.cell - nudge, side, side);
+    const x = this.margin - left + column * this.cell - nudge;
+    const y = this.margin - top + row * this.cell - nudge;
+    pen.strokeRect(x, y, side, side);
     pen.lineWidth = 1;
   }
 
@@ -131,14 +134,14 @@ class ConfusionMatrix {
     for (let row = rows[0]; cell >= LABELLED_CELL && row < rows[1]; row += 1) {
       const y = margin - top + (row + 0.5) * cell;
       if (y < margin) continue;
-      this.pickNamePen(pen, row === this.cursor?.[0]);
+      this.setNameStyle(pen, row === this.cursor?.[0]);
       pen.fillText(shorten(pen, matrix.name(row), room), margin - 6, y);
     }
     pen.textAlign = "left";
     for (let column = columns[0]; cell >= LABELLED_CELL && column < columns[1]; column += 1) {
       const x = margin - left + (column + 0.5) * cell;
       if (x < margin) continue;
-      this.pickNamePen(pen, column === this.cursor?.[1]);
+      this.setNameStyle(pen, column === this.cursor?.[1]);
       pen.save();
       pen.translate(x, margin - 6);
       pen.rotate(-Math.PI / 2);
@@ -148,16 +151,16 @@ class ConfusionMatrix {
     this.paintAxes(pen);
   }
 
-  pickNamePen(pen, chosen) {
-    pen.font = this.font(chosen ? 700 : 400);
-    pen.fillStyle = colour(chosen ? "ink" : "soft");
+  setNameStyle(pen, selected) {
+    pen.font = this.font(selected ? 700 : 400);
+    pen.fillStyle = colour(selected ? "ink" : "soft");
   }
 
   paintAxes(pen) {
     pen.font = `600 12px ${getComputedStyle(this.box).fontFamily}`;
     pen.fillStyle = colour("soft");
     pen.textAlign = "center";
-    pen.fillText("taken for →", (this.margin + this.width) / 2, 9);
+    pen.fillText("predicted →", (this.margin + this.width) / 2, 9);
     pen.save();
     pen.translate(9, (this.margin + this.height) / 2);
     pen.rotate(-Math.PI / 2);
@@ -165,29 +168,30 @@ class ConfusionMatrix {
     pen.restore();
   }
 
-  /* The ten pairs that were mixed up most, as a list. */
+  /* The ten most frequent confusions. */
   listMistakes() {
     const { matrix } = this;
-    const found = [];
+    const confusions = [];
     for (let row = 0; row < matrix.size; row += 1) {
       for (let column = 0; column < matrix.size; column += 1) {
         const count = row === column ? 0 : matrix.at(row, column);
-        if (count) found.push([count, row, column]);
+        if (count) confusions.push([count, row, column]);
       }
     }
-    found.sort((a, b) => b[0] - a[0]);
-    const items = found.slice(0, 10).map(([count, row, column]) => {
+    confusions.sort((a, b) => b[0] - a[0]);
+    const items = confusions.slice(0, 10).map(([count, row, column]) => {
       const names = `${matrix.name(row)} → ${matrix.name(column)}`;
-      return this.listItem(names, `${count} of ${matrix.sum(row)}`, () => this.goTo([row, row], [column, column], [row, column]));
+      const go = () => this.goTo([row, row], [column, column], [row, column]);
+      return this.listItem(names, `${count} of ${matrix.sum(row)}`, go);
     });
-    byId("confusion-pairs").replaceChildren(...(items.length ? items : [element("li", "No mistake was made.")]));
+    byId("confusion-pairs").replaceChildren(...(items.length ? items : [element("li", "No mistakes.")]));
   }
 
-  /* Groups of like classes whose videos were taken for one another. */
+  /* Groups of classes that are often confused. */
   listGroups() {
     const { classes, similar, groups } = this.record;
     const items = groups.map(({ first, size, mistakes, videos }) => {
-      const names = similar.slice(first, first + size).map((place) => classes[place]).join(" · ");
+      const names = similar.slice(first, first + size).map((index) => classes[index]).join(" · ");
       return this.listItem(names, `${Math.round(mistakes * 10) / 10} of ${videos}`, () => {
         const order = byId("confusion-order");
         if (order.value !== "similar") {
@@ -202,7 +206,7 @@ class ConfusionMatrix {
     byId("confusion-groups-list").replaceChildren(...items);
   }
 
-  /* An entry of a list that leads to its place in the matrix. */
+  /* A list entry that scrolls to its cells in the matrix. */
   listItem(text, number, go) {
     const item = element("li");
     const button = element("button", undefined, "go");
@@ -213,7 +217,7 @@ class ConfusionMatrix {
     return item;
   }
 
-  /* Bring some rows and columns to the middle, large enough to read. */
+  /* Scroll rows and columns to the middle, large enough to read. */
   goTo(rows, columns, cell) {
     const span = Math.max(rows[1] - rows[0], columns[1] - columns[0]) + 1;
     const room = Math.min(this.box.clientWidth, this.box.clientHeight) * 0.6;
@@ -230,7 +234,7 @@ class ConfusionMatrix {
     const { matrix } = this;
     const count = matrix.at(row, column);
     return {
-      names: row === column ? `${matrix.name(row)}: right` : `${matrix.name(row)} → ${matrix.name(column)}`,
+      names: row === column ? `${matrix.name(row)}: correct` : `${matrix.name(row)} → ${matrix.name(column)}`,
       count: `${count} of ${matrix.sum(row)} (${percentOf(count, matrix.sum(row))})`,
     };
   }
@@ -277,12 +281,12 @@ class ConfusionMatrix {
     const last = this.matrix.size - 1;
     const [row, column] = this.cursor ?? [0, -columns];
     const cell = [Math.min(last, Math.max(0, row + rows)), Math.min(last, Math.max(0, column + columns))];
-    const clear = (offset, place, length) => {
-      const start = place * this.cell;
+    const scrollTo = (offset, index, length) => {
+      const start = index * this.cell;
       return Math.max(start + this.cell + this.margin - length, Math.min(offset, start));
     };
-    this.box.scrollLeft = clear(this.box.scrollLeft, cell[1], this.width);
-    this.box.scrollTop = clear(this.box.scrollTop, cell[0], this.height);
+    this.box.scrollLeft = scrollTo(this.box.scrollLeft, cell[1], this.width);
+    this.box.scrollTop = scrollTo(this.box.scrollTop, cell[0], this.height);
     this.point(cell, true);
   }
 

@@ -1,4 +1,4 @@
-/* Shared by the charts: data of the page, colours of the scheme, sharp canvases, one tooltip. */
+/* Shared by the charts: data, colours, high-resolution canvases, the tooltip. */
 const byId = (id) => document.getElementById(id);
 
 function readData(id) {
@@ -12,10 +12,10 @@ function colour(name) {
 
 /* [red, green, blue] of a colour written as #rrggbb. */
 function channels(hex) {
-  return [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16));
+  return [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
 }
 
-/* A canvas as sharp as the screen; coordinates stay in CSS pixels. */
+/* A canvas in the resolution of the screen; coordinates stay in CSS pixels. */
 function sharpen(canvas, width, height) {
   const ratio = Math.min(devicePixelRatio || 1, 3);
   canvas.width = Math.round(width * ratio);
@@ -28,7 +28,7 @@ function sharpen(canvas, width, height) {
   return pen;
 }
 
-/* Text cut to a width, with an ellipsis where it was cut. */
+/* Text cut to a width, with an ellipsis. */
 function shorten(pen, text, width) {
   if (pen.measureText(text).width <= width) return text;
   let low = 0;
@@ -62,20 +62,20 @@ const tip = {
   hide() {
     this.box.hidden = true;
   },
-  /* What the tooltip points at has moved away. */
+  /* Hide the tooltip when the page was scrolled. */
   follow() {
     if (scrollY !== this.shownAt) this.hide();
   },
 };
 
-/* For those who listen to the page instead of looking at it. */
+/* Announce a text to screen readers. */
 function speak(text) {
   byId("spoken").textContent = text;
 }
 
 const percentOf = (part, whole) => (whole ? Math.round((1000 * part) / whole) / 10 : 0) + "\u202f%";
 
-/* Charts are drawn again when their box, the window or the colour scheme changes. */
+/* Charts are redrawn when their box, the window or the colour scheme changes. */
 const charts = [];
 
 function drawAll() {
@@ -91,6 +91,6 @@ function keepDrawn(chart) {
     width = chart.box.clientWidth;
     chart.draw();
   };
-  // In a frame of its own: drawing may add or take away a scroll bar, which is a change of size, too.
+  // In a frame of its own: drawing may add or remove a scroll bar, which changes the size again.
   new ResizeObserver(() => requestAnimationFrame(follow)).observe(chart.box);
 }

@@ -1,13 +1,13 @@
-/* Reading a curve under the pointer. */
+/* Read the value of a curve under the pointer. */
 function enliven(figure, readings) {
   const area = figure.querySelector(".area");
   const dot = figure.querySelector(".pointer");
   const read = (event) => {
     const box = area.getBoundingClientRect();
-    const wanted = (100 * (event.clientX - box.left)) / box.width;
+    const target = (100 * (event.clientX - box.left)) / box.width;
     let best = readings[0];
     for (const reading of readings) {
-      if (Math.abs(reading[0] - wanted) < Math.abs(best[0] - wanted)) best = reading;
+      if (Math.abs(reading[0] - target) < Math.abs(best[0] - target)) best = reading;
     }
     const [x, y, text] = best;
     dot.setAttribute("cx", x + "%");
@@ -26,7 +26,7 @@ function enliven(figure, readings) {
 
 function startCurves() {
   const readings = readData("curve-data");
-  document.querySelectorAll("figure.curve").forEach((figure, place) => {
-    if (readings[place].length) enliven(figure, readings[place]);
+  document.querySelectorAll("figure.curve").forEach((figure, index) => {
+    if (readings[index].length) enliven(figure, readings[index]);
   });
 }

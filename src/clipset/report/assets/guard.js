@@ -1,4 +1,4 @@
-/* Notes every error on <html data-errors>, so that a test (or a curious reader) can see it. */
+/* Collects errors in <html data-errors>, where tests read them. */
 (() => {
   const note = (text) => {
     const root = document.documentElement;

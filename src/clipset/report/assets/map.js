@@ -1,10 +1,10 @@
 /* The map of the videos. */
 const COLOURS = 8;
 const RANGES = 5;
-const REACH = 18; // how far from a dot, in pixels, the pointer still finds it
+const HIT_RADIUS = 18; // pixels around a dot
 const KEYS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
 
-/* Colours come round after eight labels; then the shape changes, so that 40 labels look different. */
+/* Colours repeat after eight labels with another shape: 40 combinations. */
 const SHAPES = [
   (pen, x, y, r) => pen.arc(x, y, r, 0, 2 * Math.PI),
   (pen, x, y, r) => pen.rect(x - 0.85 * r, y - 0.85 * r, 1.7 * r, 1.7 * r),
@@ -14,15 +14,15 @@ const SHAPES = [
 ];
 
 function polygon(pen, corners) {
-  corners.forEach(([x, y], place) => (place ? pen.lineTo(x, y) : pen.moveTo(x, y)));
+  corners.forEach(([x, y], index) => (index ? pen.lineTo(x, y) : pen.moveTo(x, y)));
   pen.closePath();
 }
 
-/* So many colours of the five from small to large, first and last included. */
+/* Evenly spaced colours of the ramp, first and last included. */
 function ramp(count) {
-  return Array.from({ length: count }, (_, place) => {
-    const at = count > 1 ? Math.round((place * (RANGES - 1)) / (count - 1)) : RANGES - 1;
-    return colour("r" + at);
+  return Array.from({ length: count }, (_, index) => {
+    const step = count > 1 ? Math.round((index * (RANGES - 1)) / (count - 1)) : RANGES - 1;
+    return colour("r" + step);
   });
 }
 
@@ -33,15 +33,15 @@ class VideoMap {
     this.canvas = box.querySelector("canvas");
     this.buttons = [...document.querySelectorAll("#map-legend button")];
     this.hovered = -1; // the label under the pointer
-    this.kept = new Set(); // the labels that were clicked
+    this.highlighted = new Set(); // clicked labels
     this.split = -1;
-    this.chosen = -1; // the video that the tooltip shows
+    this.selected = -1; // the video in the tooltip
     this.listen();
   }
 
-  look(label) {
-    if (label === this.data.bare) return { fill: this.colours.none, shape: SHAPES[0] };
-    if (this.data.numbers) return { fill: this.colours.ramp[label], shape: SHAPES[0] };
+  style(label) {
+    if (label === this.data.unlabelled) return { fill: this.colours.none, shape: SHAPES[0] };
+    if (this.data.targets) return { fill: this.colours.ramp[label], shape: SHAPES[0] };
     return {
       fill: this.colours.list[label % COLOURS],
       shape: SHAPES[Math.floor(label / COLOURS) % SHAPES.length],
@@ -50,19 +50,19 @@ class VideoMap {
 
   draw() {
     this.colours = {
-      list: Array.from({ length: COLOURS }, (_, place) => colour("c" + place)),
-      ramp: ramp(this.data.labels.length - (this.data.bare >= 0)),
+      list: Array.from({ length: COLOURS }, (_, index) => colour("c" + index)),
+      ramp: ramp(this.data.labels.length - (this.data.unlabelled >= 0)),
       none: colour("backbone"), card: colour("card"), ink: colour("ink"),
     };
     const { clientWidth: width, clientHeight: height } = this.box;
     this.size = [width, height];
-    this.place(width, height);
+    this.layOut(width, height);
     this.paint();
     this.buttons.forEach((button, label) => this.paintKey(button.querySelector("canvas"), label));
   }
 
-  /* The map as large as the box allows; one way may be stretched by half to fill it. */
-  place(width, height) {
+  /* Fill the box; one axis may be stretched by half. */
+  layOut(width, height) {
     const { x, y } = this.data;
     const margin = 22;
     const [wide, high] = [x, y].map((values) => values.reduce((a, b) => Math.max(a, b), 0) || 1e-9);
@@ -73,29 +73,29 @@ class VideoMap {
     this.ys = y.map((value) => height / 2 - (value - high / 2) * down);
   }
 
-  shown(i) {
+  isVisible(i) {
     return this.split < 0 || this.data.split[i] === this.split;
   }
 
-  lit(i) {
+  isLit(i) {
     const label = this.data.label[i];
     if (this.hovered >= 0) return label === this.hovered;
-    return this.kept.size === 0 || this.kept.has(label);
+    return this.highlighted.size === 0 || this.highlighted.has(label);
   }
 
   paint() {
     const pen = sharpen(this.canvas, ...this.size);
-    const dim = this.hovered >= 0 || this.kept.size > 0;
-    for (const wanted of dim ? [false, true] : [true]) {
+    const dim = this.hovered >= 0 || this.highlighted.size > 0;
+    for (const lit of dim ? [false, true] : [true]) {
       for (let i = 0; i < this.xs.length; i += 1) {
-        if (this.shown(i) && this.lit(i) === wanted) this.paintDot(pen, i, wanted);
+        if (this.isVisible(i) && this.isLit(i) === lit) this.paintDot(pen, i, lit);
       }
     }
-    if (this.chosen >= 0) this.paintRing(pen, this.chosen);
+    if (this.selected >= 0) this.paintRing(pen, this.selected);
   }
 
   paintDot(pen, i, lit) {
-    const { fill, shape } = this.look(this.data.label[i]);
+    const { fill, shape } = this.style(this.data.label[i]);
     pen.globalAlpha = lit ? 0.9 : 0.1;
     pen.fillStyle = lit ? fill : this.colours.none;
     pen.strokeStyle = this.colours.card;
@@ -117,7 +117,7 @@ class VideoMap {
 
   paintKey(canvas, label) {
     const pen = sharpen(canvas, 14, 14);
-    const { fill, shape } = this.look(label);
+    const { fill, shape } = this.style(label);
     pen.fillStyle = fill;
     pen.beginPath();
     shape(pen, 7, 7, 5);
@@ -126,38 +126,38 @@ class VideoMap {
 
   nearest(x, y) {
     let best = -1;
-    let least = REACH * REACH;
+    let least = HIT_RADIUS * HIT_RADIUS;
     for (let i = 0; i < this.xs.length; i += 1) {
       const distance = (this.xs[i] - x) ** 2 + (this.ys[i] - y) ** 2;
-      if (distance < least && this.shown(i) && this.lit(i)) [best, least] = [i, distance];
+      if (distance < least && this.isVisible(i) && this.isLit(i)) [best, least] = [i, distance];
     }
     return best;
   }
 
-  /* The next video in a direction: near, and not far to the side. */
+  /* The nearest video in a direction. */
   next([across, down]) {
-    if (this.chosen < 0) return this.xs.findIndex((_, i) => this.shown(i) && this.lit(i));
-    let best = this.chosen;
+    if (this.selected < 0) return this.xs.findIndex((_, i) => this.isVisible(i) && this.isLit(i));
+    let best = this.selected;
     let least = Infinity;
     for (let i = 0; i < this.xs.length; i += 1) {
-      const [dx, dy] = [this.xs[i] - this.xs[this.chosen], this.ys[i] - this.ys[this.chosen]];
+      const [dx, dy] = [this.xs[i] - this.xs[this.selected], this.ys[i] - this.ys[this.selected]];
       const ahead = dx * across + dy * down;
       const cost = ahead + 2 * Math.abs(dx * down + dy * across);
-      if (ahead > 0.01 && cost < least && this.shown(i) && this.lit(i)) [best, least] = [i, cost];
+      if (ahead > 0.01 && cost < least && this.isVisible(i) && this.isLit(i)) [best, least] = [i, cost];
     }
     return best;
   }
 
-  choose(i, aloud) {
-    if (i === this.chosen && i < 0) return;
-    this.chosen = i;
+  select(i, aloud) {
+    if (i === this.selected && i < 0) return;
+    this.selected = i;
     this.paint();
     if (i < 0) {
       tip.hide();
       return;
     }
     const box = this.box.getBoundingClientRect();
-    const label = this.data.numbers?.[i] ?? this.data.labels[this.data.label[i]];
+    const label = this.data.targets?.[i] ?? this.data.labels[this.data.label[i]];
     const split = this.data.splits[this.data.split[i]];
     tip.show(box.left + this.xs[i], box.top + this.ys[i], this.card(i, label, split));
     if (aloud) speak([label, this.data.ids[i], split].filter(Boolean).join(", "));
@@ -180,17 +180,17 @@ class VideoMap {
     const { box } = this;
     const seek = (event, aloud) => {
       const corner = box.getBoundingClientRect();
-      this.choose(this.nearest(event.clientX - corner.left, event.clientY - corner.top), aloud);
+      this.select(this.nearest(event.clientX - corner.left, event.clientY - corner.top), aloud);
     };
     box.addEventListener("pointermove", (event) => event.pointerType === "mouse" && seek(event, false));
     box.addEventListener("click", (event) => seek(event, true));
-    box.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.choose(-1, false));
-    box.addEventListener("blur", () => this.choose(-1, false));
+    box.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.select(-1, false));
+    box.addEventListener("blur", () => this.select(-1, false));
     box.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.choose(-1, false);
+      if (event.key === "Escape") this.select(-1, false);
       if (!KEYS[event.key]) return;
       event.preventDefault();
-      this.choose(this.next(KEYS[event.key]), true);
+      this.select(this.next(KEYS[event.key]), true);
     });
     this.buttons.forEach((button, label) => this.listenToKey(button, label));
     document.querySelectorAll(".splits button").forEach((button) => this.listenToSplit(button));
@@ -205,8 +205,8 @@ class VideoMap {
     button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && hover(label)());
     button.addEventListener("pointerleave", hover(-1));
     button.addEventListener("click", () => {
-      if (!this.kept.delete(label)) this.kept.add(label);
-      button.setAttribute("aria-pressed", String(this.kept.has(label)));
+      if (!this.highlighted.delete(label)) this.highlighted.add(label);
+      button.setAttribute("aria-pressed", String(this.highlighted.has(label)));
       this.paint();
     });
   }
@@ -222,9 +222,9 @@ class VideoMap {
   }
 
   filter(text) {
-    const wanted = text.trim().toLowerCase();
+    const query = text.trim().toLowerCase();
     this.buttons.forEach((button, label) => {
-      button.parentElement.hidden = !this.data.labels[label].toLowerCase().includes(wanted);
+      button.parentElement.hidden = !this.data.labels[label].toLowerCase().includes(query);
     });
   }
 }

@@ -1,4 +1,4 @@
-/* Draw what the page has; say so on <html data-charts> when all of it is drawn. */
+/* Draw all charts of the page, then set <html data-charts>. */
 if (byId("curve-data")) startCurves();
 if (byId("confusion-data")) startConfusion();
 if (byId("map-data")) startMap();

@@ -1,4 +1,4 @@
-"""What says how far scores can be trusted: differences, calibration, fewer labels."""
+"""Calibration, paired differences, low-shot curves, and the order of confused classes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from safetensors.numpy import save
 
 from clipset.checksums import seal
 from clipset.errors import ReportError
-from clipset.report import ReportContent, render_report
-from clipset.report.plots import place_differences, place_low_shot, place_reliability
-from clipset.report.similarity import most_mixed, order_classes
-from clipset.report.trust import (
-    read_calibration,
-    read_differences,
-    read_list,
-    read_low_shot,
-)
+from clipset.evaluation.results import Comparison, LowShotCurve, LowShotPoint
+from clipset.report.charts import comparison_chart, low_shot_chart, reliability_plots
+from clipset.report.collect import read_calibration
+from clipset.report.confusion import most_confused, order_classes
+from clipset.report.content import ReportContent
+from clipset.report.page import render_report
 
 
 def write_predictions(path: Path, classes: list[str]) -> None:
@@ -39,20 +36,19 @@ def write_predictions(path: Path, classes: list[str]) -> None:
 def test_calibration_is_read_from_the_predictions_of_a_run(tmp_path: Path) -> None:
     write_predictions(tmp_path / "predictions.safetensors", ["a", "b"])
     [row] = read_calibration(tmp_path / "predictions.safetensors")
-    assert (row.name, len(row.bins), row.bins[0].count) == ("SCALE linear", 1, 8)
+    assert (row.probe, len(row.bins), row.bins[0].count) == ("linear", 1, 8)
     assert row.error == pytest.approx(0.05)
     assert row.gap == pytest.approx(0.05)
 
 
 def test_a_run_without_the_files_has_none_of_it(tmp_path: Path) -> None:
     assert read_calibration(tmp_path / "predictions.safetensors") == []
-    assert read_list(tmp_path / "comparisons.json") == []
     write_predictions(tmp_path / "numbers.safetensors", [])
     assert read_calibration(tmp_path / "numbers.safetensors") == []
     page = render_report(ReportContent(title="bare"))
     assert 'id="calibration"' not in page
     assert 'id="low-shot"' not in page
-    assert "compared one by one" not in page
+    assert "Paired differences" not in page
 
 
 def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
@@ -60,71 +56,63 @@ def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"nothing")
     with pytest.raises(ReportError, match="holds no predictions"):
         read_calibration(path)
-    (tmp_path / "low_shot.json").write_text("{}")
-    with pytest.raises(ReportError, match="not a list of records"):
-        read_list(tmp_path / "low_shot.json")
-    with pytest.raises(ReportError, match=r"comparisons\.json does not fit"):
-        read_differences([{"features": 3}])
-    with pytest.raises(ReportError, match=r"low_shot\.json does not fit"):
-        read_low_shot([{"features": "scale"}])
 
 
 def test_a_dot_lies_where_it_says(tmp_path: Path) -> None:
     write_predictions(tmp_path / "predictions.safetensors", ["a", "b"])
-    [plot] = place_reliability(read_calibration(tmp_path / "predictions.safetensors"))
+    [plot] = reliability_plots(read_calibration(tmp_path / "predictions.safetensors"))
     [dot] = plot.dots
     assert (dot.x, dot.y) == (80.0, 25.0)
-    assert dot.text.startswith("80\u202f% sure, 75\u202f% right")
-    assert plot.verdict == "5 points too sure"
+    assert dot.text.startswith("confidence 80\u202f%, accuracy 75\u202f%")
+    assert plot.verdict == "overconfident by 5 points"
 
 
-def difference(gap: float, low: float, high: float) -> dict[str, Any]:
-    return {
-        "features": "scale", "probe": "linear", "baseline_features": "backbone",
-        "baseline_probe": "linear", "metric": "top1", "difference": gap, "interval": [low, high],
-        "n": 80, "p": 0.02, "mcnemar": None,
-    }  # fmt: skip
+def difference(gap: float, low: float, high: float) -> Comparison:
+    return Comparison(
+        features="scale", probe="linear", baseline_features="backbone", baseline_probe="linear",
+        metric="top1", difference=gap, interval=(low, high), n=80, p=0.02,
+    )  # fmt: skip
+
+
+def low_shot_curve(features: str, scores: dict[float, float]) -> LowShotCurve:
+    points = [
+        LowShotPoint(
+            fraction=fraction, videos=round(1000 * fraction), value=value,
+            interval=(value - 0.1, value + 0.1), selected_on="validation",
+        )
+        for fraction, value in scores.items()
+    ]  # fmt: skip
+    return LowShotCurve(
+        features=features, probe="linear", metric="top1", split="test", n=80, points=tuple(points)
+    )
 
 
 def test_differences_stand_around_zero() -> None:
-    records = [difference(0.1, -0.02, 0.2), difference(-0.1, -0.15, -0.05)]
-    chart = place_differences(read_differences(records))
+    chart = comparison_chart([difference(0.1, -0.02, 0.2), difference(-0.1, -0.15, -0.05)])
     assert chart is not None
     first, second = chart.rows
-    assert first.mark.low is not None
     assert first.mark.low < 50 < first.mark.value
     assert second.mark.value == pytest.approx(100 - first.mark.value)
-    assert [row.difference.is_clear for row in chart.rows] == [False, True]
-    assert (first.points, second.points) == ("+10.0", "−10.0")
-    assert [tick.place for tick in chart.ticks] == pytest.approx([0, 25, 50, 75, 100])
-    assert place_differences([]) is None
+    assert [row.is_clear for row in chart.rows] == [False, True]
+    assert (first.difference, second.difference) == ("+10.0", "−10.0")
+    assert [tick.position for tick in chart.ticks] == pytest.approx([0, 25, 50, 75, 100])
+    assert comparison_chart([]) is None
 
 
 def test_low_shot_points_stand_on_a_logarithmic_axis() -> None:
-    points = [
-        {"fraction": f, "videos": round(1000 * f), "value": v, "interval": [v - 0.1, v + 0.1]}
-        for f, v in ((0.01, 0.2), (0.1, 0.5), (1.0, 0.8))
-    ]
-    row = {"features": "scale", "probe": "linear", "metric": "top1", "points": points}
-    chart = place_low_shot(read_low_shot([row]))
+    chart = low_shot_chart([low_shot_curve("scale", {0.01: 0.2, 0.1: 0.5, 1.0: 0.8})])
     assert chart is not None
     [line] = chart.lines
-    assert [x for x, _, _ in line.points] == [0.0, 50.0, 100.0]
+    assert [point.x for point in line.points] == [0.0, 50.0, 100.0]
     assert [tick.text for tick in chart.x_ticks] == ["1", "10", "100"]
     assert line.scores == ("20.0", "50.0", "80.0")
     assert chart.columns[-1] == ("100\u202f%", "1\u202f000")
-    assert place_low_shot([]) is None
+    assert low_shot_chart([]) is None
 
 
-def test_rows_that_lack_a_share_leave_a_gap_in_the_table() -> None:
-    rows = [
-        {
-            "features": features, "probe": "linear", "metric": "top1",
-            "points": [{"fraction": f, "videos": 9, "value": 0.5} for f in shares],
-        }
-        for features, shares in (("scale", (0.1, 1.0)), ("backbone", (1.0,)))
-    ]  # fmt: skip
-    chart = place_low_shot(read_low_shot(rows))
+def test_curves_without_a_fraction_leave_a_gap_in_the_table() -> None:
+    curves = [low_shot_curve("scale", {0.1: 0.5, 1.0: 0.5}), low_shot_curve("backbone", {1.0: 0.5})]
+    chart = low_shot_chart(curves)
     assert chart is not None
     assert [line.scores for line in chart.lines] == [("50.0", "50.0"), ("–", "50.0")]
 
@@ -150,7 +138,7 @@ def test_classes_that_are_taken_for_each_other_stand_together() -> None:
 def test_the_groups_that_are_mixed_up_most_are_whole_and_apart() -> None:
     counts, group = blocks_of_classes(10, 4, seed=1)
     found = order_classes(counts)
-    mixed = most_mixed(counts, found)
+    mixed = most_confused(counts, found)
     assert len(mixed) == 6
     for each in mixed:
         classes = found.order[each.first : each.first + each.size]
@@ -161,7 +149,7 @@ def test_the_groups_that_are_mixed_up_most_are_whole_and_apart() -> None:
 
 def test_two_classes_or_no_mistakes_need_no_order() -> None:
     assert order_classes(np.eye(2)).order == [0, 1]
-    assert most_mixed(np.eye(9), order_classes(np.eye(9))) == []
+    assert most_confused(np.eye(9), order_classes(np.eye(9))) == []
     assert sorted(order_classes(np.zeros((5, 5))).order) == list(range(5))
 
 
