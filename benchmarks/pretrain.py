@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from record import parse, write_record
 from torch import Tensor, nn, optim
 
-from clipset.model.scale import ScaleModel
 from clipset.recipe import load_settings
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import SetPair, draw_set_pair
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.optim import decay_groups
 
@@ -119,7 +119,7 @@ def draw(preset: str, batch: int, dim: int, seed: int) -> SetPair:
     generator = torch.Generator().manual_seed(seed)
     clips = ClipBatch(
         torch.randn(batch, 2 * config.clips_per_set, dim, generator=generator),
-        torch.rand(batch, 2 * config.clips_per_set, config.model.box_numbers, generator=generator),
+        torch.rand(batch, 2 * config.clips_per_set, config.model.box_dim, generator=generator),
     )
     return draw_set_pair(
         clips, config.clips_per_set, config.mask_ratio, generator, rule=config.mask_rule
@@ -138,7 +138,7 @@ def our_step(preset: str, batch: int, dim: int, seed: int) -> Step:
         total = model.losses(pair.features, pair.boxes, pair.masked).total
         adam.zero_grad(set_to_none=True)
         total.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip_gradient or float("inf"))
+        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm or float("inf"))
         adam.step()
         return float(total.detach())
 

@@ -37,11 +37,11 @@ from clipset.evaluation.suite import ROW_OF, run_probes
 from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
-from clipset.model.scale import ScaleModel
 from clipset.progress import set_quiet
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.optim import cosine_schedule
 
 TRAIN, TEST, RANDOM, REGULAR, WIDTH, CLASSES = 9537, 3783, 16, 15, 768, 101  # UCF101, split 1

@@ -23,7 +23,8 @@ TINY = [
     for setting in (
         "extract.frames=2", "extract.size=16", "extract.engine=torch", "extract.workers=0",
         "extract.sampling.num_clips=4", "pretrain.epochs=2", "pretrain.clips_per_set=2",
-        "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}",
+        "pretrain.model={width = 32, num_layers = 1, projection_dim = 8}",
+        "pretrain.model.projection_hidden=[16, 16]",
         "evaluate.num_seeds=1", "evaluate.mlp_hidden=16",
         "evaluate.training={epochs = 2, num_clips = 2, learning_rates = [0.003]}",
         "evaluate.training.head_learning_rates=[0.03]",

@@ -16,7 +16,6 @@ from clipset.cli import main
 from clipset.errors import StoreError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.model.scale import ScaleModel
 from clipset.representation import (
     VectorTable,
     cut_windows,
@@ -28,8 +27,7 @@ from clipset.representation import (
 )
 from clipset.sets.batch import ClipBatch
 from clipset.sets.box_coordinates import model_boxes
-from clipset.training.card import ModelCard
-from clipset.training.checkpoint import save_pretrained
+from clipset.training.checkpoint import ScaleModel
 
 WINDOW = 0.5  # seconds; the small videos last 0.8 to 2 s
 
@@ -37,7 +35,7 @@ WINDOW = 0.5  # seconds; the small videos last 0.8 to 2 s
 @pytest.fixture(scope="module")
 def model(small_store: FeatureStore) -> ScaleModel:
     torch.manual_seed(0)
-    config = ModelConfig(width=32, layers=1, head_width=32, projected=16)
+    config = ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16)
     return ScaleModel(small_store.manifest.backbone.dim, config).eval()
 
 
@@ -168,17 +166,7 @@ def test_without_pyarrow_there_is_a_csv_and_no_stale_parquet(
 def test_the_command_takes_parts_and_a_window(
     small_store: FeatureStore, model: ScaleModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    card = ModelCard(
-        dim=1280,
-        model=model.config,
-        training={},
-        backbone={},
-        videos=2,
-        split="all",
-        seed=0,
-        fingerprint="x",
-    )
-    save_pretrained(model, card, tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
     words = ["represent", str(small_store.folder), "--out", str(tmp_path / "out"), "--json"]
     model_and_more = ["--model", str(tmp_path / "model"), "--parts", "token,set", "--window", "0.5"]
     with pytest.raises(SystemExit) as end:

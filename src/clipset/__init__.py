@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clipset.inference.run import load_run
-    from clipset.training.checkpoint import from_pretrained, save_pretrained
+    from clipset.training.checkpoint import ScaleModel
 
-__all__ = ["from_pretrained", "load_run", "save_pretrained"]
+__all__ = ["ScaleModel", "load_run"]
 _WHERE = {
-    "from_pretrained": "clipset.training.checkpoint",
+    "ScaleModel": "clipset.training.checkpoint",
     "load_run": "clipset.inference.run",
-    "save_pretrained": "clipset.training.checkpoint",
 }
 
 

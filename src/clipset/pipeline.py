@@ -46,7 +46,6 @@ from clipset.features.extract import check_store, extract_planned, plan
 from clipset.features.store import FeatureStore, Manifest, open_store, refuse_nothing_read
 from clipset.features.verify import verify_store
 from clipset.locks import exclusive
-from clipset.model.scale import ScaleModel
 from clipset.progress import bar, say
 from clipset.recipe import Recipe, find_recipe, read_recipe
 from clipset.report.collect import collect_content
@@ -56,7 +55,7 @@ from clipset.report.wording import row_name
 from clipset.representation import embed_store, read_vectors, write_vectors
 from clipset.runs import Run, check_run_folder, read_run
 from clipset.text import name_text
-from clipset.training.checkpoint import MODEL_FILE, load_model, read_card
+from clipset.training.checkpoint import MODEL_FILE, ScaleModel, load_model, read_card
 from clipset.training.pretrain import check_pretraining, is_trained, pretrain, ssl_videos
 
 RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")

@@ -13,7 +13,7 @@ from torch import zeros
 
 from clipset.checksums import seal
 from clipset.config import to_mapping
-from clipset.training.resume import RunState
+from clipset.training.checkpoint import RunState
 
 REFUSED = {
     "another seed": ("--seed=5",),

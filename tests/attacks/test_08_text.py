@@ -60,7 +60,7 @@ def test_every_verb_takes_names_of_any_bytes(
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["videos"] == 8
     shape = (
         "--set=pretrain.model.width=32",
-        "--set=pretrain.model.head_width=16",
+        "--set=pretrain.model.projection_hidden=[16, 16]",
         "--set=pretrain.clips_per_set=2",
     )
     pretrain = (

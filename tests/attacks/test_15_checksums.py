@@ -22,8 +22,7 @@ from clipset.inference.head import load_head
 from clipset.inference.run import load_run
 from clipset.representation import read_vectors
 from clipset.training import trainer
-from clipset.training.checkpoint import load_model
-from clipset.training.resume import newest_checkpoint
+from clipset.training.checkpoint import load_model, newest_checkpoint
 
 FLIPS = 100
 PRETRAIN = tuple(word for word in TINY if word.startswith("--set=pretrain."))
@@ -61,7 +60,7 @@ def test_every_bit_of_a_model_counts(finished_run: Path) -> None:
         flip(model / name, refuses(lambda: load_model(model)))
     (model / "model.json").unlink()  # what is left is a folder of a hub
     for name in ("model.safetensors", "config.json"):
-        flip(model / name, refuses(lambda: package.from_pretrained(model)))
+        flip(model / name, refuses(lambda: package.ScaleModel.from_pretrained(model)))
 
 
 def test_every_bit_of_vectors_and_predictions_counts(finished_run: Path) -> None:
@@ -127,16 +126,16 @@ def test_weights_that_are_no_numbers_are_refused(finished_run: Path, tmp_path: P
     (hub / "config.json").write_text(json.dumps(content))
     tensors = load_file(finished_run / "model" / "model.safetensors")
     save_file(tensors, hub / "model.safetensors")
-    model = package.from_pretrained(hub)  # needs no checksum
+    model = package.ScaleModel.from_pretrained(hub)  # needs no checksum
     for bad in (torch.nan, torch.inf):
         changed = {**tensors, "encoder.norm.weight": tensors["encoder.norm.weight"] * bad}
         save_file(changed, hub / "model.safetensors")
         with pytest.raises(ModelError, match=r"encoder\.norm\.weight holds NaN or infinity"):
-            package.from_pretrained(hub)
+            package.ScaleModel.from_pretrained(hub)
     with torch.no_grad():
         model.encoder.norm.bias.fill_(torch.nan)
     with pytest.raises(ModelError, match="is not saved"):
-        package.save_pretrained(model, load_model(finished_run / "model")[1], tmp_path / "new")
+        model.save_pretrained(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

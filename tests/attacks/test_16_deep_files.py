@@ -75,10 +75,11 @@ def test_every_number_of_a_recipe_is_refused_or_can_be_lived_with() -> None:
                     read_recipe(None, [f"{path}={bad}"])
         with pytest.raises(ClipsetError):
             read_recipe(None, [f"{path}={10**30}"])
-    for name in ("width", "layers", "head_width", "head_layers", "projected", "prototypes"):
+    for name in ("width", "num_layers", "projection_hidden", "projection_dim", "prototypes"):
         for value in HUGE:
+            number = f"[{value}]" if name.endswith("hidden") else value
             with pytest.raises(ClipsetError):
-                read_recipe(None, [f"pretrain.model.{name}={value}"])
+                read_recipe(None, [f"pretrain.model.{name}={number}"])
     for name in ("frames", "size", "stride"):
         for value in HUGE:
             with pytest.raises(ClipsetError):
@@ -110,8 +111,8 @@ def test_options_that_are_no_numbers_are_refused() -> None:
         for make in (
             lambda x: PretrainConfig(learning_rate=x),
             lambda x: PretrainConfig(weight_decay=x),
-            lambda x: PretrainConfig(warmup=x),
-            lambda x: PretrainConfig(clip_gradient=x),
+            lambda x: PretrainConfig(warmup_fraction=x),
+            lambda x: PretrainConfig(max_grad_norm=x),
             lambda x: ModelConfig(temperature=x),
             lambda x: ModelConfig(dropout=x),
             lambda x: ProbeTraining(learning_rates=(x,)),
@@ -161,29 +162,31 @@ def test_huge_numbers_in_the_file_of_a_model_take_no_memory(finished_run: Path) 
     path = folder / "config.json"
     content = json.loads(path.read_text())
     del content["checksum"]
-    wide = {"width": 2**20, "head_channels": 32, "layers": 1000}
+    wide = {"width": 2**20, "head_dim": 32, "num_layers": 1000}
     for change in (
-        *({name: value} for name in ("width", "layers", "head_width", "head_layers", "projected",
-                                     "expansion", "prototypes", "head_channels", "target_width"
-                                     ) for value in (*HUGE, 1e40, 2**20)
-          if (name, value) not in (("head_channels", 2**20), ("prototypes", 2**20))),
+        *({name: value} for name in ("width", "num_layers", "projection_dim", "mlp_ratio",
+                                     "prototypes", "head_dim") for value in (*HUGE, 1e40, 2**20)
+          if (name, value) not in (("head_dim", 2**20), ("prototypes", 2**20))),
+        *({name: [value]} for name in ("projection_hidden", "target_hidden")
+          for value in (*HUGE, 1e40, 2**20)),
+        {"projection_hidden": [8] * 5000},
         wide,
         {"temperature": -1.0}, {"dropout": 1e300},
     ):  # fmt: skip
         path.write_text(json.dumps(content | {"model": content["model"] | change}))
         with pytest.raises(ClipsetError) as caught:
-            package.from_pretrained(folder)
+            package.ScaleModel.from_pretrained(folder)
         assert "\n" not in str(caught.value), change
     for change in ({"dim": 10**12}, {"dim": -1}, {"dim": 10**30}, {"dim": 0}, {"dim": 7}):
         path.write_text(json.dumps(content | change))
         with pytest.raises(ClipsetError):
-            package.from_pretrained(folder)
+            package.ScaleModel.from_pretrained(folder)
     for text in ("1e400", "-1e400", "NaN", "1" * 5000):
         path.write_text(json.dumps(content).replace('"dropout": 0.1', f'"dropout": {text}'))
         with pytest.raises(ClipsetError):
-            package.from_pretrained(folder)
+            package.ScaleModel.from_pretrained(folder)
     path.write_text(json.dumps(content))
-    package.from_pretrained(folder)
+    package.ScaleModel.from_pretrained(folder)
 
 
 def test_huge_numbers_in_the_files_of_a_run_are_one_line(

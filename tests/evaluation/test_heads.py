@@ -24,7 +24,7 @@ from clipset.evaluation.selection import best_of, count_epochs, rungs, score, su
 from clipset.evaluation.stacks import AttentiveStack, LinearStack, MLPStack, slopes
 from clipset.evaluation.task import LabelledVideos
 from clipset.model.config import ModelConfig
-from clipset.model.scale import make_encoder
+from clipset.model.encoder import SetEncoder
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.sampling import draw_batches
@@ -154,7 +154,7 @@ def test_what_fills_up_for_clips_that_are_not_there_is_never_seen(kind: str) -> 
 
 def small_encoder() -> Any:
     torch.manual_seed(0)
-    return make_encoder(10, ModelConfig(width=32, layers=1)).eval()
+    return SetEncoder(10, ModelConfig(width=32, num_layers=1)).eval()
 
 
 def labelled() -> LabelledVideos:

@@ -18,17 +18,19 @@ from clipset.evaluation.suite import run_probes, run_suite
 from clipset.evaluation.task import keep_few, make_task
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.model.scale import ScaleModel
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import SINGLE_PROCESS
 from clipset.training.joint import JointPretraining, PretrainingSetup
 from clipset.training.pretrain import pretrain
 
 TRAINING = PretrainConfig(
-    model=ModelConfig(width=32, layers=1, head_width=32, projected=16, dropout=0.0),
+    model=ModelConfig(
+        width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16, dropout=0.0
+    ),
     epochs=30,
     min_steps=1,
-    batch=16,
+    batch_size=16,
     clips_per_set=4,
 )
 FIT = ProbeTraining(

@@ -20,8 +20,8 @@ from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos, mak
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
-from clipset.model.scale import ScaleModel
 from clipset.sets.batch import ClipBatch
+from clipset.training.checkpoint import ScaleModel
 
 QUICK = EvaluateConfig(
     num_seeds=2,
@@ -37,7 +37,7 @@ GRID = replace(
     training=replace(QUICK.training, epochs=4, learning_rates=(1e-3, 3e-3),
                 encoder_lr_scales=(0.1, 1.0),                head_learning_rates=(1e-2, 3e-2)),
 )  # fmt: skip
-TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
+TINY = ModelConfig(width=32, num_layers=1, projection_hidden=(16, 16), projection_dim=8)
 
 
 def made_up(videos: int, *, signal: float, seed: int, classes: int = 3) -> tuple[ClipBatch, Any]:

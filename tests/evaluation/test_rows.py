@@ -29,8 +29,8 @@ from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
-from clipset.model.scale import ScaleModel
 from clipset.sets.batch import ClipBatch
+from clipset.training.checkpoint import ScaleModel
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol"
 FIT = ProbeTraining(
@@ -38,7 +38,7 @@ FIT = ProbeTraining(
     head_learning_rates=(3e-2,),
 )  # fmt: skip
 QUICK = EvaluateConfig(num_seeds=2, mlp_hidden=16, training=FIT)
-TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
+TINY = ModelConfig(width=32, num_layers=1, projection_hidden=(16, 16), projection_dim=8)
 
 
 def clips_of(videos: int, signal: Any, seed: int) -> ClipBatch:

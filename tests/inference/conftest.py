@@ -20,7 +20,7 @@ RECIPE = Recipe(
         epochs=4,
         min_steps=1,
         clips_per_set=4,
-        model=ModelConfig(width=32, layers=1, head_width=16, projected=8),
+        model=ModelConfig(width=32, num_layers=1, projection_hidden=(16, 16), projection_dim=8),
     ),
     evaluate=EvaluateConfig(
         num_seeds=1,

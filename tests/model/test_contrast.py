@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clipset.model.info_nce import one_way_info_nce
+from clipset.model.info_nce import info_nce
 
 
 def plainly(
@@ -32,7 +32,7 @@ def test_tiles_of_any_size_give_the_plain_loss_and_gradients(
     asked = F.normalize(torch.randn(rows, 6, generator=generator), dim=1).requires_grad_()
     others = F.normalize(torch.randn(rows + more, 6, generator=generator), dim=1).requires_grad_()
     answer = torch.randint(rows + more, (rows,), generator=generator)
-    loss, found = one_way_info_nce(asked, others, answer, temperature, tile=tile)
+    loss, found = info_nce(asked, others, answer, temperature, tile_size=tile)
     wanted, found_plainly = plainly(asked, others, answer, temperature)
     torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-5 * rows)
     assert float(found) == found_plainly
@@ -47,7 +47,7 @@ def test_tiles_of_any_size_give_the_plain_loss_and_gradients(
 
 def test_nothing_asked_is_no_loss_and_still_has_a_gradient() -> None:
     asked, others = torch.zeros(0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
-    loss, found = one_way_info_nce(asked, others, torch.zeros(0, dtype=torch.int64), 0.2)
+    loss, found = info_nce(asked, others, torch.zeros(0, dtype=torch.int64), 0.2)
     loss.backward()
     assert (loss.item(), found.item()) == (0.0, 0.0)
     assert others.grad is not None
@@ -56,4 +56,4 @@ def test_nothing_asked_is_no_loss_and_still_has_a_gradient() -> None:
 
 def test_a_collapsed_model_finds_nothing() -> None:
     same = F.normalize(torch.ones(8, 4), dim=1)
-    assert float(one_way_info_nce(same, same, torch.arange(8), 0.2)[1]) == 0.0
+    assert float(info_nce(same, same, torch.arange(8), 0.2)[1]) == 0.0

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 from clipset.errors import ModelError
 from clipset.model.config import ModelConfig
-from clipset.model.dropout import drop
+from clipset.model.dropout import dropout
 from clipset.model.encoder import SetEncoder
-from clipset.model.scale import make_encoder
 
 
 def small_encoder(seed: int = 0) -> SetEncoder:
     torch.manual_seed(seed)
-    return make_encoder(6, ModelConfig(width=32, layers=2)).eval()
+    return SetEncoder(6, ModelConfig(width=32, num_layers=2)).eval()
 
 
 @settings(max_examples=20, deadline=None)
@@ -66,7 +65,7 @@ def test_features_are_standardised_before_anything_else() -> None:
     encoder = small_encoder()
     features, boxes = torch.randn(2, 4, 6), torch.rand(2, 4, 6)
     before = encoder(features, boxes).set_token
-    encoder.standardise_by(torch.full((6,), 3.0), torch.full((6,), 2.0))
+    encoder.set_statistics(torch.full((6,), 3.0), torch.full((6,), 2.0))
     torch.testing.assert_close(encoder(features * 2 + 3, boxes).set_token, before)
 
 
@@ -96,12 +95,12 @@ def test_filler_does_not_influence_the_output(clips: int, filler: int, seed: int
 @given(layers=st.integers(1, 3), seed=st.integers(0, 2**31))
 def test_some_tokens_are_the_same_as_among_all(layers: int, seed: int) -> None:
     torch.manual_seed(0)
-    encoder = make_encoder(6, ModelConfig(width=32, layers=layers)).eval()
+    encoder = SetEncoder(6, ModelConfig(width=32, num_layers=layers)).eval()
     generator = torch.Generator().manual_seed(seed)
     features, boxes = torch.randn(3, 5, 6, generator=generator), torch.rand(3, 5, 6)
     masked, wanted = torch.rand(2, 3, 5, generator=generator).unbind()
     whole = encoder(features, boxes, masked < 0.3)
-    tokens, set_token = encoder.encode_some(features, boxes, masked < 0.3, wanted < 0.4)
+    tokens, set_token = encoder.encode_subset(features, boxes, masked < 0.3, wanted < 0.4)
     torch.testing.assert_close(tokens, whole.clip_tokens[wanted < 0.4], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(set_token, whole.set_token, atol=1e-5, rtol=1e-4)
 
@@ -109,11 +108,11 @@ def test_some_tokens_are_the_same_as_among_all(layers: int, seed: int) -> None:
 def test_dropping_keeps_the_mean_and_drops_the_share_that_was_asked_for() -> None:
     torch.manual_seed(0)
     values = torch.ones(100_001, requires_grad=True)
-    dropped = drop(values, 0.1, True)
+    dropped = dropout(values, 0.1, True)
     share = (dropped == 0).float().mean().item()
     assert share == pytest.approx(0.1, abs=0.005)
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.005)
     dropped.sum().backward()
     assert values.grad is not None
     assert torch.equal(values.grad, dropped.detach())
-    assert drop(values, 0.1, False) is values
+    assert dropout(values, 0.1, False) is values

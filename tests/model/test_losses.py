@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from clipset.model.config import ModelConfig
-from clipset.model.losses import contrast_clips, set_contrastive_loss
-from clipset.model.scale import ScaleModel
+from clipset.model.losses import LossTerm, set_contrastive_loss
+from clipset.model.losses import masked_clip_loss as product_loss
+from clipset.model.scale import ScaleNetwork
 
 
 def unit(vector: Tensor) -> list[float]:
@@ -46,22 +47,21 @@ def masked_by_hand(predicted: Tensor, target: Tensor, masked: Tensor, temperatur
 
 
 def masked_clip_loss(
-    predicted: Tensor, target: Tensor, masked: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
+    predictions: Tensor, targets: Tensor, masked: Tensor, temperature: float
+) -> LossTerm:
     """Equation 6 with the paper's choices, by the product's loss."""
-    hidden = masked.flatten().nonzero().squeeze(1)
-    scores = contrast_clips(
-        predicted.flatten(0, 1), target.flatten(0, 1), hidden, hidden, temperature,
-        videos=len(masked), symmetric=True, average=False,
+    masked_index = masked.flatten().nonzero().squeeze(1)
+    return product_loss(
+        predictions.flatten(0, 1), targets.flatten(0, 1), masked_index, masked_index, temperature,
+        num_videos=len(masked), symmetric=True, average=False,
     )  # fmt: skip
-    return scores.loss, scores.found
 
 
 def test_masked_clip_loss_is_the_one_of_the_paper() -> None:
     generator = torch.Generator().manual_seed(0)
     predicted, target = torch.randn(2, 3, 6, 5, generator=generator).unbind()
     masked = torch.rand(3, 6, generator=generator) < 0.3
-    loss, _ = masked_clip_loss(predicted, target, masked, 0.2)
+    loss = masked_clip_loss(predicted, target, masked, 0.2).loss
     assert loss.item() == pytest.approx(masked_by_hand(predicted, target, masked, 0.2), rel=1e-5)
 
 
@@ -69,14 +69,16 @@ def test_set_contrastive_loss_is_the_one_of_the_paper() -> None:
     first, second = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(1)).unbind()
     a, b = [unit(v) for v in first], [unit(v) for v in second]
     by_hand = sum(symmetric(a, b, i, 0.1) for i in range(7)) / 7  # equation 4
-    loss, _ = set_contrastive_loss(first, second, 0.1)
+    loss = set_contrastive_loss(first, second, 0.1).loss
     assert loss.item() == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_the_whole_loss_is_the_plain_sum_over_two_sets_of_each_video() -> None:
     torch.manual_seed(0)
-    config = ModelConfig(width=32, head_width=16, projected=8, dropout=0.0, rivals="all")
-    model = ScaleModel(10, config).eval()
+    config = ModelConfig(
+        width=32, projection_hidden=(16, 16), projection_dim=8, dropout=0.0, negatives="all"
+    )
+    model = ScaleNetwork(10, config).eval()
     features, boxes = torch.randn(2, 4, 5, 10), torch.rand(2, 4, 5, 6)
     masked = torch.rand(2, 4, 5) < 0.4
     losses = model.losses(features, boxes, masked)
@@ -98,15 +100,15 @@ def test_the_whole_loss_is_the_plain_sum_over_two_sets_of_each_video() -> None:
 def test_a_perfect_prediction_is_recognised_and_a_wrong_one_is_not() -> None:
     target = torch.eye(6).view(2, 3, 6)
     masked = torch.ones(2, 3, dtype=torch.bool)
-    assert masked_clip_loss(target, target, masked, 0.1)[1] == 1.0
-    assert masked_clip_loss(target.roll(1, 1), target, masked, 0.1)[1] == 0.0
+    assert masked_clip_loss(target, target, masked, 0.1).accuracy == 1.0
+    assert masked_clip_loss(target.roll(1, 1), target, masked, 0.1).accuracy == 0.0
 
 
 def test_without_masked_clips_the_loss_is_zero_and_still_has_a_gradient() -> None:
     predicted = torch.randn(2, 3, 4, requires_grad=True)
-    loss, _ = masked_clip_loss(
+    loss = masked_clip_loss(
         predicted, torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.bool), 0.2
-    )
+    ).loss
     loss.backward()
     assert loss.item() == 0.0
     assert predicted.grad is not None

@@ -48,7 +48,9 @@ def test_the_official_schedule_is_the_published_one() -> None:
     rates = json.loads((GOLDEN / "protocol" / "lr_schedule.json").read_text("utf-8"))["lr"]
     config = load_settings(PretrainConfig, "official")
     found = [
-        cosine_schedule(step, len(rates), peak=config.learning_rate, warmup_fraction=config.warmup)
+        cosine_schedule(
+            step, len(rates), peak=config.learning_rate, warmup_fraction=config.warmup_fraction
+        )
         for step in range(len(rates))
     ]
     assert found == pytest.approx(rates, abs=1e-12)
@@ -71,16 +73,15 @@ def test_a_checkpoint_with_other_keys_is_refused(tmp_path: Path, change: str) ->
 
 def test_the_official_model_has_the_published_sizes() -> None:
     model = load_settings(PretrainConfig, "official").model
-    assert (model.head_width, model.head_layers) == (4096, 2)
-    assert (model.target_width, model.target_layers) == (2048, 3)
-    assert (model.boxes, model.box_numbers, model.temperature) == ("official", 7, 0.2)
+    assert (model.projection_hidden, model.target_hidden) == ((4096,), (2048, 2048))
+    assert (model.box_coordinates, model.box_dim, model.temperature) == ("official", 7, 0.2)
 
 
 def test_what_is_set_by_hand_wins_over_the_preset() -> None:
     config = load_settings(PretrainConfig, "official", epochs=7)
-    assert (config.epochs, config.batch, config.mask_rule) == (7, 512, "coin")
+    assert (config.epochs, config.batch_size, config.mask_rule) == (7, 512, "bernoulli")
     smaller = load_settings(PretrainConfig, "paper", model={"width": 64})
-    assert (smaller.model.width, smaller.model.rivals) == (64, "all")
+    assert (smaller.model.width, smaller.model.negatives) == (64, "all")
     assert (smaller.epochs, smaller.standardise) == (500, False)
 
 

@@ -11,9 +11,11 @@ from torch import Tensor
 from clipset.errors import ModelError
 from clipset.model.config import ModelConfig
 from clipset.model.losses import Gather, ScaleLosses
-from clipset.model.scale import ScaleModel
+from clipset.model.scale import ScaleNetwork
 
-TINY = ModelConfig(width=32, layers=2, head_width=16, projected=8, dropout=0.0)
+TINY = ModelConfig(
+    width=32, num_layers=2, projection_hidden=(16, 16), projection_dim=8, dropout=0.0
+)
 Sets = tuple[Tensor, Tensor, Tensor]
 
 
@@ -25,14 +27,14 @@ def batch(videos: int, clips: int = 4, *, dim: int = 10, numbers: int = 6, seed:
     return features, boxes, torch.rand(2, videos, clips, generator=generator) < 0.4
 
 
-def make(config: ModelConfig = TINY, dim: int = 10) -> ScaleModel:
+def make(config: ModelConfig = TINY, dim: int = 10) -> ScaleNetwork:
     torch.manual_seed(0)
-    return ScaleModel(dim, config)
+    return ScaleNetwork(dim, config)
 
 
 OPTIONS = {
     "recommended": TINY,
-    "paper": replace(TINY, rivals="all"),
+    "paper": replace(TINY, negatives="all"),
     "official": replace(TINY, symmetric=False, average=True),
     "masked clips alone": replace(TINY, losses="masked"),
     "sets alone": replace(TINY, losses="set"),
@@ -101,8 +103,8 @@ def test_only_what_is_asked_for_is_predicted() -> None:
 
 def test_boxes_of_another_kind_than_the_model_s_are_refused() -> None:
     features, boxes, masked = batch(3)
-    with pytest.raises(ModelError, match="boxes of 7 numbers"):
-        make(replace(TINY, boxes="official")).losses(features, boxes, masked)
+    with pytest.raises(ModelError, match="official boxes of 7 coordinates"):
+        make(replace(TINY, box_coordinates="official")).losses(features, boxes, masked)
 
 
 def toy_videos(seed: int) -> Sets:

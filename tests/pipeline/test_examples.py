@@ -22,7 +22,7 @@ EXTRACTION = ExtractConfig(
     workers=0,
 )
 PRETRAINING = PretrainConfig(
-    model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
+    model=ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16),
     epochs=2,
     min_steps=2,
     clips_per_set=2,

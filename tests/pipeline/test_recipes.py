@@ -66,9 +66,13 @@ def test_a_preset_at_the_top_applies_to_all_sections_but_those_with_their_own(
 
 def test_a_value_set_by_hand_wins_over_a_preset_also_if_it_is_the_default(tmp_path: Path) -> None:
     default = PretrainConfig()
-    changes = ["pretrain.preset=paper", "pretrain.standardise=true", "pretrain.model.rivals=masked"]
+    changes = [
+        "pretrain.preset=paper",
+        "pretrain.standardise=true",
+        "pretrain.model.negatives=masked",
+    ]
     config = read_recipe(None, changes).pretrain
-    assert (config.standardise, config.model.rivals) == (True, "masked")
+    assert (config.standardise, config.model.negatives) == (True, "masked")
     assert config.model.head_width != default.model.head_width
     by_hand = {"epochs": default.epochs, "mask_rule": "count", "standardise": True}
     config = load_settings(PretrainConfig, "official", **by_hand)
@@ -76,7 +80,7 @@ def test_a_value_set_by_hand_wins_over_a_preset_also_if_it_is_the_default(tmp_pa
     (tmp_path / "r.toml").write_text(f"[pretrain]\nepochs = {default.epochs}\n")
     recipe = read_recipe(tmp_path / "r.toml", ["pretrain.preset=official"])
     assert recipe.pretrain.epochs == default.epochs
-    assert recipe.pretrain.mask_rule == "coin"
+    assert recipe.pretrain.mask_rule == "bernoulli"
 
 
 def test_only_flags_that_were_used_count() -> None:

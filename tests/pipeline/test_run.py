@@ -18,7 +18,8 @@ QUICK = [
         "extract.frames=2", "extract.stride=4", "extract.size=32", "extract.engine=torch",
         "extract.workers=0", "extract.sampling={num_clips = 8, num_times = 2, num_crops = 2}",
         "pretrain.epochs=4", "pretrain.min_steps=1", "pretrain.clips_per_set=4",
-        "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}",
+        "pretrain.model={width = 32, num_layers = 1, projection_dim = 8}",
+        "pretrain.model.projection_hidden=[16, 16]",
         "evaluate.num_seeds=2", "evaluate.mlp_hidden=16",
         "evaluate.training={epochs = 4, num_clips = 4, learning_rates = [0.003]}",
         "evaluate.training.head_learning_rates=[0.03]",
@@ -114,7 +115,7 @@ def test_each_step_is_a_verb_and_answers_in_json(
     training = answer(
         "pretrain", store, "--out", model, "--epochs", 2, "--set=pretrain.min_steps=1",
         "--set=pretrain.clips_per_set=4",
-        "--set=pretrain.model.width=32", "--set=pretrain.model.head_width=16",
+        "--set=pretrain.model.width=32", "--set=pretrain.model.projection_hidden=[16, 16]",
     )  # fmt: skip
     assert training["ssl_split"] == "train"
     shape = answer("represent", store, "--model", model, "--out", tmp_path / "vectors")["shape"]

@@ -28,7 +28,7 @@ from clipset.sets.reading import read_clips
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain
 
-TINY = ModelConfig(width=32, layers=1, head_width=16, projected=8)
+TINY = ModelConfig(width=32, num_layers=1, projection_hidden=(16, 16), projection_dim=8)
 TRAINING = PretrainConfig(epochs=2, min_steps=1, clips_per_set=3, validate_every=1, model=TINY)
 PROBING = ProbeConfig(seeds=1, mlp_hidden=16, fit=FitConfig(epochs=2, clips=4, rates=(0.003,)))
 
@@ -40,7 +40,7 @@ def test_a_model_of_official_boxes_embeds_new_videos_with_its_own_boxes(
     backbone = f"{tmp_path}/own.py:light"
     recipe = Recipe(
         extract=replace(SMALL, backbone=backbone, frames=None, stride=None, size=None),
-        pretrain=replace(TRAINING, model=replace(TINY, boxes="official")),
+        pretrain=replace(TRAINING, model=replace(TINY, box_coordinates="official")),
         probe=PROBING,
     )
     run(small_videos, tmp_path / "run", recipe)

@@ -21,7 +21,7 @@ sampling = {num_clips = 8, num_times = 2, num_crops = 2, flip = false}
 epochs = 2
 min_steps = 1
 clips_per_set = 4
-model = {width = 32, layers = 1, head_width = 16, projected = 8}
+model = {width = 32, num_layers = 1, projection_hidden = [16, 16], projection_dim = 8}
 
 [evaluate]
 num_seeds = 1

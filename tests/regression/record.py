@@ -34,7 +34,9 @@ CLIPS = (
     "extract.frames=2", "extract.size=32", "extract.engine=torch", "extract.workers=0",
     "extract.sampling.num_clips=8", "extract.sampling.num_times=2", "extract.sampling.num_crops=2",
 )  # fmt: skip
-MODEL = "pretrain.model={width = 32, layers = 1, head_width = 16, projected = 8}"
+MODEL = (
+    "pretrain.model={width = 32, num_layers = 1, projection_hidden = [16, 16], projection_dim = 8}"
+)
 TRAINING = ("pretrain.epochs=3", "pretrain.min_steps=3", "pretrain.clips_per_set=3", MODEL)
 PROBES = (
     "evaluate.num_seeds=2", "evaluate.mlp_hidden=16",
@@ -154,6 +156,8 @@ def _losses(store: Path, folder: Path, preset: str) -> list[float]:
     """Losses of each epoch under a preset of training."""
     out = folder / f"model-{preset}"
     settings = (f"pretrain.preset={preset}", *TRAINING)
+    if preset == "official":  # one hidden layer of predictions and sets
+        settings += ("pretrain.model.projection_hidden=[16]",)
     _call("pretrain", store, "--out", out, *_settings(*settings))
     return _read_losses(out)
 

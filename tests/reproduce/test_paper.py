@@ -140,17 +140,24 @@ def test_every_table_has_a_plan_and_a_recipe(name: str) -> None:
 
 def test_ablations_start_from_the_paper_s_base_setting_and_change_one_thing() -> None:
     base = read_table_recipe(find_plan("ablation-masking"), None, ())
-    assert (base.pretrain.epochs, base.pretrain.batch, base.pretrain.mask_ratio) == (200, 512, 0.25)
+    assert (base.pretrain.epochs, base.pretrain.batch_size, base.pretrain.mask_ratio) == (
+        200,
+        512,
+        0.25,
+    )
     changes = {row_plan.row: row_plan.changes for row_plan in find_plan("ablation-masking").rows}
     assert changes["0.35"] == ("pretrain.mask_ratio=0.35",)
     changes = {row_plan.row: row_plan.changes for row_plan in find_plan("ablation-capacity").rows}
-    assert changes["width 512, 3 layers"] == ("pretrain.model.width=512", "pretrain.model.layers=3")
+    assert changes["width 512, 3 layers"] == (
+        "pretrain.model.width=512",
+        "pretrain.model.num_layers=3",
+    )
     changes = {
         row_plan.row: row_plan.changes for row_plan in find_plan("ablation-clips-batch").rows
     }
     assert changes["6 × 2 clips, batch 1024"] == (
         "pretrain.clips_per_set=6",
-        "pretrain.batch=1024",
+        "pretrain.batch_size=1024",
     )
     changes = {row_plan.row: row_plan.changes for row_plan in find_plan("ablation-losses").rows}
     assert changes["both losses"] == ("pretrain.mask_ratio=0.2",)

@@ -18,7 +18,7 @@ from clipset.features.importers import catalog_of, import_features
 from clipset.features.ledger import Entry, Kind, Ledger
 from clipset.features.store import ClipTable, FeatureStore, open_store
 from clipset.model.config import ModelConfig
-from clipset.model.scale import make_encoder
+from clipset.model.encoder import SetEncoder
 from clipset.representation import (
     VectorTable,
     embed_store,
@@ -166,7 +166,7 @@ def test_means_and_groups_leave_filler_out(counts: list[int]) -> None:
 def test_a_video_is_encoded_as_if_no_longer_one_stood_beside_it() -> None:
     clips = ragged([6, 2, 6, 3])
     torch.manual_seed(0)
-    encoder = make_encoder(1, ModelConfig(width=32, layers=1))
+    encoder = SetEncoder(1, ModelConfig(width=32, num_layers=1))
     vectors = encode_clips(encoder, clips)
     for video, count in enumerate([6, 2, 6, 3]):
         alone = ClipBatch(clips.features[[video], :count], clips.boxes[[video], :count])

@@ -22,10 +22,12 @@ from clipset.training.pretrain import pretrain, videos_to_learn_from
 
 ROOT = Path(__file__).parents[2]
 SMALL = PretrainConfig(
-    model=ModelConfig(width=32, layers=1, head_width=32, projected=16, dropout=0.0),
+    model=ModelConfig(
+        width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16, dropout=0.0
+    ),
     epochs=4,
     min_steps=1,
-    batch=7,
+    batch_size=7,
     clips_per_set=4,
 )
 PRETRAIN = """
@@ -43,10 +45,10 @@ def killed_once(run):
     return epoch(run)
 
 trainer.PretrainingRun._epoch = killed_once
-options = "--epochs=4 --set=pretrain.min_steps=1 --set=pretrain.batch=7 "
+options = "--epochs=4 --set=pretrain.min_steps=1 --set=pretrain.batch_size=7 "
 options += "--set=pretrain.clips_per_set=4 --set=pretrain.model.dropout=0 "
-options += "--set=pretrain.model.width=32 --set=pretrain.model.layers=1 "
-options += "--set=pretrain.model.head_width=32 --set=pretrain.model.projected=16"
+options += "--set=pretrain.model.width=32 --set=pretrain.model.num_layers=1 "
+options += "--set=pretrain.model.projection_hidden=[32, 32] --set=pretrain.model.projection_dim=16"
 if "nowhere" in sys.argv:
     try:
         main(["pretrain", sys.argv[1] + "/nowhere", "--out", sys.argv[2], "--device", "cpu"])
@@ -188,4 +190,4 @@ def test_the_parts_of_the_ranks_cover_a_batch_and_do_not_overlap() -> None:
 def test_more_ranks_than_videos_are_refused(small_store: FeatureStore) -> None:
     ranks = ProcessGroup(0, 3, torch.device("cpu"))
     with pytest.raises(TrainingError, match="start fewer processes"):
-        videos_to_learn_from(small_store, replace(SMALL, batch=2), ranks)
+        videos_to_learn_from(small_store, replace(SMALL, batch_size=2), ranks)

@@ -28,10 +28,10 @@ from clipset.training.pretrain import pretrain
 from clipset.training.validation import validation_videos
 
 SMALL = PretrainConfig(
-    model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
+    model=ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16),
     epochs=6,
     min_steps=1,
-    batch=8,
+    batch_size=8,
     clips_per_set=4,
 )
 ALONE = ProcessGroup(0, 1, torch.device("cpu"))
@@ -226,13 +226,13 @@ def train_ids(store: FeatureStore) -> set[str]:
 def test_a_batch_larger_than_the_data_is_cut_and_said(
     small_store: FeatureStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pretrain(small_store, tmp_path, replace(SMALL, batch=512, epochs=1))
+    pretrain(small_store, tmp_path, replace(SMALL, batch_size=512, epochs=1))
     assert "a batch of 512 is cut to the 18 videos that there are\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"keep": 0}, "keep"), ({"validate_every": -1}, "validate_every")],
+    [({"validate_every": -1}, "validate_every")],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, float], said: str) -> None:
     with pytest.raises(TrainingError, match=said):

@@ -26,10 +26,10 @@ from clipset.training.optim import cosine_schedule
 from clipset.training.pretrain import open_source, pretrain, ssl_videos, videos_to_learn_from
 
 SMALL = PretrainConfig(
-    model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
+    model=ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16),
     epochs=12,
     min_steps=1,
-    batch=8,
+    batch_size=8,
     clips_per_set=4,
 )
 
@@ -108,8 +108,8 @@ def test_test_videos_are_not_learned_from_unless_asked(small_store: FeatureStore
 
 def test_a_saved_model_comes_back_as_it_was(small_store: FeatureStore, tmp_path: Path) -> None:
     model = pretrain(small_store, tmp_path, SMALL)
-    again, card = load_model(tmp_path)
-    assert card.videos == len(ssl_videos(small_store, "train"))
+    again = load_model(tmp_path)
+    assert again.card.videos == len(ssl_videos(small_store, "train"))
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])
 
@@ -203,7 +203,9 @@ def test_ranks_that_cannot_share_the_smallest_batch_of_a_group_are_refused(
     videos = len(small_store)
     names: list[str | None] = ["anna"] * (videos - 5) + ["ben"] * 5
     store = with_groups(small_store, names, tmp_path / "store")
-    config = replace(SMALL, ssl_split="all", batch_from="group", batch=4)  # ben: 3 and 2 videos
+    config = replace(
+        SMALL, ssl_split="all", batch_from="group", batch_size=4
+    )  # ben: 3 and 2 videos
     ranks = ProcessGroup(0, 3, torch.device("cpu"))
     with pytest.raises(TrainingError, match="batches of 4 of 5 videos"):
         videos_to_learn_from(store, config, ranks)

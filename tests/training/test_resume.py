@@ -20,10 +20,10 @@ from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain
 
 SMALL = PretrainConfig(
-    model=ModelConfig(width=32, layers=1, head_width=32, projected=16),
+    model=ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16),
     epochs=6,
     min_steps=1,
-    batch=9,
+    batch_size=9,
     clips_per_set=4,
     validate_every=2,
 )
@@ -174,7 +174,7 @@ def test_the_last_checkpoints_are_kept_and_a_truncated_one_is_passed_over(
     newest = stopped / "checkpoints" / names[1]
     newest.write_bytes(newest.read_bytes()[:-100])
     pretrain(small_store, stopped, SMALL)
-    assert "epoch-000004.safetensors is not whole" in capsys.readouterr().err
+    assert "epoch-000004.safetensors is damaged" in capsys.readouterr().err
     pretrain(small_store, tmp_path / "whole", SMALL)
     assert weights(stopped) == weights(tmp_path / "whole")
 
@@ -184,7 +184,14 @@ def test_the_last_checkpoints_are_kept_and_a_truncated_one_is_passed_over(
     [
         ({"standardise": False}, "standardise True, now False"),
         ({"learning_rate": 1e-3}, "learning_rate 0.0003, now 0.001"),
-        ({"model": ModelConfig(width=64, layers=1, head_width=32, projected=16)}, "model.width 32"),
+        (
+            {
+                "model": ModelConfig(
+                    width=64, num_layers=1, projection_hidden=(32, 32), projection_dim=16
+                )
+            },
+            "model.width 32",
+        ),
     ],
 )
 def test_a_checkpoint_of_other_settings_is_left_alone(
@@ -214,7 +221,7 @@ def test_a_checkpoint_of_another_seed_width_or_version_is_left_alone(
 def test_what_has_no_effect_on_the_weights_may_change_when_a_run_goes_on(
     small_store: FeatureStore, stopped: Path, tmp_path: Path
 ) -> None:
-    changed = replace(SMALL, preset="own", validate_every=0, keep=1, in_memory=False)
+    changed = replace(SMALL, preset="own", validate_every=0, in_memory=False)
     pretrain(small_store, stopped, changed)
     pretrain(small_store, tmp_path / "whole", SMALL)
     assert weights(stopped) == weights(tmp_path / "whole")

@@ -120,7 +120,7 @@ def represent(
     if parts and model is None and chosen != ("clip",):
         raise ModelError(f"the parts {parts} need a model; give one with --model")
     check_output(out, "folder")
-    encoder = load_model(find_model(model))[0].encoder if model else None
+    encoder = load_model(find_model(model)).encoder if model else None
     device = find_device(common.device)
     table = embed_store(open_store(store), encoder, parts=chosen, window=window, device=device)
     write_vectors(table, out)
@@ -195,7 +195,7 @@ def probe(
     if out is not None:
         check_output(out, "file")
     where = find_model(model) if model else None
-    trained, training = (load_model(where)[0], read_training(where)) if where else (None, None)
+    trained, training = (load_model(where), read_training(where)) if where else (None, None)
     labels, opened = read_catalog(catalog) if catalog else None, open_store(store)
     known = {entry.id for entry in opened.everything}
     unknown = [video.id for video in labels or () if video.id not in known]

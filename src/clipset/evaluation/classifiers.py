@@ -18,7 +18,6 @@ from clipset.evaluation.stacks import AttentiveStack, LinearStack, MakeStack, ML
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.model.knn import knn_probabilities, knn_regression
-from clipset.model.scale import make_encoder
 from clipset.representation import VectorPart, encode_clips
 from clipset.sets.batch import ClipBatch, mean_over_clips
 
@@ -129,9 +128,9 @@ def rebuild(
 ) -> nn.Module:  # fmt: skip
     """The classifier of a row from what `state_dict` gave."""
     if row.probe in ("transformer", "finetune"):
-        network: nn.Module = set_probe(make_encoder(dim, model), outputs, config.training)
+        network: nn.Module = set_probe(SetEncoder(dim, model), outputs, config.training)
     else:
-        encoder = make_encoder(dim, model) if row.features == "scale" else None
+        encoder = SetEncoder(dim, model) if row.features == "scale" else None
         own = {name.removeprefix(KEPT): each for name, each in state.items() if KEPT in name}
         if row.probe == "knn":
             network = KNNClassifier(row, own, encoder, outputs, K)

@@ -17,8 +17,8 @@ from clipset.evaluation.selection import Parts, divide
 from clipset.evaluation.task import EvaluationTask
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
-from clipset.model.scale import ScaleModel
 from clipset.sets.batch import ClipBatch
+from clipset.training.checkpoint import ScaleModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,4 +85,4 @@ def every_video(job: Job) -> Int[Tensor, " N"]:
 def default_shape(clips: ClipBatch) -> ModelConfig:
     """The default architecture for clips of this form."""
     kind: Literal["paper", "official"] = "official" if clips.boxes.shape[-1] == 7 else "paper"
-    return ModelConfig(boxes=kind)
+    return ModelConfig(box_coordinates=kind)

@@ -14,8 +14,8 @@ from clipset.evaluation.results import LowShotCurve, LowShotPoint, ProbeKey, Pro
 from clipset.evaluation.suite import run_probes
 from clipset.evaluation.task import make_task, pretraining_on
 from clipset.features.store import FeatureStore
-from clipset.model.scale import ScaleModel
 from clipset.progress import say
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)

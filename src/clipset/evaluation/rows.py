@@ -17,7 +17,7 @@ from clipset.evaluation.networks import SetProbe
 from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import count_epochs
 from clipset.evaluation.solved_rows import plan_solved
-from clipset.model.scale import make_encoder
+from clipset.model.encoder import SetEncoder
 from clipset.sets.batch import feature_statistics
 from clipset.training.joint import JointPretraining
 
@@ -125,8 +125,8 @@ def _from_scratch(job: Job) -> Network:
     statistics = feature_statistics(job.task.train.random.valid_features())
 
     def make() -> SetProbe:
-        encoder = make_encoder(dim, job.model)
-        encoder.standardise_by(*statistics)
+        encoder = SetEncoder(dim, job.model)
+        encoder.set_statistics(*statistics)
         return set_probe(encoder, job.task.outputs, job.config.training)
 
     return make

@@ -26,9 +26,9 @@ from clipset.evaluation.results import (
 from clipset.evaluation.rows import run_row
 from clipset.evaluation.statistics import compare_probes, interval
 from clipset.evaluation.task import EvaluationTask, LabelledVideos, keep_few
-from clipset.model.scale import ScaleModel
 from clipset.progress import bar
 from clipset.representation.encode import refuse_others
+from clipset.training.checkpoint import ScaleModel
 
 ROW_OF: dict[ProbeName, ProbeKey] = {
     "knn": ProbeKey("backbone", "knn"),

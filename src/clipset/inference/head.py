@@ -26,11 +26,10 @@ from clipset.evaluation.selection import score
 from clipset.evaluation.suite import ROW_OF
 from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos
 from clipset.model.config import ModelConfig
-from clipset.model.scale import ScaleModel
 from clipset.progress import bar
 from clipset.sets.batch import ClipBatch
+from clipset.training.checkpoint import ScaleModel, load_file
 from clipset.training.joint import PretrainingSetup
-from clipset.training.weights import load_file
 
 FORMAT = 3
 UNBOUNDED = f"{KEPT}scale"  # infinite where a channel never changes, so that it has no say

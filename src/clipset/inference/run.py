@@ -32,12 +32,11 @@ from clipset.inference.head import (
 from clipset.inference.sources import Sources, list_new_videos
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
-from clipset.model.scale import ScaleModel
 from clipset.progress import bar, say
 from clipset.representation import DEFAULT_PARTS, VectorPart, VectorTable, encode_clips
 from clipset.runs import read_run
 from clipset.sets.reading import reader_for
-from clipset.training.checkpoint import load_model, read_card, read_training
+from clipset.training.checkpoint import ScaleModel, load_model, read_card, read_training
 from clipset.training.joint import PretrainingSetup
 
 LONG = 3.0  # a video this many times longer than the usual training video gets a timeline
@@ -135,7 +134,7 @@ class TrainedRun:
         """The pre-trained model, if the run has one."""
         if not (self.folder / "model" / "model.json").is_file():
             return None
-        return load_model(self.folder / "model")[0]
+        return load_model(self.folder / "model")
 
     @property
     def _pretraining(self) -> PretrainingSetup | None:

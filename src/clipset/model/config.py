@@ -1,4 +1,4 @@
-"""The shape of the model and what it learns from."""
+"""The architecture of the model and its losses."""
 
 from __future__ import annotations
 
@@ -8,90 +8,83 @@ from typing import Final, Literal
 
 from clipset.errors import ModelError
 
-BoxKind = Literal["paper", "official"]
-WIDEST: Final = 2**20  # channels, and whatever else is counted in a layer
-DEEPEST: Final = 1000  # layers
+BoxCoordinates = Literal["paper", "official"]
+MAX_WIDTH: Final = 2**20  # channels, and every other size of a layer
+MAX_LAYERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The shape of the model and what it learns from."""
+    """The architecture of the model and its losses."""
 
     width: int = 256
     """hidden width of the transformer"""
-    layers: int = 2
+    num_layers: int = 2
     """transformer layers"""
-    head_channels: int = 32
+    head_dim: int = 32
     """channels of one attention head"""
-    expansion: int = 2
-    """how many times wider the layers' MLPs are"""
+    mlp_ratio: int = 2
+    """hidden width of the transformer's MLPs, as a multiple of width"""
     dropout: float = 0.1
     """dropout in attention and MLPs"""
-    head_width: int = 256
-    """hidden width of the projection heads of predictions and sets"""
-    head_layers: int = 3
-    """layers of the projection heads of predictions and sets"""
-    target_width: int | None = None
-    """hidden width of the projection head of clip features (as head_width if not given)"""
-    target_layers: int | None = None
-    """layers of the projection head of clip features (as head_layers if not given)"""
-    projected: int = 128
+    projection_hidden: tuple[int, ...] = (256, 256)
+    """hidden widths of the projection heads of predictions and sets"""
+    target_hidden: tuple[int, ...] | None = None
+    """hidden widths of the projection head of clip features (default: projection_hidden)"""
+    projection_dim: int = 128
     """width of the space in which clips and sets are compared"""
     temperature: float = 0.2
-    """temperature of the contrast"""
-    boxes: BoxKind = "paper"
-    """what says where a clip is: paper (relative to the video) or official (to its clips)"""
+    """temperature of the contrastive losses"""
+    box_coordinates: BoxCoordinates = "paper"
+    """coordinates of clips: paper (relative to the video) or official (relative to its clips)"""
     losses: Literal["both", "masked", "set"] = "both"
-    """what is learned from: masked clips, pairs of sets, or both"""
+    """losses to minimise: masked clips, pairs of sets, or both"""
     set_loss: Literal["contrast", "clustering", "regression"] = "contrast"
-    """two sets of a video find each other, share clusters (DINO), or predict each other (BYOL)"""
+    """loss of set pairs: contrastive, clustering (DINO) or regression (BYOL)"""
     symmetric: bool = True
-    """features also find their predictions, not only predictions their features"""
-    rivals: Literal["masked", "all"] = "masked"
-    """predictions among which a feature finds its own: those of hidden clips, or of all"""
+    """masked clip loss in both directions: predictions to features and features to predictions"""
+    negatives: Literal["masked", "all"] = "masked"
+    """negatives of a feature: the predictions of masked clips, or of all clips"""
     average: bool = False
     """means over clips, directions and losses, as published, instead of the paper's sums"""
     prototypes: int = 512
-    """clustering: number of clusters"""
-    cluster_temperature: float = 0.1
-    """clustering: temperature of the assignment that learns"""
+    """clustering: number of prototypes"""
     teacher_temperature: float = 0.04
-    """clustering: temperature of the teacher's assignment; lower is sharper"""
+    """clustering: temperature of the teacher's assignments; lower is sharper"""
     teacher_momentum: float = 0.99
-    """clustering, regression: what the teacher keeps of itself in a step (0: it is the student)"""
+    """clustering, regression: momentum of the teacher (0: it equals the student)"""
 
     def __post_init__(self) -> None:
-        _check_counts(self)
-        _check_numbers(self)
+        _check_sizes(self)
+        if not 0 <= self.dropout < 1:
+            raise ModelError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
+        for name in ("temperature", "teacher_temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ModelError(f"{name} must be more than 0, got {getattr(self, name)}")
+        if not 0 <= self.teacher_momentum < 1:
+            raise ModelError(
+                f"teacher_momentum must be at least 0 and less than 1, got {self.teacher_momentum}"
+            )
 
     @property
-    def box_numbers(self) -> int:
-        """How many coordinates a box has."""
-        return 7 if self.boxes == "official" else 6
+    def box_dim(self) -> int:
+        """The number of coordinates of a box."""
+        return 7 if self.box_coordinates == "official" else 6
 
 
-def _check_counts(config: ModelConfig) -> None:
-    for name in COUNTS:
-        value, largest = getattr(config, name), DEEPEST if "layers" in name else WIDEST
-        if value is not None and not 1 <= value <= largest:
-            raise ModelError(f"{name} must lie between 1 and {largest}, got {value}")
-    if config.width % config.head_channels:
-        raise ModelError(f"width {config.width} must be a multiple of {config.head_channels}")
+def _check_sizes(config: ModelConfig) -> None:
+    sizes: dict[str, int] = {name: getattr(config, name) for name in SIZES}
+    for name in ("projection_hidden", "target_hidden"):
+        hidden = getattr(config, name) or ()
+        if len(hidden) > MAX_LAYERS:
+            raise ModelError(f"{name} must have at most {MAX_LAYERS} widths, got {len(hidden)}")
+        sizes |= {f"{name}[{index}]": size for index, size in enumerate(hidden)}
+    for name, size in sizes.items():
+        largest = MAX_LAYERS if name == "num_layers" else MAX_WIDTH
+        if not 1 <= size <= largest:
+            raise ModelError(f"{name} must lie between 1 and {largest}, got {size}")
+    if config.width % config.head_dim:
+        raise ModelError(f"width {config.width} must be a multiple of head_dim {config.head_dim}")
 
 
-def _check_numbers(config: ModelConfig) -> None:
-    if not 0 <= config.dropout < 1:
-        raise ModelError(f"dropout must be at least 0 and less than 1, got {config.dropout}")
-    for name in ("temperature", "cluster_temperature", "teacher_temperature"):
-        if not 0 < getattr(config, name) < math.inf:
-            raise ModelError(f"{name} must be more than 0, got {getattr(config, name)}")
-    if not 0 <= config.teacher_momentum < 1:
-        raise ModelError(
-            f"teacher_momentum must be at least 0 and less than 1, got {config.teacher_momentum}"
-        )
-
-
-COUNTS: Final = (
-    "width", "layers", "head_channels", "expansion", "head_width", "head_layers", "target_width",
-    "target_layers", "projected", "prototypes",
-)  # fmt: skip
+SIZES: Final = ("width", "num_layers", "head_dim", "mlp_ratio", "projection_dim", "prototypes")

@@ -10,49 +10,49 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-STEPS = 1 << 16  # the chance is rounded to one of so many
+RESOLUTION = 1 << 16  # the probability is rounded to a multiple of 1 / RESOLUTION
 
 
-def drop(values: Float[Tensor, "*S"], chance: float, training: bool) -> Float[Tensor, "*S"]:
-    """Zero some values and scale the others so that the mean stays."""
-    if not training or chance == 0.0:
+def dropout(values: Float[Tensor, "*S"], p: float, training: bool) -> Float[Tensor, "*S"]:
+    """Zero values with probability `p` and scale the others so that the mean stays."""
+    if not training or p == 0.0:
         return values
     if values.device.type != "cpu":
-        return F.dropout(values, chance, True)
-    return _Drop.apply(values, chance)  # type: ignore[no-any-return, no-untyped-call]
+        return F.dropout(values, p, True)
+    return _Dropout.apply(values, p)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def draw_kept(shape: torch.Size, chance: float) -> Bool[Tensor, "*S"]:
-    """Which values stay: 16 random bits for each, four values to one draw."""
+def draw_keep_mask(shape: torch.Size, p: float) -> Bool[Tensor, "*S"]:
+    """False with probability `p`: 16 random bits for each value, four values to one draw."""
     count = shape.numel()
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[:count].view(shape)
-    return bits >= round(chance * STEPS) - STEPS // 2
+    return bits >= round(p * RESOLUTION) - RESOLUTION // 2
 
 
-class _Drop(torch.autograd.Function):
-    """Keeps one byte of each value for the way back."""
+class _Dropout(torch.autograd.Function):
+    """Saves one byte of each value for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, chance: float) -> Tensor:
-        kept = draw_kept(values.shape, chance)
-        ctx.scale = STEPS / (STEPS - round(chance * STEPS))
-        ctx.save_for_backward(kept)
-        return kept.to(values.dtype).mul_(ctx.scale).mul_(values)
+    def forward(ctx: Any, values: Tensor, p: float) -> Tensor:
+        keep_mask = draw_keep_mask(values.shape, p)
+        ctx.scale = RESOLUTION / (RESOLUTION - round(p * RESOLUTION))
+        ctx.save_for_backward(keep_mask)
+        return keep_mask.to(values.dtype).mul_(ctx.scale).mul_(values)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        return kept.to(grad.dtype).mul_(ctx.scale).mul_(grad), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (keep_mask,) = ctx.saved_tensors
+        return keep_mask.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None
 
 
 class Dropout(nn.Module):
-    """`drop` as a layer."""
+    """`dropout` as a layer."""
 
-    def __init__(self, chance: float) -> None:
+    def __init__(self, p: float) -> None:
         super().__init__()
-        self.chance = chance
+        self.p = p
 
     def forward(self, values: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        return drop(values, self.chance, self.training)
+        return dropout(values, self.p, self.training)

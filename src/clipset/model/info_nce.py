@@ -1,8 +1,8 @@
-"""InfoNCE over any number of candidates, in tiles: memory does not grow with the square of a batch.
+"""InfoNCE over any number of keys, in tiles: memory does not grow with the square of a batch.
 
-Of a tile of similarities only sums are kept: the largest similarity of a row and the sum of its
-exponentials go from tile to tile (an online log-sum-exp). Gradients are made in the same sweep,
-from the tile at hand where whole rows fit into one, else from tiles that are computed again.
+Of a tile of logits only sums are kept: the largest logit of a row and the sum of its exponentials
+are carried from tile to tile (an online log-sum-exp). Gradients are computed in the same pass: from
+the tile at hand if it holds whole rows, else from tiles that are computed again.
 """
 
 from __future__ import annotations
@@ -15,97 +15,102 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TILE = 1 << 22  # similarities held at a time
-LEAST_ROWS = 64  # rows of a tile, as long as there are so many
+TILE_SIZE = 1 << 22  # logits in memory at a time
+MIN_ROWS = 64  # rows of a tile, if there are so many queries
 
 
-def one_way_info_nce(
-    asked: Float[Tensor, "M P"],
-    candidates: Float[Tensor, "N P"],
-    answer: Int[Tensor, " M"],
+def info_nce(
+    queries: Float[Tensor, "M P"],
+    keys: Float[Tensor, "N P"],
+    positive_index: Int[Tensor, " M"],
     temperature: float,
     *,
-    tile: int = TILE,
+    tile_size: int = TILE_SIZE,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Equation 2, summed over the asked vectors, and how many were nearest to their answer alone.
+    """Equation 2, summed over the queries, and the number of queries nearest to their positive.
 
-    Both sides have unit length already.
+    Queries and keys have unit length. All keys but the positive are negatives.
     """
-    wanted = torch.is_grad_enabled() and (asked.requires_grad or candidates.requires_grad)
+    needs_gradient = torch.is_grad_enabled() and (queries.requires_grad or keys.requires_grad)
     return _InfoNCE.apply(  # type: ignore[no-any-return, no-untyped-call]
-        asked / temperature, candidates, answer, tile, wanted
+        queries / temperature, keys, positive_index, tile_size, needs_gradient
     )
 
 
 class _InfoNCE(torch.autograd.Function):
-    """The sum of the losses; its gradients are made on the way, so that no tile is kept."""
+    """The summed loss; its gradients are computed in the forward pass, so no tile is kept."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Tensor,
-        candidates: Tensor,
-        answer: Tensor,
-        tile: int,
-        wanted: bool,
+        queries: Tensor,
+        keys: Tensor,
+        positive_index: Tensor,
+        tile_size: int,
+        needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        sweep = _Sweep(rows, candidates, answer, tile)
-        loss, found, gradients = sweep.run(wanted)
+        tiles = _Tiles(queries, keys, positive_index, tile_size)
+        loss, num_correct, gradients = tiles.run(needs_gradient)
         ctx.save_for_backward(*gradients)
-        ctx.mark_non_differentiable(found)
-        return loss, found
+        ctx.mark_non_differentiable(num_correct)
+        return loss, num_correct
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        of_rows, of_candidates = ctx.saved_tensors
-        return grad * of_rows, grad * of_candidates, None, None, None
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        of_queries, of_keys = ctx.saved_tensors
+        return gradient * of_queries, gradient * of_keys, None, None, None
 
 
 @dataclass(frozen=True, slots=True)
-class _Sweep:
-    """Rows of similarities, some at a time, over all candidates."""
+class _Tiles:
+    """The matrix of logits, some rows and columns at a time; queries are scaled already."""
 
-    rows: Float[Tensor, "M P"]
-    candidates: Float[Tensor, "N P"]
-    answer: Int[Tensor, " M"]
-    tile: int
+    queries: Float[Tensor, "M P"]
+    keys: Float[Tensor, "N P"]
+    positive_index: Int[Tensor, " M"]
+    tile_size: int
 
-    def run(self, wanted: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Loss, how many were found, and the gradients of both sides if they are wanted."""
-        width = max(min(len(self.candidates), self.tile // LEAST_ROWS), 1)
-        height = max(self.tile // width, 1)
-        loss, found = self.rows.new_zeros(()), self.rows.new_zeros(())
+    def run(self, needs_gradient: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Loss, number of correct queries, and the gradients of queries and keys."""
+        width = max(min(len(self.keys), self.tile_size // MIN_ROWS), 1)
+        height = max(self.tile_size // width, 1)
+        loss, num_correct = self.queries.new_zeros(()), self.queries.new_zeros(())
         gradients: tuple[Tensor, ...] = ()
-        if wanted:
-            gradients = (torch.empty_like(self.rows), torch.zeros_like(self.candidates))
-        for low in range(0, len(self.rows), height):
-            share = self._some_rows(low, min(low + height, len(self.rows)), width, gradients)
-            loss, found = loss + share[0], found + share[1]
-        return loss, found, gradients
+        if needs_gradient:
+            gradients = (torch.empty_like(self.queries), torch.zeros_like(self.keys))
+        for start in range(0, len(self.queries), height):
+            stop = min(start + height, len(self.queries))
+            row_loss, row_correct = self._run_rows(start, stop, width, gradients)
+            loss, num_correct = loss + row_loss, num_correct + row_correct
+        return loss, num_correct, gradients
 
-    def _some_rows(
-        self, low: int, high: int, width: int, gradients: tuple[Tensor, ...]
+    def _run_rows(
+        self, start: int, stop: int, width: int, gradients: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor]:
-        rows = self.rows[low:high]
-        right = (rows * self.candidates[self.answer[low:high]]).sum(dim=1)
-        top, total, nearest = right, torch.ones_like(right), torch.full_like(right, -torch.inf)
-        for left in range(0, len(self.candidates), width):
-            tile = self._similarities(low, high, left, width)
+        queries = self.queries[start:stop]
+        positive = (queries * self.keys[self.positive_index[start:stop]]).sum(dim=1)
+        top, total = positive, torch.ones_like(positive)
+        top_negative = torch.full_like(positive, -torch.inf)
+        for left in range(0, len(self.keys), width):
+            tile = self._negative_logits(start, stop, left, width)
             highest = tile.amax(dim=1)
-            nearest = torch.maximum(nearest, highest)
-            before, top = top, torch.maximum(top, highest)
+            top_negative = torch.maximum(top_negative, highest)
+            previous_top, top = top, torch.maximum(top, highest)
             tile.sub_(top[:, None]).exp_()
-            total = total * (before - top).exp() + tile.sum(dim=1)
+            total = total * (previous_top - top).exp() + tile.sum(dim=1)
         if gradients:
-            kept = tile if width >= len(self.candidates) else None
-            self._add_gradients(gradients, low, high, width, (right, top, total), kept)
-        return (top + total.log() - right).sum(), (right > nearest).sum()
+            whole_rows = tile if width >= len(self.keys) else None
+            sums = (positive, top, total)
+            self._add_gradients(gradients, start, stop, width, sums, whole_rows)
+        return (top + total.log() - positive).sum(), (positive > top_negative).sum()
 
-    def _similarities(self, low: int, high: int, left: int, width: int) -> Float[Tensor, "m n"]:
-        """A tile in which the right answers are infinitely far away."""
-        tile = self.rows[low:high] @ self.candidates[left : left + width].T
-        column = self.answer[low:high] - left
+    def _negative_logits(
+        self, start: int, stop: int, left: int, width: int
+    ) -> Float[Tensor, "m n"]:
+        """A tile of logits; those of positives are -inf."""
+        tile = self.queries[start:stop] @ self.keys[left : left + width].T
+        column = self.positive_index[start:stop] - left
         row = ((column >= 0) & (column < width)).nonzero().squeeze(1)
         tile[row, column[row]] = -torch.inf
         return tile
@@ -113,23 +118,23 @@ class _Sweep:
     def _add_gradients(
         self,
         gradients: tuple[Tensor, ...],
-        low: int,
-        high: int,
+        start: int,
+        stop: int,
         width: int,
         sums: tuple[Tensor, Tensor, Tensor],
-        kept: Tensor | None,
+        whole_rows: Tensor | None,
     ) -> None:
-        right, top, total = sums
-        rows, answer = self.rows[low:high], self.answer[low:high]
-        surprise = ((right - top).exp() / total - 1)[:, None]  # (m, 1)
-        weighted = rows / total[:, None]
-        of_rows = torch.zeros_like(rows)
-        for left in range(0, len(self.candidates), width):
-            tile = kept
+        positive, top, total = sums
+        queries, positive_index = self.queries[start:stop], self.positive_index[start:stop]
+        of_positive = ((positive - top).exp() / total - 1)[:, None]  # (m, 1)
+        weighted = queries / total[:, None]
+        of_queries = torch.zeros_like(queries)
+        for left in range(0, len(self.keys), width):
+            tile = whole_rows
             if tile is None:
-                tile = self._similarities(low, high, left, width).sub_(top[:, None]).exp_()
-            of_rows.addmm_(tile, self.candidates[left : left + width])
+                tile = self._negative_logits(start, stop, left, width).sub_(top[:, None]).exp_()
+            of_queries.addmm_(tile, self.keys[left : left + width])
             gradients[1][left : left + width].addmm_(tile.T, weighted)
-        of_rows.div_(total[:, None]).addcmul_(surprise, self.candidates[answer])
-        gradients[0][low:high] = of_rows
-        gradients[1].index_add_(0, answer, surprise * rows)
+        of_queries.div_(total[:, None]).addcmul_(of_positive, self.keys[positive_index])
+        gradients[0][start:stop] = of_queries
+        gradients[1].index_add_(0, positive_index, of_positive * queries)

@@ -1,8 +1,8 @@
 """The losses of the paper: InfoNCE, masked clip modelling, set contrast (equations 2 to 8).
 
 All of them take projected vectors. The equations are written for one video; over a minibatch we
-take the mean over its videos, and every contrast is with all its clips (or sets). A minibatch may
-be shared by several ranks: each rank's loss is such that the mean over the ranks of losses, of
+take the mean over its videos, and the negatives come from all its clips (or sets). A minibatch may
+be sharded over several ranks: each rank's loss is such that the mean over the ranks of losses, of
 accuracies and of gradients is that of the whole minibatch on one rank.
 """
 
@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clipset.model.info_nce import one_way_info_nce
+from clipset.model.info_nce import info_nce
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleLosses:
-    """The loss to minimise, its two terms, and how often the right answer was the nearest one."""
+    """The loss to minimise, its two terms, and their top-1 accuracies."""
 
     total: Float[Tensor, ""]
     masked_clip: Float[Tensor, ""]
@@ -30,12 +30,20 @@ class ScaleLosses:
     set_accuracy: Float[Tensor, ""]
 
 
+@dataclass(frozen=True, slots=True)
+class LossTerm:
+    """A loss and the fraction of queries that are nearest to their positive."""
+
+    loss: Float[Tensor, ""]
+    accuracy: Float[Tensor, ""]
+
+
 @runtime_checkable
 class Gather(Protocol):
-    """Rows of all ranks, one rank after the other, along the first dimension.
+    """Concatenates the rows of all ranks along the first dimension.
 
-    Ranks may have different numbers of rows. In the backward pass each rank's rows receive the
-    sum over the ranks of the gradients that they got there; whole numbers have none.
+    Ranks may have different numbers of rows. In the backward pass each rank's rows receive the sum
+    over the ranks of their gradients; integers have none.
     """
 
     @property
@@ -47,7 +55,7 @@ class Gather(Protocol):
     def __call__(self, rows: Tensor, /) -> Tensor: ...
 
 
-class OneRank:
+class SingleRank:
     """The gathering of a single rank: nothing to do."""
 
     rank, world_size = 0, 1
@@ -56,51 +64,46 @@ class OneRank:
         return rows
 
 
-def count_before(rows: Tensor, gather: Gather) -> tuple[int, int]:
-    """How many rows the ranks before this one have, and all ranks together."""
+def row_offset(rows: Tensor, gather: Gather) -> tuple[int, int]:
+    """The index of this rank's first row among the rows of all ranks, and their number."""
     counts = gather(torch.tensor([len(rows)], device=rows.device)).tolist()
     return sum(counts[: gather.rank]), sum(counts)
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """A loss and how often the right answer was the nearest one."""
-
-    loss: Float[Tensor, ""]
-    found: Float[Tensor, ""]
-
-
-def contrast_clips(
-    predicted: Float[Tensor, "K P"],
-    target: Float[Tensor, "N P"],
-    asked: Int[Tensor, " M"],
-    answer: Int[Tensor, " M"],
+def masked_clip_loss(
+    predictions: Float[Tensor, "K P"],
+    targets: Float[Tensor, "N P"],
+    prediction_index: Int[Tensor, " M"],
+    target_index: Int[Tensor, " M"],
     temperature: float,
     *,
-    videos: int,
+    num_videos: int,
     symmetric: bool,
     average: bool,
     gather: Gather | None = None,
-) -> Scores:
-    """Equation 6: the predictions `asked` find their `answer` among the targets of all ranks.
+) -> LossTerm:
+    """Equation 6: InfoNCE of the predictions of M masked clips against the targets of all ranks.
 
-    Symmetric: those targets find these predictions among all predictions, too. Summed over the
-    clips and divided by the videos, or the mean over clips and directions.
+    `prediction_index` and `target_index` are the rows of the masked clips. Symmetric: also of their
+    targets against all predictions. Summed over the clips and divided by the videos, or the mean
+    over clips and directions.
     """
-    gather = gather or OneRank()
-    guesses, truths = F.normalize(predicted, dim=-1), F.normalize(target, dim=-1)
-    first, _ = count_before(truths, gather)
-    _, clips = count_before(asked, gather)
-    total, found = one_way_info_nce(guesses[asked], gather(truths), answer + first, temperature)
+    gather = gather or SingleRank()
+    predictions, targets = F.normalize(predictions, dim=-1), F.normalize(targets, dim=-1)
+    target_offset, _ = row_offset(targets, gather)
+    _, num_clips = row_offset(prediction_index, gather)
+    loss, num_correct = info_nce(
+        predictions[prediction_index], gather(targets), target_index + target_offset, temperature
+    )
     if symmetric:
-        first_guess, _ = count_before(guesses, gather)
-        back, _ = one_way_info_nce(
-            truths[answer], gather(guesses), asked + first_guess, temperature
+        prediction_offset, _ = row_offset(predictions, gather)
+        positive_index = prediction_index + prediction_offset
+        reverse_loss, _ = info_nce(
+            targets[target_index], gather(predictions), positive_index, temperature
         )
-        total = (total + back) / 2 if average else total + back
-    whole = clips if average else videos
-    scale = gather.world_size / max(whole, 1)
-    return Scores(total * scale, found * (gather.world_size / max(clips, 1)))
+        loss = (loss + reverse_loss) / 2 if average else loss + reverse_loss
+    scale = gather.world_size / max(num_clips if average else num_videos, 1)
+    return LossTerm(loss * scale, num_correct * (gather.world_size / max(num_clips, 1)))
 
 
 def set_contrastive_loss(
@@ -110,14 +113,24 @@ def set_contrastive_loss(
     *,
     average: bool = False,
     gather: Gather | None = None,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Equation 7: two sets of one video find each other among the sets of all videos."""
-    gather = gather or OneRank()
-    one, two = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
-    before, videos = count_before(one, gather)
-    answer = torch.arange(len(one), device=one.device) + before
-    forward, found = one_way_info_nce(one, gather(two), answer, temperature)
-    backward, found_back = one_way_info_nce(two, gather(one), answer, temperature)
-    scale = gather.world_size / videos
-    total = (forward + backward) * (scale / 2 if average else scale)
-    return total, (found + found_back) * (scale / 2)
+) -> LossTerm:
+    """Equation 7: InfoNCE between the two sets of each video, in both directions."""
+    gather = gather or SingleRank()
+    first, second = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
+    offset, num_videos = row_offset(first, gather)
+    positive_index = torch.arange(len(first), device=first.device) + offset
+    forward, correct = info_nce(first, gather(second), positive_index, temperature)
+    backward, correct_back = info_nce(second, gather(first), positive_index, temperature)
+    scale = gather.world_size / num_videos
+    loss = (forward + backward) * (scale / 2 if average else scale)
+    return LossTerm(loss, (correct + correct_back) * (scale / 2))
+
+
+@torch.no_grad()
+def set_pair_accuracy(projections: Float[Tensor, "2 B P"], gather: Gather) -> Float[Tensor, ""]:
+    """The fraction of first sets that are nearest to the second set of their own video."""
+    first, second = F.normalize(projections, dim=-1)
+    offset, num_videos = row_offset(first, gather)
+    positive_index = torch.arange(len(first), device=first.device) + offset
+    _, num_correct = info_nce(first, gather(second), positive_index, 1.0)
+    return num_correct * (gather.world_size / num_videos)

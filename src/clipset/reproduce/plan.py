@@ -18,11 +18,11 @@ PROBE_ROWS = {row_name(*row): row for row in ROWS}
 ABLATION_CHANGES = (  # the settings of the paper's ablations
     "pretrain.epochs=200",
     "pretrain.min_steps=1",
-    "pretrain.batch=512",
+    "pretrain.batch_size=512",
     "pretrain.clips_per_set=8",
     "pretrain.mask_ratio=0.25",
     "pretrain.model.width=256",
-    "pretrain.model.layers=2",
+    "pretrain.model.num_layers=2",
 )
 
 
@@ -98,8 +98,8 @@ def _ablation_changes(table: str, row: str) -> tuple[str, ...]:
     if table == "ablation-masking":
         return (f"pretrain.mask_ratio={row}",)
     if table == "ablation-capacity":
-        return (f"pretrain.model.width={numbers[0]}", f"pretrain.model.layers={numbers[1]}")
-    return (f"pretrain.clips_per_set={numbers[0]}", f"pretrain.batch={numbers[-1]}")
+        return (f"pretrain.model.width={numbers[0]}", f"pretrain.model.num_layers={numbers[1]}")
+    return (f"pretrain.clips_per_set={numbers[0]}", f"pretrain.batch_size={numbers[-1]}")
 
 
 def read_table_recipe(plan: TablePlan, recipe: Path | None, changes: Sequence[str]) -> Recipe:

@@ -20,7 +20,6 @@ from clipset.evaluation.task import EvaluationTask, make_task
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.locks import exclusive
-from clipset.model.scale import ScaleModel
 from clipset.pipeline import protocol_facts
 from clipset.progress import say
 from clipset.recipe import Recipe, change_recipe
@@ -37,6 +36,7 @@ from clipset.reproduce.render import write_renderings
 from clipset.reproduce.table import Cell, TableFile, open_table, write_table
 from clipset.runs import environment
 from clipset.text import name_text
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.pretrain import pretrain
 
 PROBES_WITHOUT_MODEL = ("knn", "linear", "mlp")  # on the features of the backbone

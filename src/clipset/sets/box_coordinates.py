@@ -7,15 +7,15 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-BoxKind = Literal["paper", "official"]
+BoxCoordinates = Literal["paper", "official"]
 
 
 def model_boxes(
     boxes: Float[np.ndarray, "B V 7"],
     durations: Float[np.ndarray, " B"],
-    kind: BoxKind = "paper",
+    kind: BoxCoordinates = "paper",
 ) -> Float[np.ndarray, "B V X"]:
-    """Stored boxes as a model wants them (`ModelConfig.boxes`)."""
+    """Stored boxes as a model wants them (`ModelConfig.box_coordinates`)."""
     return official_boxes(boxes) if kind == "official" else paper_boxes(boxes, durations)
 
 

@@ -13,7 +13,7 @@ from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.sets.batch import ClipBatch
-from clipset.sets.box_coordinates import BoxKind, model_boxes
+from clipset.sets.box_coordinates import BoxCoordinates, model_boxes
 
 Rows = Int[np.ndarray, "N V"]
 Read = Callable[[Kind, Int[np.ndarray, " N"]], ClipBatch]  # the clips of some videos of a store
@@ -24,7 +24,7 @@ class ModelInput(Protocol):
     """What a model takes as boxes; a ModelConfig says so, and so does a SetEncoder."""
 
     @property
-    def boxes(self) -> BoxKind:
+    def box_coordinates(self) -> BoxCoordinates:
         """What boxes are relative to."""
 
 
@@ -37,7 +37,9 @@ def clips_for(
 ) -> ClipBatch:
     """Stored features and boxes as a model takes them; without one, with the paper's boxes."""
     rows = torch.from_numpy(features)
-    where = torch.from_numpy(model_boxes(boxes, durations, model.boxes if model else "paper"))
+    where = torch.from_numpy(
+        model_boxes(boxes, durations, model.box_coordinates if model else "paper")
+    )
     if valid is None:
         return ClipBatch(rows, where)
     there = torch.from_numpy(valid)

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from clipset.sets.batch import ClipBatch
 
-MaskRule = Literal["count", "coin"]
+MaskRule = Literal["count", "bernoulli"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,11 @@ def draw_mask(
 ) -> Bool[Tensor, "2 B V"]:
     """Which clips are hidden; filler never is.
 
-    `count`: the same share of every set, rounded, at least one, never all. `coin`: each clip with
-    the same chance, so that a set may have none or all hidden.
+    `count`: the same fraction of every set, rounded, at least one, never all. `bernoulli`: each
+    clip with the same probability, so that a set may have none or all hidden.
     """
     chance = torch.rand(2, videos, per_set, generator=generator)
-    if rule == "coin":
+    if rule == "bernoulli":
         return chance < ratio if valid is None else (chance < ratio) & valid
     if valid is None:
         hidden = min(max(round(ratio * per_set), 1), per_set - 1)

@@ -7,10 +7,10 @@ from typing import Any
 
 from clipset.config import to_mapping
 from clipset.errors import ModelError
-from clipset.model.config import WIDEST, ModelConfig
+from clipset.model.config import MAX_WIDTH, ModelConfig
 
-FORMAT = 2
-KIND = "clipset"  # `model_type` in config.json
+MODEL_FORMAT = 2
+MODEL_TYPE = "clipset"  # `model_type` in config.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,26 +19,26 @@ class ModelCard:
 
     dim: int
     model: ModelConfig
-    training: dict[str, Any]
-    backbone: dict[str, Any]
-    videos: int
-    split: str
-    seed: int
-    fingerprint: str
+    training: dict[str, Any] = field(default_factory=dict)
+    backbone: dict[str, Any] = field(default_factory=dict)
+    videos: int = 0
+    split: str = ""
+    seed: int = 0
+    fingerprint: str = ""
     data: str = ""
     splits: tuple[str, ...] = ()
     validation: dict[str, Any] = field(default_factory=dict)
     checksum: str = ""
-    format: int = FORMAT
+    format: int = MODEL_FORMAT
 
     def __post_init__(self) -> None:
-        if not 1 <= self.dim <= WIDEST:
-            raise ModelError(f"dim must lie between 1 and {WIDEST}, got {self.dim}")
+        if not 1 <= self.dim <= MAX_WIDTH:
+            raise ModelError(f"dim must lie between 1 and {MAX_WIDTH}, got {self.dim}")
 
 
 def hub_config(card: ModelCard) -> dict[str, Any]:
     """The card as a `config.json` of the Hugging Face convention."""
-    return {"model_type": KIND, "architectures": ["ScaleModel"], **to_mapping(card)}
+    return {"model_type": MODEL_TYPE, "architectures": ["ScaleModel"], **to_mapping(card)}
 
 
 PAGE = """---
@@ -54,8 +54,8 @@ It takes the features of several clips of a video, as the frozen backbone {backb
 ## Use
 
 ```python
-from clipset import from_pretrained
-model = from_pretrained("FOLDER OR NAME OF THIS MODEL")
+from clipset import ScaleModel
+model = ScaleModel.from_pretrained("FOLDER OR NAME OF THIS MODEL")
 encoding = model.encode(features, boxes)  # (B, V, {dim}), (B, V, {boxes}): clip_tokens, set_token
 ```
 
@@ -89,7 +89,7 @@ def model_page(card: ModelCard) -> str:
     return PAGE.format(
         backbone=card.backbone.get("name", "of its features"),
         dim=card.dim,
-        boxes=card.model.box_numbers,
+        boxes=card.model.box_dim,
         data=card.data or "not recorded",
         videos=card.videos,
         splits=", ".join(card.splits) or "none",

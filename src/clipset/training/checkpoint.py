@@ -1,94 +1,126 @@
-"""Trained models on disk and from a hub: safetensors and JSON, whole or not at all.
+"""Saved models and training checkpoints: safetensors and JSON, whole or not at all.
 
 A model's folder follows the Hugging Face convention: `model.safetensors`, `config.json` and a
-README.md that says what it is. Folders of clipset's own runs also hold `model.json`.
+README.md. Folders of finished runs also have `model.json`. An unfinished run has checkpoints: one
+file each with the weights, the optimizer's state and, in its header, the run's settings and epoch.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
+from torch import Tensor, nn, optim
 
 from clipset.backbones.checkpoints import first_nonfinite
-from clipset.config import build, encode_json, read_json, to_mapping, write_together
-from clipset.errors import ModelError
-from clipset.model.scale import ScaleModel
-from clipset.training.card import FORMAT, KIND, ModelCard, hub_config, model_page
+from clipset.checksums import find_damage, seal
+from clipset.config import (
+    build,
+    encode_json,
+    parse_json,
+    read_json,
+    to_mapping,
+    write_atomic,
+    write_together,
+    writing,
+)
+from clipset.errors import ConfigError, ModelError, TrainingError
+from clipset.model.config import ModelConfig
+from clipset.model.scale import ScaleNetwork
+from clipset.progress import say
+from clipset.training.card import MODEL_FORMAT, MODEL_TYPE, ModelCard, hub_config, model_page
 from clipset.training.config import PretrainConfig
-from clipset.training.weights import load_file
 
 MODEL_FILE = "model.safetensors"
 HUB_FILES = (MODEL_FILE, "README.md", "config.json")
+CHECKPOINT_FORMAT = 3
 
 
-def save_pretrained(model: ScaleModel, card: ModelCard, folder: str | Path) -> None:
-    """Write a model so that `from_pretrained` reads it, here or from a hub."""
-    _save(model, card, Path(folder), own=False)
+class ScaleModel(ScaleNetwork):
+    """A set transformer with its training heads and its model card."""
+
+    def __init__(self, dim: int, config: ModelConfig, card: ModelCard | None = None) -> None:
+        super().__init__(dim, config)
+        self.card = card or ModelCard(dim=dim, model=config)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a folder that `from_pretrained` reads, here or from a hub."""
+        _write_model(self, self.card, Path(folder), finished_run=False)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, *, revision: str | None = None) -> ScaleModel:
+        """A trained model from a folder, or by its name from the Hugging Face hub."""
+        return load_model(find_model(name, revision=revision))
 
 
-def from_pretrained(name: str | Path, *, revision: str | None = None) -> ScaleModel:
-    """A trained model from a folder, or by its name from the Hugging Face hub."""
-    return load_model(find_model(name, revision=revision))[0]
+def load_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; its name need not be UTF-8."""
+    return load(path.read_bytes())
 
 
-def save_model(model: ScaleModel, card: ModelCard, folder: Path) -> None:
-    """Write a finished run's model; `model.json` comes last and makes it whole."""
-    _save(model, card, folder, own=True)
+def save_model(model: ScaleNetwork, card: ModelCard, folder: Path) -> None:
+    """Write the model of a finished run; `model.json` comes last and marks it as whole."""
+    _write_model(model, card, folder, finished_run=True)
 
 
-def _save(model: ScaleModel, card: ModelCard, folder: Path, *, own: bool) -> None:
-    plain = {k: v.detach().to("cpu").contiguous() for k, v in model.state_dict().items()}
-    bad = first_nonfinite(plain)
-    if bad is not None:
-        raise ModelError(f"the model is not saved: {bad} holds NaN or infinity; train again")
-    weights = save(plain, metadata={"format": "pt"})
+def _write_model(model: ScaleNetwork, card: ModelCard, folder: Path, *, finished_run: bool) -> None:
+    tensors = _cpu_tensors(model.state_dict())
+    bad_tensor = first_nonfinite(tensors)
+    if bad_tensor is not None:
+        raise ModelError(f"the model is not saved: {bad_tensor} holds NaN or infinity; train again")
+    weights = save(tensors, metadata={"format": "pt"})
     card = replace(card, checksum=_checksum(hashlib.blake2b(weights, digest_size=16), card))
     files = {
         MODEL_FILE: weights,
         "README.md": model_page(card).encode(),
         "config.json": encode_json(hub_config(card)),
     }
-    if own:
+    if finished_run:
         files["model.json"] = encode_json(to_mapping(card))
     write_together({folder / name: content for name, content in files.items()})
 
 
-def _checksum(weights: Any, card: ModelCard) -> str:
-    """A checksum of the weights, given as a hash so far, and of all that the card says."""
-    weights.update(msgspec.json.encode(to_mapping(replace(card, checksum="")), order="sorted"))
-    return str(weights.hexdigest())
+def _cpu_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
+
+
+def _checksum(weights_hash: Any, card: ModelCard) -> str:
+    """A checksum of the weights, given as a hash object, and of the whole card."""
+    content = to_mapping(replace(card, checksum=""))
+    weights_hash.update(msgspec.json.encode(content, order="sorted"))
+    return str(weights_hash.hexdigest())
 
 
 def remove_model(folder: Path) -> None:
-    """Delete what `save_model` wrote, and nothing else."""
+    """Delete the files of a model, and nothing else."""
     for name in ("model.json", *HUB_FILES):
         (folder / name).unlink(missing_ok=True)
 
 
 def read_card(folder: Path) -> ModelCard:
-    """What a folder's model is."""
+    """The card of a folder's model."""
     path = _card_path(folder)
     content = read_json(path)
-    if not isinstance(content, dict) or content.pop("model_type", KIND) != KIND:
+    if not isinstance(content, dict) or content.pop("model_type", MODEL_TYPE) != MODEL_TYPE:
         raise ModelError(f"{path} is of another kind of model; a clipset model is needed")
     content.pop("architectures", None)
-    if content.get("format") != FORMAT:
+    if content.get("format") != MODEL_FORMAT:
         raise ModelError(
-            f"{path} is of format {content.get('format')}, not {FORMAT}; another clipset wrote "
-            f"it: use that one, or train again in another folder"
+            f"{path} is of format {content.get('format')}, not {MODEL_FORMAT}; another clipset "
+            f"wrote it: use that one, or train again in another folder"
         )
     return build(ModelCard, content, str(path))
 
 
 def _card_path(folder: Path) -> Path:
-    """The file that says what a folder's model is: of a run, else of a hub."""
+    """The card of a run's model, else of a hub's."""
     for name in ("model.json", "config.json"):
         if (folder / name).is_file():
             return folder / name
@@ -96,77 +128,215 @@ def _card_path(folder: Path) -> Path:
 
 
 def read_training(folder: Path) -> PretrainConfig:
-    """How a folder's model was trained."""
+    """The training settings of a folder's model."""
     card = read_card(folder)
     config = build(PretrainConfig, card.training, f"the training of {folder}")
     return replace(config, model=card.model)
 
 
-def load_model(folder: Path) -> tuple[ScaleModel, ModelCard]:
-    """A trained model, ready to represent sets; its files are those that were written."""
+def load_model(folder: Path) -> ScaleModel:
+    """The trained model of a folder, in evaluation mode; damaged files are refused."""
     card, path = read_card(folder), folder / MODEL_FILE
     try:
-        _refuse_damage(path, card, _card_path(folder))
-        _refuse_other_shapes(path, card)
-        model = ScaleModel(card.dim, card.model)
-        state = load_file(path)
-        model.load_state_dict(state)
+        _check_damage(path, card, _card_path(folder))
+        _check_shapes(path, card)
+        model = ScaleModel(card.dim, card.model, card)
+        tensors = load_file(path)
+        model.load_state_dict(tensors)
     except (OSError, SafetensorError, RuntimeError, OverflowError, TypeError) as error:
-        first = str(error).splitlines()[0]
-        raise ModelError(f"the weights in {folder} do not fit its description: {first}") from None
-    bad = first_nonfinite(state)
-    if bad is not None:
-        raise ModelError(f"the weights in {folder} are damaged: {bad} holds NaN or infinity")
-    return model.eval(), card
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"the weights in {folder} do not fit its description: {reason}") from None
+    bad_tensor = first_nonfinite(tensors)
+    if bad_tensor is not None:
+        raise ModelError(f"the weights in {folder} are damaged: {bad_tensor} holds NaN or infinity")
+    return model.eval()
 
 
-def _refuse_damage(path: Path, card: ModelCard, described: Path) -> None:
-    """Refuse weights or a card that are not as they were written; a hub's may have no checksum."""
-    if not card.checksum and described.name == "config.json":
+def _check_damage(path: Path, card: ModelCard, card_path: Path) -> None:
+    """Refuse weights or a card that changed since then; a hub's may have no checksum."""
+    if not card.checksum and card_path.name == "config.json":
         return
     with path.open("rb") as file:
-        weights = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-    if _checksum(weights, card) != card.checksum:
+        weights_hash = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+    if _checksum(weights_hash, card) != card.checksum:
         raise ModelError(
-            f"{path} or {described.name} beside it is damaged: its checksum is another; copy the "
+            f"{path} or {card_path.name} beside it is damaged: its checksum is another; copy the "
             f"model there again, or delete the folder and train again"
         )
 
 
-def _refuse_other_shapes(path: Path, card: ModelCard) -> None:
-    """Compare what the card announces with what the file holds, before memory is taken for it."""
+def _check_shapes(path: Path, card: ModelCard) -> None:
+    """Compare the card's shapes with the file's before memory is allocated."""
     with torch.device("meta"):
-        announced = ScaleModel(card.dim, card.model).state_dict()
+        state = ScaleNetwork(card.dim, card.model).state_dict()
+    expected = {name: tuple(value.shape) for name, value in state.items()}
     with safe_open(path, "np") as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    for name in {**announced, **shapes}:
-        here = tuple(announced[name].shape) if name in announced else None
-        if here != shapes.get(name):
-            told, found = here or "not there", shapes.get(name, "not there")
-            raise RuntimeError(f"{name} should be {told}, in the file it is {found}")
+    for name in {**expected, **shapes}:
+        if expected.get(name) != shapes.get(name):
+            ours, theirs = (each.get(name, "missing") for each in (expected, shapes))
+            raise RuntimeError(f"{name} should be {ours}, in the file it is {theirs}")
 
 
 def find_model(name: str | Path, *, revision: str | None = None) -> Path:
-    """The folder of a model: the one of that name, else a copy of the hub's."""
+    """The folder of a model: a local one, else a download from the Hugging Face hub."""
     folder = Path(name)
     if folder.is_dir():
         return folder
     parts = str(name).split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
-        raise ModelError(f"there is no folder {folder}; run `clipset pretrain` first")
+        raise ModelError(f"folder {folder} not found; run `clipset pretrain` first")
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
         raise ModelError(
-            f"there is no folder {folder}, and to look for it on the Hugging Face hub "
-            f"huggingface_hub is needed: pip install huggingface_hub"
+            f"folder {folder} not found, and huggingface_hub, which looks for it on the Hugging "
+            f"Face hub, is not installed: pip install huggingface_hub"
         ) from None
     try:
         return Path(snapshot_download(str(name), revision=revision, allow_patterns=list(HUB_FILES)))
     except (OSError, ValueError, HfHubHTTPError) as error:
-        first = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0]
         raise ModelError(
-            f"there is no folder {folder}, and the Hugging Face hub did not give a model of that "
-            f"name: {first}"
+            f"folder {folder} not found, and the Hugging Face hub did not give a model of that "
+            f"name: {reason}"
         ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """The identity and progress of a run; runs of equal fingerprints can resume each other."""
+
+    fingerprint: str
+    epoch: int
+    settings: dict[str, Any]
+    dim: int
+    seed: int
+    best: tuple[float, int] | None = None
+    scaler: dict[str, Any] = field(default_factory=dict)
+    format: int = CHECKPOINT_FORMAT
+
+
+def write_checkpoint(
+    folder: Path, state: RunState, optimizer: optim.Optimizer, model: nn.Module, *, keep: int
+) -> None:
+    """Write everything that a killed run needs to resume, and keep the last few checkpoints."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    for index, slot in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in slot.items()}
+    header = {"state": msgspec.json.encode(to_mapping(state)).decode()}
+    content = seal(save(_cpu_tensors(tensors), metadata=header))
+    write_atomic(_checkpoint_path(folder, state.epoch), content)
+    with writing(folder):
+        for old in _newest_first(folder)[keep:]:
+            old.unlink(missing_ok=True)
+
+
+def newest_checkpoint(folder: Path) -> RunState | None:
+    """The state of the newest checkpoint that is not damaged."""
+    for path in _newest_first(folder):
+        if find_damage(path) is not None:
+            say(f"{path.name} is damaged and is skipped")
+            continue
+        return _read_state(path)
+    return None
+
+
+def find_checkpoint(folder: Path, state: RunState) -> RunState | None:
+    """The newest checkpoint of the run of `state`; a checkpoint of another run is refused."""
+    newest = newest_checkpoint(folder)
+    if newest is not None and newest.fingerprint != state.fingerprint:
+        raise TrainingError(
+            f"{folder.parent} holds another run that was stopped at epoch {newest.epoch} "
+            f"({describe_difference(state, newest)}); use another folder, or delete {folder} to "
+            f"start anew"
+        )
+    return newest
+
+
+def _read_state(path: Path) -> RunState:
+    try:
+        with safe_open(path, "np") as file:
+            content = parse_json((file.metadata() or {})["state"], path.name)
+        if content["format"] == CHECKPOINT_FORMAT:
+            return msgspec.convert(content, RunState)
+    except (OSError, SafetensorError, KeyError, TypeError, ConfigError, msgspec.MsgspecError):
+        pass
+    raise TrainingError(
+        f"{path} is not a checkpoint of format {CHECKPOINT_FORMAT}; another clipset wrote it: "
+        f"resume with that one, or delete {path.parent} to start anew"
+    )
+
+
+def load_checkpoint(
+    folder: Path, epoch: int, optimizer: optim.Optimizer, model: nn.Module
+) -> RunState:
+    """Restore weights and optimizer state as they were after an epoch."""
+    path = _checkpoint_path(folder, epoch)
+    damage = find_damage(path)
+    if damage is not None:  # of another rank's copy
+        raise TrainingError(f"the checkpoint {path} is damaged: {damage}; delete it and run again")
+    state, tensors = _read_state(path), load_file(path)
+    model.load_state_dict(dict(_with_prefix(tensors, "model.")))
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in _with_prefix(tensors, "optimizer."):
+        index, key = name.split(".")
+        slots.setdefault(int(index), {})[key] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": slots, "param_groups": groups})
+    return state
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Delete all checkpoints and partial files."""
+    with writing(folder):
+        for path in _newest_first(folder):
+            path.unlink(missing_ok=True)
+        remove_partial_files(folder)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Delete checkpoints that a killed process left half written."""
+    for path in folder.glob(".epoch-*.part"):
+        path.unlink(missing_ok=True)
+
+
+def describe_difference(state: RunState, other: RunState) -> str:
+    """In a few words, why two states are not of the same run."""
+    if state.dim != other.dim:
+        return f"features of width {other.dim}, now {state.dim}"
+    if state.seed != other.seed:
+        return f"seed {other.seed}, now {state.seed}"
+    now, before = dict(_flatten(state.settings)), dict(_flatten(other.settings))
+    changes = [
+        f"{name} {before.get(name)}, now {now.get(name)}"
+        for name in sorted(now | before)
+        if now.get(name) != before.get(name)
+    ]
+    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return "; ".join(changes[:3]) + more if changes else "other videos or features"
+
+
+def _flatten(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> Iterator[tuple[str, Tensor]]:
+    for name, value in tensors.items():
+        if name.startswith(prefix):
+            yield name.removeprefix(prefix), value
+
+
+def _checkpoint_path(folder: Path, epoch: int) -> Path:
+    return folder / f"epoch-{epoch:06d}.safetensors"
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("epoch-*.safetensors"), reverse=True)

@@ -85,7 +85,7 @@ class ClipSource:
     def batches_in_epoch(self, config: PretrainConfig) -> int:
         """How many batches one epoch has."""
         parts = [len(self)] if self.groups is None else self.groups.unique(return_counts=True)[1]
-        return sum(-(-int(videos) // config.batch) for videos in parts)
+        return sum(-(-int(videos) // config.batch_size) for videos in parts)
 
     def batches(
         self, config: PretrainConfig, generator: torch.Generator, processes: ProcessGroup
@@ -118,8 +118,8 @@ class ClipSource:
         self, config: PretrainConfig, generator: torch.Generator
     ) -> list[Int[Tensor, " B"]]:
         if self.groups is None:
-            return draw_batches(len(self), config.batch, generator)
-        return draw_batches_by_group(self.groups, config.batch, generator)
+            return draw_batches(len(self), config.batch_size, generator)
+        return draw_batches_by_group(self.groups, config.batch_size, generator)
 
     def _draw_moves(
         self, videos: Int[Tensor, " B"], generator: torch.Generator

@@ -12,8 +12,8 @@ from torch import Generator, Tensor, nn
 
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
-from clipset.model.scale import ScaleModel
 from clipset.sets.sampling import SetPair
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.data import ClipSource, tensors_of
 from clipset.training.distributed import SINGLE_PROCESS
@@ -29,7 +29,7 @@ class PretrainingSetup:
 
     def open(self, model: ScaleModel, *, batch_size: int) -> JointPretraining:
         """Read the clips of the training videos, for batches of at most `batch_size` videos."""
-        config = replace(self.config, batch=min(batch_size, self.config.batch))
+        config = replace(self.config, batch_size=min(batch_size, self.config.batch_size))
         videos = videos_to_learn_from(self.store, config, SINGLE_PROCESS)
         return JointPretraining(open_source(self.store, videos, config), config, model)
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from clipset.config import append_whole, write_atomic
 from clipset.errors import OutputError
-from clipset.model.scale import ScaleModel
 from clipset.progress import say
 from clipset.sets.sampling import SetPair
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.data import tensors_of
 
 COLLAPSED_SPREAD = 0.02  # below it, the set tokens of all videos are nearly equal

@@ -1,4 +1,4 @@
-"""Set transformers that the paper's authors trained, as models of ours."""
+"""Set transformers of the published code, loaded as clipset models."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from clipset.backbones.checkpoints import (
 )
 from clipset.errors import BackboneError, ModelError
 from clipset.model.config import ModelConfig
-from clipset.model.scale import ScaleModel
 from clipset.presets import read_preset
+from clipset.training.checkpoint import ScaleModel
 
-NAMES: Final = (  # their keys, ours
+KEY_PATTERNS: Final = (  # published key, key of ScaleModel
     (r"set_cls_token", r"encoder.set_token"),
     (r"msk_token", r"encoder.mask_token"),
     (r"input_projection\.(weight|bias)", r"encoder.project.\1"),
@@ -41,85 +41,85 @@ NAMES: Final = (  # their keys, ours
 
 
 def load_official(path: Path) -> ScaleModel:
-    """A model from a checkpoint of the published code; every key is used, or it is refused."""
+    """A model from a checkpoint of the published code; missing or unknown keys are refused."""
     try:
         content = read_checkpoint(path)
         state = check_state(_student(content), str(path))
         check_finite(state, path)
     except BackboneError as error:
         raise ModelError(str(error)) from None
-    named = _renamed(state, path)
-    model = _build(named, path)
-    wanted = model.state_dict()
-    named |= {name: wanted[name] for name in ("encoder.feature_mean", "encoder.feature_std")}
-    missing = [name for name in wanted if name not in named]
-    unknown = [name for name in named if name not in wanted]
-    shapes = [n for n in wanted if n in named and wanted[n].shape != named[n].shape]
-    if missing or unknown or shapes:
+    tensors = _rename_keys(state, path)
+    model = _build_model(tensors, path)
+    expected = model.state_dict()
+    tensors |= {name: expected[name] for name in ("encoder.feature_mean", "encoder.feature_std")}
+    missing = [name for name in expected if name not in tensors]
+    unknown = [name for name in tensors if name not in expected]
+    reshaped = [n for n in expected if n in tensors and expected[n].shape != tensors[n].shape]
+    if missing or unknown or reshaped:
         raise ModelError(
             f"{path} does not fit a published set transformer: "
-            f"{list_keys([*missing, *unknown, *shapes])} missing, unknown or of another shape"
+            f"{list_keys([*missing, *unknown, *reshaped])} missing, unknown or of another shape"
         )
-    model.load_state_dict(named)
+    model.load_state_dict(tensors)
     return model.eval()
 
 
 def _student(content: dict[str, object]) -> Mapping[str, object]:
-    inner = content.get("student", content)
-    if not isinstance(inner, Mapping):
+    student = content.get("student", content)
+    if not isinstance(student, Mapping):
         raise BackboneError("the level 'student' of the checkpoint holds no weights")
-    return inner
+    return student
 
 
-def _renamed(state: State, path: Path) -> State:
-    named, strange = {}, []
+def _rename_keys(state: State, path: Path) -> State:
+    tensors, unknown = {}, []
     for key, tensor in state.items():
-        found = next((p for p in NAMES if re.fullmatch(p[0], key)), None)
-        if found is None:
-            strange.append(key)
+        pattern = next((p for p in KEY_PATTERNS if re.fullmatch(p[0], key)), None)
+        if pattern is None:
+            unknown.append(key)
             continue
         value = tensor.detach().to(torch.float32)
-        named[re.sub(*found, key)] = value.flatten() if key.endswith("_token") else value
-    if strange:
+        tensors[re.sub(*pattern, key)] = value.flatten() if key.endswith("_token") else value
+    if unknown:
         raise ModelError(
-            f"{path} is not a published set transformer: unknown keys {list_keys(strange)}"
+            f"{path} is not a published set transformer: unknown keys {list_keys(unknown)}"
         )
-    return named
+    return tensors
 
 
-def _build(named: State, path: Path) -> ScaleModel:
-    """A model of the sizes that the tensors have; the published rule is 32 channels for a head."""
+def _build_model(tensors: State, path: Path) -> ScaleModel:
+    """A model of the sizes of the tensors; attention heads have 32 channels, as published."""
     try:
-        width, dim = _shape(named["encoder.project.weight"])
-        projected, head_width = _shape(named[_last(named, "project_set")])
+        width, dim = _matrix_shape(tensors["encoder.project.weight"])
         config = ModelConfig(
             **{
                 **read_preset("official")["pretrain"]["model"],
                 "width": width,
-                "layers": _count(named, r"encoder\.blocks\.(\d+)\..*"),
-                "expansion": len(named["encoder.blocks.0.mlp.0.weight"]) // width,
-                "head_width": head_width,
-                "head_layers": _count(named, r"project_set\.(\d+)\.weight"),
-                "target_width": _shape(named["project_clip.0.weight"])[0],
-                "target_layers": _count(named, r"project_clip\.(\d+)\.weight"),
-                "projected": projected,
+                "num_layers": len(_indices(tensors, r"encoder\.blocks\.(\d+)\..*")),
+                "mlp_ratio": len(tensors["encoder.blocks.0.mlp.0.weight"]) // width,
+                "projection_hidden": _layer_widths(tensors, "project_set")[:-1],
+                "target_hidden": _layer_widths(tensors, "project_clip")[:-1],
+                "projection_dim": _layer_widths(tensors, "project_set")[-1],
             }
         )
     except KeyError as error:
-        raise ModelError(f"{path} is no published set transformer: it lacks {error}") from None
+        raise ModelError(f"{path} is not a published set transformer: {error} is missing") from None
     return ScaleModel(dim, config)
 
 
-def _last(named: State, head: str) -> str:
-    numbers = [int(name.split(".")[1]) for name in named if name.startswith(f"{head}.")]
-    return f"{head}.{max(numbers, default=0)}.weight"
+def _layer_widths(tensors: State, head: str) -> tuple[int, ...]:
+    """The output widths of the linear layers of a projection head."""
+    indices = _indices(tensors, rf"{head}\.(\d+)\.weight")
+    if not indices:
+        raise KeyError(f"{head}.0.weight")
+    return tuple(_matrix_shape(tensors[f"{head}.{index}.weight"])[0] for index in indices)
 
 
-def _count(named: State, pattern: str) -> int:
-    return len({match[1] for name in named if (match := re.fullmatch(pattern, name))})
+def _indices(tensors: State, pattern: str) -> list[int]:
+    return sorted({int(match[1]) for name in tensors if (match := re.fullmatch(pattern, name))})
 
 
-def _shape(matrix: Tensor) -> tuple[int, int]:
+def _matrix_shape(matrix: Tensor) -> tuple[int, int]:
     if matrix.ndim != 2:
         raise ModelError(f"a published set transformer has matrices, got {tuple(matrix.shape)}")
     return matrix.shape[0], matrix.shape[1]

@@ -17,15 +17,13 @@ from clipset.devices import find_device
 from clipset.errors import ModelError, TrainingError
 from clipset.features.store import FeatureStore
 from clipset.locks import exclusive
-from clipset.model.scale import ScaleModel
 from clipset.progress import say
 from clipset.training.card import ModelCard
-from clipset.training.checkpoint import load_model, read_card
-from clipset.training.config import PretrainConfig, held
+from clipset.training.checkpoint import RunState, ScaleModel, find_checkpoint, load_model, read_card
+from clipset.training.config import PretrainConfig, weight_settings
 from clipset.training.data import ClipSource
 from clipset.training.distributed import ProcessGroup, join_process_group
 from clipset.training.optim import choose_precision
-from clipset.training.resume import RunState, find_checkpoint
 from clipset.training.trainer import PretrainingRun
 from clipset.training.validation import Validation
 
@@ -58,8 +56,8 @@ def pretrain(
         trained = processes.run(lambda: _load_trained(folder, card))
         if trained is not None:
             return trained
-        if processes.is_main and config.batch_from == "all" and config.batch > len(videos):
-            say(f"a batch of {config.batch} is cut to the {len(videos)} videos that there are")
+        if processes.is_main and config.batch_from == "all" and config.batch_size > len(videos):
+            say(f"a batch of {config.batch_size} is cut to the {len(videos)} videos that there are")
         source = processes.run(lambda: open_source(store, videos, config))
         validation = processes.run(lambda: _validation(store, config, seed, processes))
         processes.run(lambda: check_output(folder, "folder") if processes.is_main else None)
@@ -86,7 +84,11 @@ def check_pretraining(
     videos = videos_to_learn_from(store, config, ProcessGroup(0, 1, find_device(device)))
     card = _card(store, videos, config, seed)
     state = RunState(
-        fingerprint=card.fingerprint, epoch=0, settings=held(config), dim=card.dim, seed=seed
+        fingerprint=card.fingerprint,
+        epoch=0,
+        settings=weight_settings(config),
+        dim=card.dim,
+        seed=seed,
     )
     if _load_trained(folder, card) is None:
         find_checkpoint(folder / "checkpoints", state)
@@ -113,10 +115,10 @@ def videos_to_learn_from(
         )
     groups = groups_of(store, videos, config)
     parts = [len(videos)] if groups is None else list(Counter(groups.tolist()).values())
-    fewest, part = min((part // -(-part // config.batch), part) for part in parts)
+    fewest, part = min((part // -(-part // config.batch_size), part) for part in parts)
     if fewest < processes.world_size:
         raise TrainingError(
-            f"{processes.world_size} ranks cannot share batches of {config.batch} of {part} "
+            f"{processes.world_size} ranks cannot share batches of {config.batch_size} of {part} "
             f"videos; start fewer processes or use larger batches"
         )
     return videos
@@ -166,7 +168,7 @@ def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed:
         videos=len(videos),
         split=config.ssl_split,
         seed=seed,
-        fingerprint=fingerprint(held(config), seed, store.manifest, rows, *by_group),
+        fingerprint=fingerprint(weight_settings(config), seed, store.manifest, rows, *by_group),
         data=store.catalog.name,
         splits=store.catalog.splits,
     )
@@ -177,7 +179,7 @@ def _load_trained(folder: Path, card: ModelCard) -> ScaleModel | None:
     if not (folder / "model.json").is_file() or read_card(folder).fingerprint != card.fingerprint:
         return None
     try:
-        return load_model(folder)[0]
+        return load_model(folder)
     except ModelError as error:
         say(f"{error}; it is trained again")
         return None

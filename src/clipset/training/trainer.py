@@ -15,28 +15,30 @@ from torch import Tensor
 
 from clipset.errors import ClipsetError, OutputError, TrainingError
 from clipset.model.losses import ScaleLosses
-from clipset.model.scale import ScaleModel
 from clipset.progress import bar, say
 from clipset.sets.sampling import SetPair
 from clipset.training.card import ModelCard
-from clipset.training.checkpoint import remove_model, save_model
-from clipset.training.config import PretrainConfig, held
-from clipset.training.data import ClipSource, tensors_of
-from clipset.training.distributed import ProcessGroup
-from clipset.training.monitor import Metrics, Monitor, token_statistics
-from clipset.training.optim import Optimization, choose_precision, decay_groups
-from clipset.training.resume import (
+from clipset.training.checkpoint import (
     RunState,
+    ScaleModel,
     find_checkpoint,
     load_checkpoint,
     newest_checkpoint,
     remove_checkpoints,
+    remove_model,
     remove_partial_files,
+    save_model,
     write_checkpoint,
 )
+from clipset.training.config import PretrainConfig, weight_settings
+from clipset.training.data import ClipSource, tensors_of
+from clipset.training.distributed import ProcessGroup
+from clipset.training.monitor import Metrics, Monitor, token_statistics
+from clipset.training.optim import Optimization, choose_precision, decay_groups
 from clipset.training.validation import Validation
 
 CHECKPOINT_SECONDS = 20.0
+CHECKPOINTS_KEPT = 2
 
 
 class PretrainingRun:
@@ -65,8 +67,8 @@ class PretrainingRun:
             decay_groups(self.model, config.weight_decay),
             learning_rate=config.learning_rate,
             num_steps=self.num_epochs * self.steps_per_epoch,
-            warmup_fraction=config.warmup,
-            max_grad_norm=config.clip_gradient,
+            warmup_fraction=config.warmup_fraction,
+            max_grad_norm=config.max_grad_norm,
             scaler=torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16),
         )
         self.losses = LossFunction(self.model, compile=config.compile, processes=processes)
@@ -74,11 +76,11 @@ class PretrainingRun:
     def _init_model(self) -> ScaleModel:
         torch.manual_seed(self.seed)
         try:
-            model = ScaleModel(self.source.dim, self.config.model)
+            model = ScaleModel(self.source.dim, self.config.model, self.card)
         except (RuntimeError, MemoryError) as error:
             raise TrainingError(f"cannot build the model: {_first_line(error)}") from None
         if self.config.standardise:
-            model.encoder.standardise_by(self.source.mean, self.source.std)
+            model.encoder.set_statistics(self.source.mean, self.source.std)
         model.to(self.device).train()
         self.processes.broadcast_weights(model)
         return model
@@ -143,14 +145,14 @@ class PretrainingRun:
             self._state(),
             self.optimization.optimizer,
             self.model,
-            keep=self.config.keep,
+            keep=CHECKPOINTS_KEPT,
         )
 
     def _state(self) -> RunState:
         return RunState(
             fingerprint=self.card.fingerprint,
             epoch=self.epoch,
-            settings=held(self.config),
+            settings=weight_settings(self.config),
             dim=self.source.dim,
             seed=self.seed,
             best=self.best if self.best[1] else None,

@@ -16,9 +16,9 @@ from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
-from clipset.model.scale import ScaleModel
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.reading import reader_for
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.data import tensors_of
 
 VALIDATION_FRACTION = 0.2  # of the train split, if there is no validation split
