@@ -70,7 +70,7 @@ def test_features_are_standardised_before_anything_else() -> None:
 
 
 def test_a_width_that_heads_cannot_share_is_refused() -> None:
-    with pytest.raises(ModelError, match="multiple of 32"):
+    with pytest.raises(ModelError, match="multiple of head_dim 32"):
         ModelConfig(width=100)
 
 
