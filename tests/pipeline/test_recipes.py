@@ -73,7 +73,7 @@ def test_a_value_set_by_hand_wins_over_a_preset_also_if_it_is_the_default(tmp_pa
     ]
     config = read_recipe(None, changes).pretrain
     assert (config.standardise, config.model.negatives) == (True, "masked")
-    assert config.model.head_width != default.model.head_width
+    assert config.model.projection_hidden != default.model.projection_hidden
     by_hand = {"epochs": default.epochs, "mask_rule": "count", "standardise": True}
     config = load_settings(PretrainConfig, "official", **by_hand)
     assert {name: getattr(config, name) for name in by_hand} == by_hand
