@@ -18,7 +18,7 @@ from tests.decoding.makers import make_video, read_numbers
 from tests.miniatures import TINY as TINTS
 from tests.miniatures import run, write_backbone
 
-from clipset.clips.windows import FREE_WINDOWS, WindowGrid
+from clipset.clips.windows import MIN_WINDOW_LIMIT, WindowGrid
 from clipset.data.catalog import Video
 from clipset.decoding.reader import open_video
 from clipset.inference.clips import SeenVideo
@@ -125,20 +125,20 @@ def test_a_still_picture_may_last_for_hours(tmp_path: Path) -> None:
 def test_windows_never_outnumber_frames_and_come_one_at_a_time() -> None:
     grid = WindowGrid(1.0, 0.5)
     assert grid.bounded(100.0, 2500) is grid
-    assert grid.bounded(1e9, 2).count(1e9) == FREE_WINDOWS
+    assert grid.bounded(1e9, 2).count(1e9) == MIN_WINDOW_LIMIT
     assert grid.bounded(3600.0, 90_000) is grid
     assert WindowGrid(1.0, 1e-12).bounded(3600.0, 90_000).count(3600.0) <= 90_000
     starts = [window.start for window in islice(grid.windows(1e15), 3)]
     assert starts == [0.0, 0.5, 1.0]
     coarse = list(grid.bounded(1e9, 2).windows(1e9))
-    assert (len(coarse), coarse[-1].end) == (FREE_WINDOWS, 1e9)
+    assert (len(coarse), coarse[-1].end) == (MIN_WINDOW_LIMIT, 1e9)
 
 
 def test_a_timeline_with_fewer_windows_than_requested_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     video = SeenVideo(video=Video(id="a.mp4", path=Path("a.mp4")), duration=3600.0, frames=60)
-    assert count_windows(video, WindowGrid(1.0, 0.01)) == FREE_WINDOWS
+    assert count_windows(video, WindowGrid(1.0, 0.01)) == MIN_WINDOW_LIMIT
     assert "a.mp4: 1,000 windows instead of 359,901: it has 60 frames" in capsys.readouterr().err
 
 

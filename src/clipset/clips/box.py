@@ -1,4 +1,4 @@
-"""ClipBox: where a clip sits in time and space."""
+"""ClipBox: the position of a clip in time and space."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClipBox:
             raise ClipError(f"a clip needs 0 <= left < right <= 1, got {self.left} to {self.right}")
 
     def as_row(self) -> tuple[float, float, float, float, float, float, float]:
-        """The seven numbers that the store keeps, in the order of ROW."""
+        """The row of a store, in the order of BOX_COLUMNS."""
         return (
             self.start,
             self.end,
@@ -40,4 +40,4 @@ class ClipBox:
         )
 
 
-ROW = ("start", "end", "top", "left", "bottom", "right", "flipped")
+BOX_COLUMNS = ("start", "end", "top", "left", "bottom", "right", "flipped")

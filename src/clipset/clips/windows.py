@@ -1,4 +1,4 @@
-"""Windows: pieces of a video in time, each treated as a video of its own."""
+"""Windows: intervals of a video, each treated as a video of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from clipset.clips.sampling import ClipPlan, regular_clips
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
 
-FREE_WINDOWS = 1000  # a video with fewer frames may have this many windows
+MIN_WINDOW_LIMIT = 1000  # windows that a video may have, however few its frames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A piece of a video, in seconds."""
+    """An interval of a video, in seconds."""
 
     start: float
     end: float
@@ -39,24 +39,21 @@ class WindowGrid:
             )
 
     def count(self, duration: float) -> int:
-        """How many windows a video of this duration has."""
+        """The number of windows of a video of this duration."""
         if duration <= self.length:
             return 1
         steps = (duration - self.length - 1e-9) / self.step
         return max(0, math.ceil(min(steps, 2**62))) + 1
 
     def bounded(self, duration: float, frames: int) -> WindowGrid:
-        """The same grid, or one with larger steps if windows would outnumber the frames.
-
-        A window without a frame of its own shows nothing new.
-        """
-        most = max(frames, FREE_WINDOWS)
-        if self.count(duration) <= most:
+        """The same grid, or one with larger steps if windows would outnumber the frames."""
+        limit = max(frames, MIN_WINDOW_LIMIT)
+        if self.count(duration) <= limit:
             return self
-        return WindowGrid(self.length, (duration - self.length) / (most - 1.5))
+        return WindowGrid(self.length, (duration - self.length) / (limit - 1.5))
 
     def windows(self, duration: float) -> Iterator[Window]:
-        """The windows, one at a time; the last one ends with the video."""
+        """The windows in the order of time; the last one ends with the video."""
         if duration <= self.length:
             yield Window(start=0.0, end=duration)
             return
@@ -69,9 +66,9 @@ class WindowGrid:
 def plan_window(
     info: VideoInfo, window: Window, sampling: Sampling, *, span: float, frames: int
 ) -> ClipPlan:
-    """The regular clips of a window: frames of the whole video, boxes within the window."""
+    """The regular clips of a window: frame indices of the video, boxes relative to the window."""
     first, last = frames_at(np.array([window.start, window.end]), info.frame_times).tolist()
-    piece = VideoInfo(
+    interval = VideoInfo(
         width=info.width,
         height=info.height,
         frame_times=info.frame_times[first : last + 1] - window.start,
@@ -79,5 +76,5 @@ def plan_window(
         expected_frames=None,
         codec=info.codec,
     )
-    inner = regular_clips(piece, sampling, span=span, frames=frames)
-    return ClipPlan(boxes=inner.boxes, frames=inner.frames + first)
+    plan = regular_clips(interval, sampling, span=span, frames=frames)
+    return ClipPlan(boxes=plan.boxes, frames=plan.frames + first)

@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from clipset.backbones.registry import BackboneSpec
-from clipset.clips.box import ROW
+from clipset.clips.box import BOX_COLUMNS
 from clipset.clips.config import Sampling
 from clipset.config import build, fingerprint, read_json
 from clipset.data.catalog import Catalog, read_catalog_table
@@ -67,7 +67,7 @@ class Manifest:
         """The files of a kind of clips: name, shape of a row, number type."""
         return {
             "features": ((self.backbone.dim,), self.dtype),
-            "boxes": ((len(ROW),), "float32"),
+            "boxes": ((len(BOX_COLUMNS),), "float32"),
             "times": ((self.backbone.frames,), "float32"),
         }
 
