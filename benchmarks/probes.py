@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of UCF101's videos")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of the race of heads")
-    parser.add_argument("--rows", nargs="*", default=None, help="rows of the table (default rows)")
+    parser.add_argument("--probes", nargs="*", default=None, help="rows of the table")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     set_quiet(True)

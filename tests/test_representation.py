@@ -167,7 +167,7 @@ def test_the_command_takes_parts_and_a_window(
     small_store: FeatureStore, model: ScaleModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.save_pretrained(tmp_path / "model")
-    words = ["represent", str(small_store.folder), "--out", str(tmp_path / "out"), "--json"]
+    words = ["embed", str(small_store.folder), "--out", str(tmp_path / "out"), "--json"]
     model_and_more = ["--model", str(tmp_path / "model"), "--parts", "token,set", "--window", "0.5"]
     with pytest.raises(SystemExit) as end:
         main([*words, *model_and_more])

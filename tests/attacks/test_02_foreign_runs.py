@@ -118,8 +118,8 @@ def test_verbs_that_need_no_backbone_load_none(
     for words in (
         ["verify", store],
         ["merge", store, "--out", tmp_path / "merged", "--quiet"],
-        ["represent", store, "--model", foreign / "model", "--out", tmp_path / "vectors"],
-        ["probe", store, "--probes", "knn", "--quiet"],
+        ["embed", store, "--model", foreign / "model", "--out", tmp_path / "vectors"],
+        ["evaluate", store, "--probes", "knn", "--quiet"],
         ["report", foreign],
     ):
         assert run(*words) == 0, (words, capfd.readouterr())

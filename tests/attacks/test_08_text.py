@@ -74,8 +74,8 @@ def test_every_verb_takes_names_of_any_bytes(
     assert run(*pretrain, "--epochs", 1) == 0
     assert run(*pretrain, "--epochs", 1) == 0
     model = ("--model", out / "model")
-    assert run("represent", out / "store", *model, "--out", out / "vectors") == 0
-    assert run("probe", out / "store", *model, "--probes", "knn", "--out", out / "r.json") == 0
+    assert run("embed", out / "store", *model, "--out", out / "vectors") == 0
+    assert run("evaluate", out / "store", *model, "--probes", "knn", "--out", out / "r.json") == 0
     assert run("merge", out / "store", "--out", out / "merged") == 0
     assert run("verify", out / "merged") == 0
     new = (odd_videos, "--backbone", backbone, "--workers", 0)

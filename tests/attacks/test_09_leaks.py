@@ -140,17 +140,17 @@ def test_verbs_refuse_leaks_unless_allowed_and_the_report_says_so(
         "--epochs",
         1,
     )
-    for refused in (pretrain, ("probe", store), ("probe", store, "--low-shot-curve")):
+    for refused in (pretrain, ("evaluate", store), ("evaluate", store, "--low-shot-curve")):
         assert run(*refused) == 2
         assert "2 videos of test are the same files" in capfd.readouterr().err
-    assert run("probe", store, "--probes", "knn", "--allow-leaks") == 0
+    assert run("evaluate", store, "--probes", "knn", "--allow-leaks") == 0
     capfd.readouterr()
     assert run("catalog", leaky, "--out", tmp_path / "c.csv") == 0
     assert "leak: 1 group is in train and test" in capfd.readouterr().out
     assert run("catalog", "check", leaky) == 1
     assert "leak: 1 group is in train and test" in capfd.readouterr().out
     (tmp_path / "other.csv").write_text("path,label,split\n0.mp4,a,train\nelse.mp4,b,test\n")
-    assert run("probe", store, "--catalog", tmp_path / "other.csv") == 2
+    assert run("evaluate", store, "--catalog", tmp_path / "other.csv") == 2
     said = capfd.readouterr().err
     assert "1 id of the catalog is not in the store (such as 'else.mp4')" in said
 

@@ -74,8 +74,8 @@ def commands(videos: Path, done: Path, out: Path) -> dict[str, tuple[object, ...
     return {
         "catalog": ("catalog", videos, "--out", out / "catalog.csv"),
         "pretrain": ("pretrain", store, "--out", out / "model", *PRETRAIN),
-        "probe": ("probe", store, "--model", model, "--out", out / "results.json", *PROBE),
-        "represent": ("represent", store, "--model", model, "--out", out / "vectors"),
+        "evaluate": ("evaluate", store, "--model", model, "--out", out / "results.json", *PROBE),
+        "embed store": ("embed", store, "--model", model, "--out", out / "vectors"),
         "embed": ("embed", video, "--run", done, "--workers", 0, "--out", out / "vectors"),
         "predict": ("predict", video, "--run", done, "--workers", 0, "--csv", out / "rows.csv"),
     }
@@ -93,7 +93,7 @@ def test_a_file_where_a_folder_is_needed_is_refused_before_any_work(
     (tmp_path / "folder").mkdir()
     for words in (
         ("catalog", videos, "--out", tmp_path / "folder"),
-        ("probe", session_run / "store", "--out", tmp_path / "folder", *PROBE),
+        ("evaluate", session_run / "store", "--out", tmp_path / "folder", *PROBE),
         ("predict", videos, "--run", session_run, "--csv", tmp_path / "folder"),
     ):
         assert "it is a folder, a file is needed" in refused(*words)[1]
@@ -126,7 +126,7 @@ def test_on_a_full_disk_what_is_known_is_said_and_what_was_there_stays(
         assert "No space left on device" in line, name
         assert "make room and run the same command again" in line, name
         said[name] = out
-    assert "SCALE linear" in said["probe"]  # finished probes are not lost
+    assert "SCALE linear" in said["evaluate"]  # finished probes are not lost
     assert "%" in said["predict"]
     after = tree_digest(disk.folder)
     assert {name: after[name] for name in before} == before

@@ -135,7 +135,7 @@ def test_every_file_of_a_run_may_be_nested_too_deeply(
         "results.json": ("report", finished_run),
         "model/metrics.jsonl": ("report", finished_run),
         "store/manifest.json": ("verify", finished_run / "store"),
-        "model/model.json": ("represent", finished_run / "store", "--model",
+        "model/model.json": ("embed", finished_run / "store", "--model",
                              finished_run / "model", "--out", out),
     }.items():  # fmt: skip
         path = finished_run / name
@@ -148,7 +148,7 @@ def test_every_file_of_a_run_may_be_nested_too_deeply(
     inner = json.loads(config.read_text())
     config.write_text(json.dumps(inner)[:-1] + f', "training": {DEEP[kind]}}}')
     model = ("--model", finished_run / "model", "--out", out)
-    assert "config.json" in refused("represent", finished_run / "store", *model)
+    assert "config.json" in refused("embed", finished_run / "store", *model)
     table = tmp_path / "table.jsonl"
     table.write_text(f'{{"path": {DEEP[kind]}}}\n')
     assert "table.jsonl" in refused("catalog", table, "--out", out)

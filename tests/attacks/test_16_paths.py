@@ -104,7 +104,7 @@ def test_a_nul_character_in_an_option_or_a_setting_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run("catalog", f"{tmp_path}/a\0b") == 2
-    assert "an argument holds a NUL character" in capfd.readouterr().err
+    assert "an argument contains a NUL character" in capfd.readouterr().err
     with pytest.raises(ConfigError, match=r"data: lists holds a NUL character, got 'a\\x00'"):
         read_recipe(None, [r'data.lists="a\u0000"'])
     (tmp_path / "r.toml").write_text('[data]\nvalidation_groups = ["a\\u0000"]\n')
@@ -123,8 +123,8 @@ def test_a_nul_character_in_an_option_or_a_setting_is_refused(
         ("merge", LONG, "--out", "m"),
         ("import", LONG, "--out", "m"),
         ("pretrain", LONG, "--out", "m"),
-        ("represent", LONG, "--out", "m"),
-        ("probe", LONG),
+        ("embed", LONG, "--out", "m"),
+        ("evaluate", LONG),
         ("predict", "a.mp4", "--run", LONG),
         ("report", LONG),
     ],

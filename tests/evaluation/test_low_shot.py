@@ -84,7 +84,7 @@ def test_the_verb_writes_the_curves(
 ) -> None:
     out = tmp_path / "low_shot.json"
     words = [
-        "probe",
+        "evaluate",
         str(small_store.folder),
         "--low-shot-curve",
         "--out",

@@ -248,8 +248,8 @@ def test_imported_features_are_trained_on_and_judged(
         "--set=pretrain.model.projection_hidden=[16, 16]",
     )  # fmt: skip
     records = answer(
-        capfd, "probe", store, "--model", model, "--seeds", 1, "--set=evaluate.training.epochs=2",
-        "--set=evaluate.training.num_clips=4",
+        capfd, "evaluate", store, "--model", model, "--seeds", 1,
+        "--set=evaluate.training.epochs=2", "--set=evaluate.training.num_clips=4",
         "--set=evaluate.mlp_hidden=16", "--set=evaluate.training.learning_rates=[0.003]",
         "--set=evaluate.training.head_learning_rates=[0.03]",
     )["records"]  # fmt: skip

@@ -104,7 +104,7 @@ def test_embed_writes_vectors_by_a_run_or_by_a_backbone(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["embed", "a.mp4"], "embed needs --run RUN or --backbone NAME"),
+        (["embed", "a.mp4"], "embed needs one feature store, or videos with --run or --backbone"),
         (["predict", "a.mp4", "--run", "nowhere"], "nowhere is no clipset run"),
         (["predict", "a.mp4", "--run", "RUN", "--window", "-1"], "must be more than 0 s"),
         (["predict", "--run", "RUN"], "no video is named"),

@@ -118,10 +118,10 @@ def test_each_step_is_a_verb_and_answers_in_json(
         "--set=pretrain.model.width=32", "--set=pretrain.model.projection_hidden=[16, 16]",
     )  # fmt: skip
     assert training["ssl_split"] == "train"
-    shape = answer("represent", store, "--model", model, "--out", tmp_path / "vectors")["shape"]
+    shape = answer("embed", store, "--model", model, "--out", tmp_path / "vectors")["shape"]
     assert shape == [24, 6, 1280 + 32]
     records = answer(
-        "probe", store, "--model", model, "--seeds", 1, "--set=evaluate.training.epochs=2",
+        "evaluate", store, "--model", model, "--seeds", 1, "--set=evaluate.training.epochs=2",
         "--set=evaluate.training.num_clips=4",
         "--set=evaluate.mlp_hidden=16", "--set=evaluate.training.learning_rates=[0.003]",
         "--set=evaluate.training.head_learning_rates=[0.03]",
@@ -223,19 +223,16 @@ def test_a_folder_where_every_file_is_bad_says_so_and_exits_with_1(
 
 VERBS = (
     "run", "demo", "catalog", "backbones", "import", "extract", "verify", "repair", "merge",
-    "pretrain", "represent", "probe", "report", "reproduce",
+    "pretrain", "evaluate", "report", "reproduce", "settings",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_an_example_and_the_common_options(
-    verb: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_verb_has_an_example(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(verb, "--help") == 0
     text = capfd.readouterr().out
     assert f"Example: clipset {verb}" in text
-    for option in ("--json", "--seed", "--device"):
-        assert option in text
+    assert "--json" in text
 
 
 def test_help_does_not_import_torch() -> None:

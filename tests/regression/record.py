@@ -175,14 +175,14 @@ def _arrays_of_store(store: Path) -> dict[str, Any]:
 
 
 def _represent(store: Path, run: Path, out: Path) -> dict[str, Any]:
-    words = ("represent", store, "--model", run / "model", "--out", out)
+    words = ("embed", store, "--model", run / "model", "--out", out)
     _call(*words, "--parts", "clip,token,set")
     return {name: _summary(array) for name, array in sorted(_load(out).items())}
 
 
 def _low_shot(store: Path, run: Path) -> list[Any]:
     curves = _call(
-        "probe", store, "--model", run / "model", "--low-shot-curve",
+        "evaluate", store, "--model", run / "model", "--low-shot-curve",
         *_settings(*PROBES, 'evaluate.probes=["knn", "scale_linear"]'),
     )["curves"]  # fmt: skip
     return [[point["value"] for point in curve["points"]] for curve in curves]

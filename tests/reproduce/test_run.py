@@ -117,7 +117,7 @@ def test_a_table_can_be_written_again_without_running(
 def test_an_ablation_uses_one_store_for_all_its_cells(
     small_store: FeatureStore, tmp_path: Path
 ) -> None:
-    words = ("--store", small_store.folder, "--out", tmp_path, "--seeds", 1)
+    words = ("--store", small_store.folder, "--out", tmp_path, "--set=evaluate.num_seeds=1")
     assert run("reproduce", "ablation-masking", *words, *QUICK, "--quiet") == 0
     found = cells(tmp_path)
     assert [cell.row for cell in found] == ["0.15", "0.25", "0.35", "0.45"]

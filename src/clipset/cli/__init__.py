@@ -1,4 +1,4 @@
-"""The command `clipset`: one verb is one function that calls one library function.
+"""The command `clipset`: one file for each verb, one library function behind each verb.
 
 Nothing heavy is imported until a verb runs, so that `--help` answers at once.
 """
@@ -19,18 +19,54 @@ if Path(*sys.argv[:1]).stem in ("-m", "clipset"):  # `python -m clipset.cli`, or
 
 from cyclopts import CycloptsError
 
-from clipset.cli import backbones, features, learning, reproduce, use, videos, walk
+from clipset.cli import (
+    backbones,
+    catalog,
+    demo,
+    embed,
+    evaluate,
+    extract,
+    import_features,
+    merge,
+    predict,
+    pretrain,
+    repair,
+    report,
+    reproduce,
+    run,
+    settings,
+    verify,
+)
 from clipset.cli.app import app
 from clipset.errors import ClipsetError, OtherRankError, StreamError
 from clipset.interrupts import noted_interrupts, was_interrupted
 from clipset.streams import guarded_streams, open_closed_streams
 from clipset.text import visible
 
-__all__ = ["app", "backbones", "features", "learning", "main", "reproduce", "use", "videos", "walk"]
+__all__ = [
+    "app",
+    "backbones",
+    "catalog",
+    "demo",
+    "embed",
+    "evaluate",
+    "extract",
+    "import_features",
+    "main",
+    "merge",
+    "predict",
+    "pretrain",
+    "repair",
+    "report",
+    "reproduce",
+    "run",
+    "settings",
+    "verify",
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a verb. What clipset says on purpose is one line, with the exit code of the error."""
+    """Run a verb; an expected error is one line and its exit code."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     words = _complete(list(sys.argv[1:] if arguments is None else arguments))
@@ -41,14 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     open_closed_streams()
     with noted_interrupts(), guarded_streams():
         if silent and "--json" in words:
-            _complain("standard output is closed, but --json prints there; open it or leave it out")
+            _fail("standard output is closed, but --json prints to it; open it or omit --json")
         if any("\0" in word for word in words):
-            _complain("an argument holds a NUL character, which no file and no setting can")
+            _fail("an argument contains a NUL character, which is not allowed")
         raise SystemExit(_exit_code(words))
 
 
 def _exit_code(words: list[str]) -> int | str | None:
-    """Run a verb; what it raised is gone afterwards, and with it all that its frames held open."""
+    """Run a verb; its exception is gone afterwards, and with it what its frames held open."""
     try:
         _run(words)
     except SystemExit as stop:
@@ -62,17 +98,17 @@ def _run(words: list[str]) -> None:
     except StreamError as error:
         if not str(error):  # the reader has what it needs, as `head` has
             raise SystemExit(1) from None
-        _complain(str(error), code=1)
+        _fail(str(error), code=1)
     except OtherRankError as error:
-        if os.environ.get("RANK", "0") != "0":  # the first rank says it
+        if os.environ.get("RANK", "0") != "0":  # the first rank prints it
             raise SystemExit(2) from None
-        _complain(str(error))
+        _fail(str(error))
     except (ClipsetError, CycloptsError) as error:
         if was_interrupted():
             _stop()
         if "--debug" in words:
             raise
-        _complain(str(error), getattr(error, "exit_code", 2))
+        _fail(str(error), getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         _stop()
     except OSError as error:
@@ -80,7 +116,7 @@ def _run(words: list[str]) -> None:
             _stop()
         if error.filename is None or "--debug" in words:
             raise
-        _complain(f"{error.filename}: {(error.strerror or str(error)).lower()}")
+        _fail(f"{error.filename}: {(error.strerror or str(error)).lower()}")
     except Exception:
         if was_interrupted():  # what an interrupt in the middle of an import or a call became
             _stop()
@@ -88,7 +124,7 @@ def _run(words: list[str]) -> None:
 
 
 def _call(words: list[str]) -> None:
-    """Call the verb; it is not done before its result is out."""
+    """Call the verb and flush its result."""
     try:
         app(words, exit_on_error=False, print_error=False)
     except SystemExit:
@@ -98,7 +134,7 @@ def _call(words: list[str]) -> None:
 
 
 def _stop() -> NoReturn:
-    _complain("stopped; run the same command again to go on", code=130)
+    _fail("stopped; run the same command again to resume", code=130)
 
 
 def _complete(words: list[str]) -> list[str]:
@@ -109,7 +145,7 @@ def _complete(words: list[str]) -> list[str]:
     ]
 
 
-def _complain(message: str, code: int = 2) -> NoReturn:
+def _fail(message: str, code: int = 2) -> NoReturn:
     line = visible(" ".join(message.split()))
     sys.stderr.write(f"clipset: {line}\n")
     with suppress(StreamError):

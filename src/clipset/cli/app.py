@@ -1,4 +1,4 @@
-"""What all verbs share: the command itself, its common options, and how a result is shown."""
+"""What all verbs share: the command itself, the common flags, and how a result is printed."""
 
 from __future__ import annotations
 
@@ -27,27 +27,32 @@ app = App(
 
         clipset run VIDEOS --out DIR
 
-    Each step is also a verb of its own; `clipset VERB --help` shows an example.""",
+    Each step is also a command of its own; `clipset COMMAND --help` shows an example. All settings:
+    `clipset settings`. Every command also takes --seed, --device, --json (print the result as
+    JSON), --quiet (no progress) and --debug (traceback of an error).""",
     version_flags=["--version"],
     help_format="plaintext",
-    suppress_keyboard_interrupt=False,  # `main` says what to do next
+    suppress_keyboard_interrupt=False,  # `main` prints what to do next
 )
+
+Switch = Parameter(negative="")
+Changes = Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Common:
-    """What every verb understands."""
+    """Flags of every verb; those without effect on a verb are hidden in its help."""
 
-    seed: int = 0
-    """where all chance comes from: same seed, same result"""
-    device: str = "auto"
+    seed: Annotated[int, Parameter(show=False)] = 0
+    """seed of all randomness: same seed, same result"""
+    device: Annotated[str, Parameter(show=False)] = "auto"
     """auto, cpu, cuda or mps"""
-    json: Annotated[bool, Parameter(negative="")] = False
-    """print the result as one JSON object and nothing else on standard output"""
-    quiet: Annotated[bool, Parameter(negative="")] = False
+    json: Annotated[bool, Switch, Parameter(show_default=False)] = False
+    """print the result as one JSON object"""
+    quiet: Annotated[bool, Switch, Parameter(show=False)] = False
     """show no progress"""
-    debug: Annotated[bool, Parameter(negative="")] = False
+    debug: Annotated[bool, Switch, Parameter(show=False)] = False
     """show the traceback of an error"""
 
     def __post_init__(self) -> None:
@@ -55,26 +60,51 @@ class Common:
             raise ConfigError(f"seed must be a whole number from 0 to 2³²−1, got {self.seed}")
 
 
-COMMON = Common()
-Flat = Parameter(name="*")  # the fields of a config become options of their own
-Changes = Annotated[tuple[str, ...], Parameter(name="--set", negative="")]
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Seeded(Common):
+    """Flags of a verb that draws random numbers."""
+
+    seed: int = 0
+    """seed of all randomness: same seed, same result"""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Computing(Common):
+    """Flags of a verb that runs a network."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or mps"""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Training(Computing):
+    """Flags of a verb that trains: random numbers and a network."""
+
+    seed: int = 0
+    """seed of all randomness: same seed, same result"""
+
+
+COMMON, SEEDED, COMPUTING, TRAINING = Common(), Seeded(), Computing(), Training()
 
 
 def show_result(result: Any, common: Common, show: Callable[[], None]) -> None:
-    """The result as JSON if that was asked for, else as a person likes it."""
+    """Print a result as JSON if requested, else by `show`."""
     from clipset.config import writing
     from clipset.errors import OutputError
 
     try:
         with writing("standard output"):
-            _show_json(result) if common.json else show()
+            _print_json(result) if common.json else show()
             sys.stdout.flush()
     except OutputError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again when it ends
         raise
 
 
-def _show_json(result: Any) -> None:
+def _print_json(result: Any) -> None:
     import msgspec
 
     def plain(value: object) -> object:
@@ -87,12 +117,12 @@ def _show_json(result: Any) -> None:
 
 
 def print_line(line: object) -> None:
-    """One line of the result; names in it cannot move the cursor or begin another line."""
+    """Print one line; names in it cannot move the cursor or begin another line."""
     sys.stdout.write(f"{visible(str(line))}\n")
 
 
 def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> None:
-    """A table of the result; what its cells hold is text, never markup."""
+    """Print a table; its cells are text, never markup."""
     from rich.console import Console
     from rich.table import Table
 

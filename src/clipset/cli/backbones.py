@@ -1,11 +1,22 @@
-"""`backbones`, `backbones check`: the frozen networks."""
+"""`clipset backbones`, `clipset backbones check`: the frozen networks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from cyclopts import App
 
-from clipset.cli.app import COMMON, Common, app, show_result
-from clipset.cli.tables import print_backbones, print_check
+from clipset.cli.app import (
+    COMMON,
+    COMPUTING,
+    Common,
+    Computing,
+    app,
+    print_line,
+    print_table,
+    show_result,
+)
 
 backbones_app = App(name="backbones", help_format="plaintext")
 app.command(backbones_app)
@@ -16,8 +27,8 @@ app.command(backbones_app)
 def backbones(*, common: Common = COMMON) -> None:
     """List the frozen networks, or check one of them.
 
-    Every verb that takes --backbone also takes hf:FOLDER (a model of Hugging Face), file.py:make,
-    or a TorchScript, ONNX or OpenVINO file.
+    Every command with --backbone also takes hf:FOLDER (a Hugging Face model), file.py:make, or a
+    TorchScript, ONNX or OpenVINO file.
 
     Example: clipset backbones
 
@@ -32,14 +43,15 @@ def backbones(*, common: Common = COMMON) -> None:
 @backbones_app.command(name="check")
 def backbones_check(
     name: str,
+    /,
     *,
     frames: int | None = None,
     stride: int | None = None,
     size: int | None = None,
     engine: str = "auto",
-    common: Common = COMMON,
+    common: Computing = COMPUTING,
 ) -> None:
-    """Load a backbone, encode a clip, print statistics of its feature and its speed.
+    """Load a backbone, run it on one clip, and print its feature's statistics and its speed.
 
     Example: clipset backbones check efficientnet_lite0
 
@@ -48,11 +60,11 @@ def backbones_check(
     Parameters
     ----------
     name
-        A name of the list, hf:FOLDER, file.py:make, or a TorchScript, ONNX or OpenVINO file.
+        A listed name, hf:FOLDER, file.py:make, or a TorchScript, ONNX or OpenVINO file.
     frames
-        Frames of a clip (the backbone's own number if not given).
+        Frames of a clip (the backbone's own number by default).
     stride
-        Distance of a clip's frames, counted at 30 frames a second.
+        Distance of a clip's frames, counted at 30 frames per second.
     size
         Height and width of a clip in pixels.
     engine
@@ -65,3 +77,36 @@ def backbones_check(
         seed=common.seed,
     )  # fmt: skip
     show_result(result, common, lambda: print_check(result))
+
+
+def print_backbones(rows: Sequence[Any]) -> None:
+    """The table of backbones, then where their weights come from."""
+    from rich.table import Column
+
+    names = ("dim", "frames", "stride", "size", "licence")
+    columns = (Column("name", no_wrap=True), *names, Column("weights", no_wrap=True))
+    cells = []
+    for row in rows:
+        facts = ("–" if getattr(row, name) is None else str(getattr(row, name)) for name in names)
+        cells.append((row.name, *facts, "ready" if row.available else "missing"))
+    print_table(columns, cells)
+    for row in rows:
+        if row.available:
+            print_line(f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}")
+    for row in rows:
+        if not row.available:
+            print_line(f"{row.name}: weights are missing; {row.how_to_get}")
+
+
+def print_check(result: Any) -> None:
+    """What `backbones check` measured."""
+    spec = result.spec
+    print_line(f"{spec.name}: {spec.frames} frames, stride {spec.stride}, {spec.size} pixels")
+    weights = f", {result.parameters:,} parameters" if result.parameters else ""
+    print_line(f"{result.engine} on {result.device}{weights}")
+    print_line(f"loaded in {result.load_seconds:.1f} s, {result.clips_per_second:.1f} clips/s")
+    statistics = ("mean", "std", "min", "max", "norm")
+    values = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
+    print_line(f"feature of {spec.dim} numbers: {values}  zeros {result.zeros:.1%}")
+    if not result.repeatable:
+        print_line("the same clip gave another feature the second time: not a frozen backbone")

@@ -1,4 +1,4 @@
-"""`reproduce`: a whole table of the paper."""
+"""`clipset reproduce`: the tables of the paper."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.cli.app import TRAINING, Changes, Switch, Training, app, print_line, show_result
 
 
 @app.command
 def reproduce(
     table: str | None = None,
+    /,
     *,
     out: Path | None = None,
     data: Path | None = None,
     store: Path | None = None,
-    backbone: Annotated[tuple[str, ...], Parameter(name="--backbone", negative="")] = (),
+    backbone: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     recipe: Path | None = None,
-    seeds: int | None = None,
-    set: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
-    list: Annotated[bool, Parameter(name="--list", negative="")] = False,
-    render: Annotated[bool, Parameter(negative="")] = False,
-    allow_leaks: Annotated[bool, Parameter(negative="")] = False,
-    common: Common = COMMON,
+    set: Changes = (),
+    list: Annotated[bool, Parameter(name="--list", negative="", show_default=False)] = False,
+    render: Annotated[bool, Switch, Parameter(show_default=False)] = False,
+    allow_leaks: Annotated[bool, Switch, Parameter(show_default=False)] = False,
+    common: Training = TRAINING,
 ) -> None:
-    """Run a table of the paper and print ours next to the paper's. Run again, it goes on.
+    """Run a table of the paper and print our numbers beside the paper's. Run again, it resumes.
 
-    Writes table.json, and from it table.txt, table.md, table.tex and table.html. A cell that fails
-    is recorded with its reason, and the others are run.
+    Writes table.json, table.txt, table.md, table.tex and table.html. A failed cell is recorded
+    with its reason, and the others are run.
 
     Example: clipset reproduce --list
 
@@ -46,21 +46,19 @@ def reproduce(
     data
         The dataset's folder, with its official lists (for ablations: any videos).
     store
-        A finished store instead; every cell uses it.
+        Use this feature store for every cell instead.
     backbone
-        Only this backbone, also one that the paper does not have; may be repeated.
+        Run only this backbone (any, not only the paper's); may be repeated.
     recipe
-        A TOML file instead of the table's own recipe.
-    seeds
-        How often each trained probe is repeated.
+        A TOML file instead of the table's recipe.
     set
         One setting, such as `--set pretrain.epochs=100`; may be repeated.
     list
-        Say which tables there are.
+        List the tables.
     render
-        Only write the table again from what was run before.
+        Only write the table again from finished cells.
     allow_leaks
-        Go on where splits share a file or a group; what they share is said.
+        Continue although splits share files or groups, and list them.
     """
     from clipset.errors import ConfigError
 
@@ -68,7 +66,7 @@ def reproduce(
         _show_tables(common)
         return
     if out is None:
-        raise ConfigError("say where the table goes: --out DIR")
+        raise ConfigError("the folder of the table is missing: give --out DIR")
     from clipset.reproduce.plan import find_plan
     from clipset.reproduce.render import render_text, write_renderings
     from clipset.reproduce.run import ReproduceRequest, reproduce
@@ -76,25 +74,24 @@ def reproduce(
 
     find_plan(table)
     if render:
-        found = read_table_file(out)
-        write_renderings(found, out)
+        rendered = read_table_file(out)
+        write_renderings(rendered, out)
     else:
-        changes = (*set, *([f"evaluate.num_seeds={seeds}"] if seeds is not None else []))
         request = ReproduceRequest(
-            data=data, store=store, backbones=backbone, recipe=recipe, changes=changes,
+            data=data, store=store, backbones=backbone, recipe=recipe, changes=set,
             seed=common.seed, device=common.device, allow_leaks=allow_leaks,
         )  # fmt: skip
-        found = reproduce(table, out, request)
+        rendered = reproduce(table, out, request)
 
     def show() -> None:
-        for line in render_text(found).split("\n"):
+        for line in render_text(rendered).split("\n"):
             print_line(line)
         print_line(f"page: {out / 'table.html'}")
 
-    show_result(found, common, show)
+    show_result(rendered, common, show)
 
 
-def _show_tables(common: Common) -> None:
+def _show_tables(common: Training) -> None:
     from clipset.reproduce.paper import TABLES
 
     rows = [

@@ -1,41 +1,46 @@
-"""Results as a person likes to read them in a terminal."""
+"""Tables and lines that several verbs print."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from clipset.cli.app import print_line, print_table
+from clipset.cli.app import Common, print_line, print_table
+from clipset.text import visible
 
 if TYPE_CHECKING:
     from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult
     from clipset.pipeline import RunResult
 
 
-def print_summary(summary: RunResult) -> None:
-    for task in dict.fromkeys(result.task for result in summary.records):
+def print_run(result: RunResult) -> None:
+    """The scores of a run, then what a reader should know about them."""
+    records = result.records
+    for task in dict.fromkeys(record.task for record in records):
         if task:
             print_line(f"{task}:")
-        print_records([result for result in summary.records if result.task == task])
-    print_comparisons(summary.comparisons)
-    for ssl_split in sorted({r.ssl_split for r in summary.records if r.ssl_split}):
+        print_records([record for record in records if record.task == task])
+    print_comparisons(result.comparisons)
+    for ssl_split in sorted({r.ssl_split for r in records if r.ssl_split}):
         print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
-    if summary.note:
-        print_line(summary.note)
-    if summary.failed:
-        print_line(f"{summary.failed} videos could not be read; the report lists them")
-    if summary.damaged:
-        print_line(f"{summary.damaged} videos are damaged but were used; the report lists them")
-    print_line("  ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items()))
-    print_line(f"report: {summary.report}")
+    if result.note:
+        print_line(result.note)
+    if result.failed:
+        print_line(f"{result.failed} videos could not be read; the report lists them")
+    if result.damaged:
+        print_line(f"{result.damaged} damaged videos were used; the report lists them")
+    print_line("  ".join(f"{name} {seconds:.1f} s" for name, seconds in result.seconds.items()))
+    print_line(f"report: {result.report}")
 
 
 def print_records(results: Sequence[ProbeResult]) -> None:
+    """The scores of probes, with their intervals."""
     from clipset.report.wording import row_name
 
-    share = not results[0].is_error
+    percent = not results[0].is_error
     columns = (
-        "probe", "top-1" if share else "squared error", "95 % interval", "videos", "seeds",
+        "probe", "top-1" if percent else "squared error", "95 % interval", "videos", "seeds",
         "grid", "selected on",
     )  # fmt: skip
     rows = []
@@ -44,8 +49,8 @@ def print_records(results: Sequence[ProbeResult]) -> None:
         rows.append(
             (
                 row_name(*result.key),
-                _figure(result.value, share),
-                " – ".join(_figure(end, share) for end in result.interval),
+                _figure(result.value, percent),
+                " – ".join(_figure(end, percent) for end in result.interval),
                 *("–" if count is None else str(count) for count in counts),
                 result.selected_on or "–",
             )
@@ -60,13 +65,13 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
 
     if not comparisons:
         return
-    share = comparisons[0].metric not in ERROR_METRICS
+    percent = comparisons[0].metric not in ERROR_METRICS
     rows = [
         (
             row_name(*each.key),
             row_name(*each.baseline),
-            _figure(each.difference, share, sign=True),
-            " – ".join(_figure(end, share, sign=True) for end in each.interval),
+            _figure(each.difference, percent, sign=True),
+            " – ".join(_figure(end, percent, sign=True) for end in each.interval),
             format_p_value(each.p),
         )
         for each in comparisons
@@ -74,12 +79,13 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
     print_table(("probe", "baseline", "difference", "95 % interval", "p"), rows)
 
 
-def _figure(value: float, share: bool, *, sign: bool = False) -> str:
+def _figure(value: float, percent: bool, *, sign: bool = False) -> str:
     plus = "+" if sign else ""
-    return f"{value:{plus}.1%}" if share else f"{value:{plus}.4g}"
+    return f"{value:{plus}.1%}" if percent else f"{value:{plus}.4g}"
 
 
 def print_curves(curves: Sequence[LowShotCurve]) -> None:
+    """Scores by fraction of the labels."""
     from clipset.report.wording import row_name
 
     points = curves[0].points if curves else ()
@@ -90,32 +96,10 @@ def print_curves(curves: Sequence[LowShotCurve]) -> None:
     print_table(("labels", *(f"{point.fraction:.0%}" for point in points)), rows)
 
 
-def print_backbones(rows: Sequence[Any]) -> None:
-    from rich.table import Column
-
-    names = ("dim", "frames", "stride", "size", "licence")
-    columns = (Column("name", no_wrap=True), *names, Column("weights", no_wrap=True))
-    cells = []
-    for row in rows:
-        facts = ("–" if getattr(row, name) is None else str(getattr(row, name)) for name in names)
-        cells.append((row.name, *facts, "ready" if row.available else "missing"))
-    print_table(columns, cells)
-    for row in rows:
-        if row.available:
-            print_line(f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}")
-    for row in rows:
-        if not row.available:
-            print_line(f"{row.name}: weights are missing; {row.how_to_get}")
-
-
-def print_check(result: Any) -> None:
-    spec = result.spec
-    print_line(f"{spec.name}: {spec.frames} frames, stride {spec.stride}, {spec.size} pixels")
-    weights = f", {result.parameters:,} parameters" if result.parameters else ""
-    print_line(f"{result.engine} on {result.device}{weights}")
-    print_line(f"loaded in {result.load_seconds:.1f} s, {result.clips_per_second:.1f} clips/s")
-    statistics = ("mean", "std", "min", "max", "norm")
-    values = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
-    print_line(f"feature of {spec.dim} numbers: {values}  zeros {result.zeros:.1%}")
-    if not result.repeatable:
-        print_line("the same clip gave another feature the second time: not a frozen backbone")
+def report_failures(failed: Mapping[str, str], total: int, common: Common) -> None:
+    """Name the videos that could not be read; exit with 1 if none could."""
+    if not common.json:
+        for video, reason in failed.items():
+            sys.stderr.write(visible(f"clipset: {video}: {' '.join(reason.split())}") + "\n")
+    if len(failed) == total:
+        raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""`catalog`, `catalog check`: which videos there are."""
+"""`clipset catalog`, `clipset catalog check`: list videos with labels and splits; check them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from cyclopts import App
 
-from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.cli.app import COMMON, SEEDED, Common, Seeded, app, print_line, show_result
 
 catalog_app = App(name="catalog", help_format="plaintext")
 app.command(catalog_app)
@@ -16,6 +16,7 @@ app.command(catalog_app)
 @catalog_app.default
 def catalog(
     videos: Path,
+    /,
     *,
     out: Path = Path("catalog.csv"),
     test_fraction: float = 0.25,
@@ -24,9 +25,9 @@ def catalog(
     fold: int = 1,
     task: str | None = None,
     keep: float | None = None,
-    common: Common = COMMON,
+    common: Seeded = SEEDED,
 ) -> None:
-    """List videos with their labels and splits in a .csv that every verb takes and you may edit.
+    """Write a .csv of videos with labels and splits, which every command takes and you may edit.
 
     Example: clipset catalog ~/videos --out catalog.csv
 
@@ -39,17 +40,17 @@ def catalog(
     out
         The file to write.
     test_fraction
-        Share of the labelled videos set aside for the test, where nothing says which.
+        Fraction of the labelled videos used for testing, where no split is given.
     dataset
-        The folder holds this dataset; its official lists say what is in it.
+        Read the official lists of this dataset.
     lists
-        Where the official lists are (for Kinetics, one of the .csv files or their folder).
+        The folder of the official lists (for Kinetics, one of the .csv files or their folder).
     fold
-        Which of the official splits of UCF101 or HMDB51.
+        Official split of UCF101 or HMDB51.
     task
-        Which task of LVU, such as relationship or view_count.
+        Task of LVU, such as relationship or view_count.
     keep
-        Keep only this share of the training videos of each class (low-shot).
+        Keep only this fraction of the training videos of each class (low-shot).
     """
     from clipset.config import check_output
     from clipset.data.catalog import describe, read_catalog, write_catalog
@@ -59,34 +60,34 @@ def catalog(
 
     check_output(out, "file")
     if dataset:
-        found = read_dataset(dataset, videos, lists, fold=fold, task=task)
+        listed = read_dataset(dataset, videos, lists, fold=fold, task=task)
     else:
-        found = assign_splits(read_catalog(videos), test_fraction=test_fraction, seed=common.seed)
+        listed = assign_splits(read_catalog(videos), test_fraction=test_fraction, seed=common.seed)
     if keep is not None:
-        found = keep_fraction(found, keep)
-    leaks = describe_leaks([found])
-    write_catalog(found, out)
+        listed = keep_fraction(listed, keep)
+    leaks = describe_leaks([listed])
+    write_catalog(listed, out)
     result = {
         "catalog": out,
-        "videos": len(found),
-        "classes": found.classes,
-        "splits": {name: len(found.split(name)) for name in found.splits},
+        "videos": len(listed),
+        "classes": listed.classes,
+        "splits": {name: len(listed.split(name)) for name in listed.splits},
         "leaks": leaks,
     }
 
     def show() -> None:
         for leak in leaks:
             print_line(f"leak: {leak}")
-        print_line(f"{describe(found)} → {out}")
+        print_line(f"{describe(listed)} → {out}")
 
     show_result(result, common, show)
 
 
 @catalog_app.command
-def check(videos: Path, *, common: Common = COMMON) -> None:
-    """Read every file's packets and say what is wrong, before hours are spent. Exits with 1 if so.
+def check(videos: Path, /, *, common: Common = COMMON) -> None:
+    """Demux every file and report problems before hours are spent. Exits with 1 if there are any.
 
-    Splits that share a file or a group are wrong, too.
+    Splits that share files or groups are a problem, too.
 
     Example: clipset catalog check catalog.csv
 
@@ -100,13 +101,13 @@ def check(videos: Path, *, common: Common = COMMON) -> None:
     from clipset.data.leaks import describe_leaks
     from clipset.progress import bar
 
-    found = read_catalog(videos)
-    leaks = describe_leaks([found])
-    with bar("checking", len(found), "videos") as advance:
-        problems = check_catalog(found, lambda _: advance())
-    coverage = find_coverage(found)
+    listed = read_catalog(videos)
+    leaks = describe_leaks([listed])
+    with bar("checking", len(listed), "videos") as advance:
+        problems = check_catalog(listed, lambda _: advance())
+    coverage = find_coverage(listed)
     result = {
-        "videos": len(found),
+        "videos": len(listed),
         "problems": dict(problems),
         "missing": coverage.missing,
         "leaks": leaks,
@@ -119,7 +120,7 @@ def check(videos: Path, *, common: Common = COMMON) -> None:
             print_line(line)
         for leak in leaks:
             print_line(f"leak: {leak}")
-        print_line(f"{len(found)} videos, {len(problems)} with problems")
+        print_line(f"{len(listed)} videos, {len(problems)} with problems")
 
     show_result(result, common, show)
     if problems or leaks:

@@ -1,0 +1,29 @@
+"""`clipset demo`: render videos and run the pipeline on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clipset.cli.app import TRAINING, Training, app, show_result
+from clipset.cli.tables import print_run
+
+
+@app.command
+def demo(*, out: Path = Path("demo"), videos: int = 240, common: Training = TRAINING) -> None:
+    """Render videos, run the pipeline on them, and print the scores. CPU only, in minutes.
+
+    The label of a video is the order of four events: no single clip shows it.
+
+    Example: clipset demo --out demo
+
+    Parameters
+    ----------
+    out
+        The folder of the videos and of the run.
+    videos
+        Number of videos (at least 16).
+    """
+    from clipset.pipeline import run_demo
+
+    result = run_demo(out, videos=videos, seed=common.seed, device=common.device)
+    show_result(result, common, lambda: print_run(result))

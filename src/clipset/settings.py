@@ -1,0 +1,126 @@
+"""All settings with their types, defaults and help, as a list and as a commented recipe."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from clipset.config import near_names, to_mapping
+from clipset.errors import ConfigError
+from clipset.presets import PRESETS
+from clipset.recipe import Recipe
+
+LINE_LENGTH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: its dotted name, the values it takes, its default and its help."""
+
+    name: str
+    type: str
+    default: Any
+    help: str
+
+
+def list_settings(section: str = "") -> list[Setting]:
+    """The settings of a section such as `pretrain` or `pretrain.model`, or all of them."""
+    preset = Setting(
+        name="preset",
+        type=" | ".join(PRESETS),
+        default=PRESETS[0],
+        help="named settings for all sections; what is set by hand wins",
+    )
+    settings = [preset, *_walk(Recipe(), "")]
+    chosen = [each for each in settings if f"{each.name}.".startswith(f"{section}.")]
+    if section and not chosen:
+        raise ConfigError(f"no section {section!r}; {near_names(section, _sections(settings))}")
+    return chosen if section else settings
+
+
+def recipe_template() -> str:
+    """A recipe with every setting in a comment, to edit."""
+    lines = ["# Remove the # before a setting to change it; the values are the defaults."]
+    section = ""
+    for setting in list_settings():
+        table, _, name = setting.name.rpartition(".")
+        if table != section:
+            section = table
+            lines += ["", f"[{table}]"]
+        lines += [
+            "",
+            *textwrap.wrap(setting.help, LINE_LENGTH, initial_indent="# ", subsequent_indent="# "),
+            f"# {name} = {toml_value(setting.default)}".rstrip(),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it; an unset one is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        pairs = (f"{key} = {toml_value(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
+
+
+def _walk(config: Any, prefix: str) -> Iterator[Setting]:
+    """The settings of a dataclass and of those inside it."""
+    hints, helps = get_type_hints(type(config)), field_docstrings(type(config))
+    inner = []
+    for field in fields(config):
+        value, name = getattr(config, field.name), f"{prefix}{field.name}"
+        if is_dataclass(value):
+            inner.append((value, f"{name}."))
+            continue
+        yield Setting(
+            name=name,
+            type=_type_text(hints[field.name]),
+            default=to_mapping(value),
+            help=helps.get(field.name, ""),
+        )
+    for value, name in inner:
+        yield from _walk(value, name)
+
+
+def field_docstrings(cls: type) -> dict[str, str]:
+    """The text under each field of a dataclass."""
+    [body] = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(body, ast.ClassDef)
+    texts = {}
+    for statement, after in zip(body.body, body.body[1:], strict=False):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            texts[statement.target.id] = " ".join(str(after.value.value).split())
+    return texts
+
+
+def _type_text(kind: Any) -> str:
+    """A type in the words of a recipe."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " | ".join(str(value) for value in inner)
+    if origin in (Union, types.UnionType):
+        return " | ".join(_type_text(one) for one in inner if one is not types.NoneType)
+    if origin is tuple:
+        kinds = list(dict.fromkeys(_type_text(one) for one in inner if one is not Ellipsis))
+        count = "" if Ellipsis in inner else f"{len(inner)} "
+        return f"{count}[{', '.join(kinds)}]"
+    if origin is dict:
+        return "table"
+    return str(getattr(kind, "__name__", kind))
+
+
+def _sections(settings: Sequence[Setting]) -> list[str]:
+    tables = (each.name.rpartition(".")[0] for each in settings)
+    return [table for table in dict.fromkeys(tables) if table]

@@ -1,0 +1,67 @@
+"""Settings: few enough, each with a line of help, and all of them reachable."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.miniatures import run
+
+from clipset.config import build, to_mapping
+from clipset.recipe import Recipe, read_recipe, resolve_recipe
+from clipset.settings import list_settings, recipe_template
+
+LIMIT = 102  # settings in all
+VERBS = (
+    "run", "demo", "catalog", "catalog check", "backbones", "backbones check", "extract", "import",
+    "verify", "repair", "merge", "pretrain", "evaluate", "predict", "embed", "report", "reproduce",
+    "settings",
+)  # fmt: skip
+
+
+def test_there_are_few_settings_and_each_has_a_line_of_help() -> None:
+    settings = list_settings()
+    assert len(settings) <= LIMIT
+    assert [each.name for each in settings if not each.help] == []
+    assert len({each.name for each in settings}) == len(settings)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_shows_at_most_twelve_flags(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(*verb.split(), "--help") == 0
+    parameters = capfd.readouterr().out.partition("─ Parameters ─")[2]
+    flags = re.findall(r"^│ [ *]*(--[a-z-]+)", parameters, flags=re.M)
+    assert 1 <= len(flags) <= 12, flags
+
+
+def test_the_defaults_are_those_of_a_recipe() -> None:
+    resolved = to_mapping(Recipe())
+    for each in list_settings():
+        value = resolved
+        for key in each.name.split("."):
+            value = value.get(key, each.default)
+        assert value == each.default, each.name
+
+
+def test_the_template_is_a_recipe_with_every_setting() -> None:
+    uncommented = re.sub(r"^# (\w+ = .+)$", r"\1", recipe_template(), flags=re.M)
+    tables = tomllib.loads(uncommented)
+    assert resolve_recipe(tables) == Recipe()
+    names = [each.name for each in list_settings()]
+    assert len(re.findall(r"^# \w+ =", recipe_template(), flags=re.M)) == len(names)
+
+
+def test_the_verb_lists_settings_and_shows_what_a_recipe_resolves_to(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("settings", "pretrain.model") == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert all(line.startswith(("pretrain.model.", "    ")) for line in lines)
+    assert run("settings", "--toml") == 0
+    (tmp_path / "r.toml").write_text('preset = "paper"\n' + capfd.readouterr().out)
+    assert run("settings", "--recipe", tmp_path / "r.toml", "--json") == 0
+    resolved = build(Recipe, json.loads(capfd.readouterr().out), "printed")
+    assert resolved == read_recipe(None, ["preset=paper"])
+    assert run("settings", "pretrain.modle") == 2
+    assert "did you mean pretrain.model" in capfd.readouterr().err
