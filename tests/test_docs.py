@@ -1,8 +1,9 @@
-"""What the documents say is true: names, paths, commands, settings and code."""
+"""What the documentation states is true: names, paths, commands, settings and code."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import shlex
 import tomllib
@@ -15,24 +16,30 @@ from typing import Any
 
 import pytest
 
+import clipset
 from clipset.cli import app
 from clipset.clips.config import Sampling
-from clipset.config import build
 from clipset.data.catalog import read_catalog_table
+from clipset.data.tasks import DataConfig
 from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.features.config import ExtractConfig
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.recipe import Recipe
+from clipset.recipe import Recipe, resolve_recipe
 from clipset.representation import embed_store, write_vectors
 from clipset.training.config import PretrainConfig
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-FOLDERS = "src|docs|tests|examples|benchmarks|recipes"
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md")))
+TEXTS = (*PAGES, *sorted((ROOT / "results").rglob("*.md")))
+FOLDERS = "src|docs|tests|examples|benchmarks|recipes|results"
+LONGEST_LINE = 120
+MOST_WORDS = 900
 CONFIGS = {
     config.__name__: config
     for config in (
+        DataConfig,
         Sampling,
         ExtractConfig,
         ModelConfig,
@@ -43,7 +50,7 @@ CONFIGS = {
 }
 
 
-def name_of(page: Path) -> str:
+def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
@@ -52,7 +59,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
 
 
-SNIPPETS = blocks(ROOT / "docs" / "quickstart.md", "python")
+SNIPPETS = blocks(DOCS / "quickstart.md", "python")
 
 
 def prose(page: Path) -> str:
@@ -61,7 +68,7 @@ def prose(page: Path) -> str:
 
 
 @cache
-def defined(path: Path) -> frozenset[str]:
+def defined_names(path: Path) -> frozenset[str]:
     """What a Python file defines: names, and the attributes of its classes after a dot."""
     names: set[str] = set()
     for node in ast.parse(path.read_text("utf-8")).body:
@@ -96,45 +103,78 @@ def verbs() -> set[str]:
     return {name for name in app if not name.startswith("-")}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_file_and_name_that_a_document_refers_to_exists(page: Path) -> None:
+def links(page: Path) -> list[str]:
+    """The targets of the page's links, without anchors."""
+    return re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_referenced_file_and_name_exists(page: Path) -> None:
     references = re.findall(rf"`((?:{FOLDERS})/[\w./-]+)(?:::([\w.]+))?`", prose(page))
     for path, name in references:
         assert (ROOT / path).exists(), f"{path} does not exist"
         if name:
-            assert name in defined(ROOT / path), f"{path} does not define {name}"
+            assert name in defined_names(ROOT / path), f"{path} does not define {name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_of_a_document_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose(page)):
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_link_has_a_target(page: Path) -> None:
+    for target in links(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_documents_name_no_place_on_one_machine(page: Path) -> None:
+def test_every_page_is_linked_from_the_readme_or_the_index() -> None:
+    sources = (ROOT / "README.md", DOCS / "README.md")
+    linked = {(page.parent / target).resolve() for page in sources for target in links(page)}
+    assert {page for page in PAGES if page not in sources} <= linked
+    assert DOCS / "README.md" in linked
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_pages_contain_no_path_of_one_machine(page: Path) -> None:
     assert not re.findall(r"(?<![\w~.])/(?:home|Users|root|tmp|opt)/\S+", page.read_text("utf-8"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_defaults_that_a_document_states_are_those_of_the_code(page: Path) -> None:
+@pytest.mark.parametrize("page", TEXTS, ids=page_name)
+def test_lines_are_short(page: Path) -> None:
+    """Tables and code may be longer."""
+    lines = [line for line in prose(page).splitlines() if not line.startswith("|")]
+    assert [line for line in lines if len(line) > LONGEST_LINE] == []
+
+
+def test_the_readme_is_short() -> None:
+    words = (ROOT / "README.md").read_text("utf-8").split()
+    assert sum(any(letter.isalnum() for letter in word) for word in words) < MOST_WORDS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_stated_defaults_are_those_of_the_code(page: Path) -> None:
     for config, field, value in re.findall(r"`([A-Z]\w+)\.(\w+) = ([^`]+)`", prose(page)):
         assert getattr(CONFIGS[config](), field) == ast.literal_eval(value), f"{config}.{field}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_settings_that_a_document_names_exist(page: Path) -> None:
-    names = re.findall(
-        r"(?:`|--set )((?:extract|pretrain|probe)\.[a-z_.]+)(?=[`= ])", page.read_text()
-    )
-    for name in names:
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_named_settings_exist(page: Path) -> None:
+    for name in setting_names(page):
         value: Any = Recipe()
         for part in name.split("."):
-            value = getattr(value, part)
+            if isinstance(value, dict):  # such as data.columns: its keys are the user's
+                break
+            assert part == "preset" or hasattr(value, part), name
+            value = getattr(value, part, None)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_commands_of_a_document_are_understood(page: Path) -> None:
+def setting_names(page: Path) -> list[str]:
+    """Settings in prose and commands; tables and commands of the results are of older commits."""
+    text = page.read_text("utf-8")
+    if page.name == "results.md":
+        text = re.sub(r"^(?:\||.*\bcommit [0-9a-f]{7}).*$", "", text, flags=re.M)
+    pattern = r"(?:`|--set '?)((?:data|extract|pretrain|evaluate)\.[a-z_.]+)(?=[`= ])"
+    return re.findall(pattern, text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_parse(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for line in "".join(blocks(page, "sh")).splitlines():
         words = shlex.split(line, comments=True)
@@ -144,8 +184,8 @@ def test_the_commands_of_a_document_are_understood(page: Path) -> None:
             app.parse_args(words[1:], exit_on_error=False, print_error=False)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_code_of_a_document_imports_what_there_is(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_code_imports_existing_names(page: Path) -> None:
     for block in blocks(page, "python"):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("clipset"):
@@ -153,75 +193,107 @@ def test_the_code_of_a_document_imports_what_there_is(page: Path) -> None:
                 assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
 
 
-def test_the_table_of_verbs_in_the_readme_has_every_verb() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_calls_of_the_library_fit_its_signatures(page: Path) -> None:
+    for block in blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if isinstance(node.func.value, ast.Name) and node.func.value.id == "clipset":
+                assert node.func.attr in clipset.__all__
+                signature = inspect.signature(getattr(clipset, node.func.attr))
+                signature.bind(*node.args, **{word.arg or "": word.value for word in node.keywords})
+
+
+def test_the_readme_uses_the_front_door_alone() -> None:
+    for block in blocks(ROOT / "README.md", "python"):
+        imports = [
+            n for n in ast.walk(ast.parse(block)) if isinstance(n, ast.Import | ast.ImportFrom)
+        ]
+        assert [ast.unparse(node) for node in imports] == ["import clipset"]
+    assert {"scores", "report"} <= set(dir(clipset.RunResult))
+    assert hasattr(clipset.ScaleModel, "save_pretrained")
+
+
+def test_the_table_of_verbs_in_the_readme_is_complete() -> None:
     table = re.search(r"^\| verb \|.*?\n\n", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
     assert table is not None
     assert set(re.findall(r"^\| `(\w+)` \|", table[0], re.M)) == verbs()
 
 
+def test_the_glossary_has_twenty_words_with_their_types() -> None:
+    rows = re.findall(
+        r"^\| ([a-z -]+) \| .* \| (.*) \|$", (DOCS / "glossary.md").read_text("utf-8"), re.M
+    )
+    rows = [(word, place) for word, place in rows if word != "word"]
+    assert len({word for word, _ in rows}) == len(rows) == 20
+    assert all(re.fullmatch(r"`src/[\w./]+::[\w.]+`", place) for _, place in rows)
+
+
 def tree() -> list[str]:
-    """The paths in the README's tree."""
-    block = next(block for block in blocks(ROOT / "README.md", "text") if "├──" in block)
+    """The paths in the tree of the repository."""
+    block = next(block for block in blocks(DOCS / "architecture.md", "text") if "├──" in block)
     parents: list[str] = []
     paths = []
     for line in block.splitlines()[1:]:
-        found = re.match(r"([│ ]*)[├└]── (\S+)", line)
-        assert found is not None, line
-        parents[len(found[1]) // 4 :] = [found[2].rstrip("/")]
+        match = re.match(r"([│ ]*)[├└]── (\S+)", line)
+        assert match is not None, line
+        parents[len(match[1]) // 4 :] = [match[2].rstrip("/")]
         paths.append("/".join(parents))
     return paths
 
 
-def test_the_tree_in_the_readme_names_only_what_there_is() -> None:
+def test_the_tree_contains_only_existing_paths() -> None:
     for path in tree():
-        place = ROOT / path
-        assert place.is_file() or any(part.is_file() for part in place.rglob("*")), path
+        full = ROOT / path
+        assert full.is_file() or any(part.is_file() for part in full.rglob("*")), path
 
 
-def test_the_tree_in_the_readme_names_every_part_of_the_package() -> None:
+def test_the_tree_contains_every_module_and_package_at_the_top() -> None:
     package = ROOT / "src" / "clipset"
     parts = {path.name for path in package.iterdir() if not path.name.startswith((".", "_"))}
-    named = {Path(path).name for path in tree() if path.startswith("src/clipset/")}
-    assert parts - {"py.typed"} <= named
+    listed = {Path(path).name for path in tree() if path.startswith("src/clipset/")}
+    assert parts - {"py.typed"} <= listed
 
 
-def test_the_types_in_the_walk_have_the_fields_that_it_lists() -> None:
+def test_types_have_the_listed_fields() -> None:
     row = re.compile(
         rf"^\|[^|]*\| `((?:{FOLDERS})/[\w./]+)::(\w+)`( \(a class\))? \| (.*) \|$", re.M
     )
-    rows = row.findall((ROOT / "docs" / "architecture.md").read_text("utf-8"))
+    rows = row.findall((DOCS / "architecture.md").read_text("utf-8"))
     assert len(rows) > 20
     for path, name, is_class, text in rows:
         listed = set(re.findall(r"`(\w+)`", text))
-        assert {f"{name}.{field}" for field in listed} <= defined(ROOT / path), name
+        assert {f"{name}.{field}" for field in listed} <= defined_names(ROOT / path), name
         assert is_class or fields_of(ROOT / path, name) <= listed, name
 
 
 def fields_of(path: Path, name: str) -> set[str]:
     """The annotated fields of a class."""
     body = ast.parse(path.read_text("utf-8")).body
-    found = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
-    return {n for part in found.body if isinstance(part, ast.AnnAssign) for n in bound_by(part)}
+    node = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+    return {n for part in node.body if isinstance(part, ast.AnnAssign) for n in bound_by(part)}
 
 
-def test_the_layers_in_the_walk_are_those_of_the_import_contract() -> None:
+def test_layers_are_those_of_the_import_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
     layers = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
-    [block] = blocks(ROOT / "docs" / "architecture.md", "layers")
+    [block] = blocks(DOCS / "architecture.md", "layers")
     assert block.splitlines() == [layer.replace("clipset.", "") for layer in layers]
 
 
-def test_the_recipe_and_the_table_of_the_first_half_hour_are_read(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "quickstart.md"
+def test_the_recipe_and_the_table_of_the_quickstart_are_read(tmp_path: Path) -> None:
+    page = DOCS / "quickstart.md"
     [recipe], [table] = blocks(page, "toml"), blocks(page, "csv")
-    assert build(Recipe, tomllib.loads(recipe), "quickstart.md").extract.sampling.flip is False
+    resolved = resolve_recipe(tomllib.loads(recipe), "quickstart.md")
+    assert resolved.extract.sampling.flip is False
     (tmp_path / "catalog.csv").write_text(table, "utf-8")
     catalog = read_catalog_table(tmp_path / "catalog.csv")
     assert (catalog.classes, catalog.splits) == (("point", "wave"), ("test", "train"))
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_the_code_of_the_first_half_hour_runs(
+def test_the_code_of_the_quickstart_runs(
     number: int, small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = SNIPPETS[number]
@@ -233,8 +305,14 @@ def test_the_code_of_the_first_half_hour_runs(
     exec(compile(block, "quickstart.md", "exec"), {})
 
 
-def test_the_picture_is_whole_and_knows_the_dark() -> None:
-    picture = (ROOT / "docs" / "pipeline.svg").read_text("utf-8")
+def test_the_picture_of_the_pipeline_is_whole_and_has_a_dark_mode() -> None:
+    picture = (DOCS / "pipeline.svg").read_text("utf-8")
     assert ET.fromstring(picture).tag.endswith("svg")
     assert "prefers-color-scheme: dark" in picture
     assert not re.findall(r"(?:href|src)=\"(?!#)", picture)
+
+
+def test_the_picture_of_the_report_is_small() -> None:
+    picture = DOCS / "report.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size < 300_000
