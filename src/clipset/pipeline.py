@@ -21,7 +21,7 @@ from clipset.config import (
     write_json,
     writing,
 )
-from clipset.data.catalog import Catalog, describe, write_catalog
+from clipset.data.catalog import Catalog, describe_catalog, write_catalog
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.demo.dataset import render_demo
@@ -110,7 +110,7 @@ def run(
         )
         with run.step("catalog", began=began):
             write_catalog(catalog, out / "catalog.csv")
-            say(describe(catalog))
+            say(describe_catalog(catalog))
         with run.step("extract") as step:
             step.skipped = settled
             if not (settled and (out / "store").is_symlink()):  # a linked store is only read
@@ -203,7 +203,7 @@ def _learn_parts(run: Run, parts: Sequence[Task], recipe: Recipe, device: str) -
     notes, content = [], run.content
     for part in parts:
         with run.step(part.name):
-            say(f"{part.name}: {describe(part.catalog)}")
+            say(f"{part.name}: {describe_catalog(part.catalog)}")
             within = Run(
                 run.folder / part.name,
                 name=f"{content['name']}, {part.name}",

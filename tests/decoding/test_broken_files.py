@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,9 @@ from tests.decoding.makers import (
     flv_with_times,
     make_many_frames,
     make_sound,
+    make_video,
     packets_of,
+    read_numbers,
     spoil_the_middle,
     without_keyframes,
 )
@@ -25,9 +26,6 @@ from tests.decoding.makers import (
 from clipset.decoding import demux, scan
 from clipset.decoding.reader import open_video
 from clipset.errors import VideoError
-
-Make = Callable[..., Path]
-ReadNumbers = Callable[..., list[int]]
 
 
 def reason(path: Path) -> str:
@@ -55,9 +53,7 @@ def test_text_is_not_a_video(tmp_path: Path) -> None:
         "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n",
     ],
 )
-def test_a_list_of_other_files_is_never_followed(
-    text: str, make_video: Make, tmp_path: Path
-) -> None:
+def test_a_list_of_other_files_is_never_followed(text: str, tmp_path: Path) -> None:
     make_video(tmp_path / "good.mp4")
     make_video(tmp_path / "good.ts")
     (tmp_path / "list.mp4").write_text(text)
@@ -67,7 +63,7 @@ def test_a_list_of_other_files_is_never_followed(
 @pytest.mark.parametrize("name", ["front.mp4", "a.avi", "a.mkv", "a.flv"])
 @pytest.mark.parametrize("share", [0.5, 0.99])
 def test_a_file_that_was_cut_off_gives_the_frames_it_still_holds(
-    name: str, share: float, make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
+    name: str, share: float, tmp_path: Path
 ) -> None:
     whole = make_video(tmp_path / name, size=(192, 144), noise=True, **CUT_KINDS[name])
     part, expected = cut_at(whole, share)
@@ -84,7 +80,7 @@ def test_a_file_that_was_cut_off_gives_the_frames_it_still_holds(
      ("a.avi", 0.01), ("a.mkv", 0.001)],
 )  # fmt: skip
 def test_a_file_that_was_cut_off_before_its_index_is_called_broken(
-    name: str, share: float, make_video: Make, tmp_path: Path
+    name: str, share: float, tmp_path: Path
 ) -> None:
     path = make_video(tmp_path / name, size=(192, 144), noise=True, **CUT_KINDS[name])
     os.truncate(path, int(path.stat().st_size * share))
@@ -92,18 +88,14 @@ def test_a_file_that_was_cut_off_before_its_index_is_called_broken(
 
 
 @pytest.mark.parametrize("name", ["front.mp4", "a.avi", "a.mkv"])
-def test_a_file_that_was_cut_off_in_its_first_frame_is_empty(
-    name: str, make_video: Make, tmp_path: Path
-) -> None:
+def test_a_file_that_was_cut_off_in_its_first_frame_is_empty(name: str, tmp_path: Path) -> None:
     path = make_video(tmp_path / name, size=(192, 144), noise=True, **CUT_KINDS[name])
     os.truncate(path, packets_of(path)[0].pos + 100)
     assert reason(path) == "the video stream is empty"
 
 
 @pytest.mark.parametrize("name", ["front.mp4", "a.avi"])
-def test_garbage_in_the_middle_costs_only_the_frames_around_it(
-    name: str, make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_garbage_in_the_middle_costs_only_the_frames_around_it(name: str, tmp_path: Path) -> None:
     path = make_video(tmp_path / name, size=(192, 144), noise=True, **CUT_KINDS[name])
     first = spoil_the_middle(path)
     with open_video(path) as video:
@@ -115,9 +107,7 @@ def test_garbage_in_the_middle_costs_only_the_frames_around_it(
         assert video.frames_needed == 24
 
 
-def test_a_header_with_a_wrong_frame_count_is_not_believed(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_a_header_with_a_wrong_frame_count_is_not_believed(tmp_path: Path) -> None:
     path = claim_frames(make_video(tmp_path / "a.avi", codec="mpeg4"), 999)
     with open_video(path) as video:
         assert video.info.expected_frames == 999
@@ -130,24 +120,20 @@ def test_sound_alone_is_no_video(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["one.mp4", "one.mkv", "one.gif", "one.avi"])
-def test_a_video_of_one_frame_lasts_one_frame(
-    name: str, make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_a_video_of_one_frame_lasts_one_frame(name: str, tmp_path: Path) -> None:
     how = {"one.gif": {"codec": "gif", "pix_fmt": "rgb8"}, "one.avi": {"codec": "mpeg4"}}
     with open_video(make_video(tmp_path / name, count=1, **how.get(name, {}))) as video:
         assert read_numbers(video) == [0]
         assert video.info.duration == pytest.approx(0.04, abs=0.001)
 
 
-def test_a_video_without_a_size_is_refused(make_video: Make, tmp_path: Path) -> None:
+def test_a_video_without_a_size_is_refused(tmp_path: Path) -> None:
     path = make_video(tmp_path / "none.avi", codec="rawvideo", pix_fmt="bgr24")
     assert reason(claim_size(path, 0, 0)) == "no frame could be decoded"
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 33), (10_000, 16), (16, 10_000)])
-def test_frames_of_any_shape_are_read(
-    size: tuple[int, int], make_video: Make, tmp_path: Path
-) -> None:
+def test_frames_of_any_shape_are_read(size: tuple[int, int], tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.mov", codec="png", pix_fmt="rgb24", size=size, count=3)
     with open_video(path) as video:
         assert (video.info.width, video.info.height) == size
@@ -158,7 +144,8 @@ def test_frames_of_any_shape_are_read(
 
 @pytest.mark.parametrize("size", [(17_000, 16), (9_000, 9_000)])
 def test_frames_that_would_eat_the_memory_are_refused(
-    size: tuple[int, int], tmp_path: Path, make_video: Make
+    size: tuple[int, int],
+    tmp_path: Path,
 ) -> None:
     path = make_video(tmp_path / "large.avi", codec="rawvideo", pix_fmt="bgr24", count=1)
     assert reason(claim_size(path, *size)) == f"frames of {size[0]}×{size[1]} are too large"
@@ -186,14 +173,12 @@ def test_a_video_with_too_many_frames_is_refused(
     assert reason(endless) == "more than 1,000 frames"
 
 
-def test_a_video_without_keyframes_has_nothing_to_decode(make_video: Make, tmp_path: Path) -> None:
+def test_a_video_without_keyframes_has_nothing_to_decode(tmp_path: Path) -> None:
     whole = make_video(tmp_path / "whole.mkv", options=GROUPS_OF_10)
     assert reason(without_keyframes(whole, tmp_path / "a.mkv")) == "no frame could be decoded"
 
 
-def test_a_clock_that_is_set_back_goes_on_where_it_was(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_a_clock_that_is_set_back_goes_on_where_it_was(tmp_path: Path) -> None:
     path = make_video(tmp_path / "back.flv", codec="flv", options={"g": "1"}, count=100)
     times = [number % 50 * 40 for number in range(100)]
     with open_video(flv_with_times(path, times)) as video:
@@ -201,9 +186,7 @@ def test_a_clock_that_is_set_back_goes_on_where_it_was(
         assert read_numbers(video) == list(range(100))
 
 
-def test_two_recordings_in_one_stream_follow_one_another(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_two_recordings_in_one_stream_follow_one_another(tmp_path: Path) -> None:
     once = make_video(tmp_path / "once.ts", options=GROUPS_OF_10, count=50)
     (tmp_path / "twice.ts").write_bytes(once.read_bytes() * 2)
     with open_video(tmp_path / "twice.ts") as video:
@@ -214,9 +197,7 @@ def test_two_recordings_in_one_stream_follow_one_another(
         assert np.diff(video.info.frame_times).min() > 0
 
 
-def test_timestamps_that_go_back_a_little_are_put_in_order(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_timestamps_that_go_back_a_little_are_put_in_order(tmp_path: Path) -> None:
     path = make_video(tmp_path / "jitter.flv", codec="flv", options={"g": "1"}, count=6)
     with open_video(flv_with_times(path, [0, 40, 120, 80, 160, 160])) as video:
         assert video.info.frame_times == pytest.approx([0, 0.04, 0.08, 0.12, 0.16, 0.16], abs=1e-4)
@@ -226,9 +207,7 @@ def test_timestamps_that_go_back_a_little_are_put_in_order(
         assert video.frames_missing == 0
 
 
-def test_a_stream_without_any_timestamps_runs_at_its_rate(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_a_stream_without_any_timestamps_runs_at_its_rate(tmp_path: Path) -> None:
     path = make_video(tmp_path / "raw.h264", options=GROUPS_OF_10, format="h264")
     with open_video(path) as video:
         assert video.info.frame_times == pytest.approx(np.arange(24) * 0.04)
@@ -251,7 +230,7 @@ def test_a_link_to_itself_says_so(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read_says_so(
-    make_video: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_video(tmp_path / "x.mp4")
     path.chmod(0)
@@ -269,9 +248,7 @@ def test_a_device_is_never_opened() -> None:
     assert reason(Path(os.devnull)) == "is not a regular file"
 
 
-def test_a_small_file_that_changes_while_it_is_read_does_no_harm(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_a_small_file_that_changes_while_it_is_read_does_no_harm(tmp_path: Path) -> None:
     path = make_video(tmp_path / "x.mp4")
     with open_video(path) as video:
         path.write_bytes(b"something else")
@@ -280,7 +257,7 @@ def test_a_small_file_that_changes_while_it_is_read_does_no_harm(
 
 @pytest.mark.parametrize("change", ["other", "shorter", "longer", "gone"])
 def test_a_large_file_that_changes_while_it_is_read_is_refused(
-    change: str, make_video: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan, "MAX_CACHED_BYTES", 0)
     path = make_video(tmp_path / "x.mkv", codec="mpeg4")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.decoding.makers import make_video
 
 from clipset.decoding.reader import open_video
 from clipset.errors import VideoError
-
-Make = Callable[..., Path]
 
 KINDS = {
     "a.mp4": {"options": {"x264-params": "bframes=2:keyint=5"}},
@@ -33,7 +31,8 @@ DAMAGE = st.lists(  # where (as a share of the file) and which byte
 
 @pytest.fixture(scope="module", params=KINDS)
 def whole(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, make_video: Make
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     return make_video(folder / request.param, count=12, **KINDS[request.param])

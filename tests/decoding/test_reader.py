@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from tests.decoding.makers import make_video, read_numbers
 
 from clipset.decoding import scan
 from clipset.decoding.reader import open_video
 from clipset.decoding.seek import FrameDecoder
 from clipset.errors import VideoError
-
-Make = Callable[..., Path]
-ReadNumbers = Callable[..., list[int]]
 
 B_FRAMES = {"bf": "3", "g": "10"}
 KINDS: dict[str, dict[str, Any]] = {
@@ -66,9 +63,7 @@ def shown_size(kind: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_frame_of_every_kind_is_the_right_one(
-    kind: str, make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_every_frame_of_every_kind_is_the_right_one(kind: str, tmp_path: Path) -> None:
     path = make_video(tmp_path / kind, **KINDS[kind])
     with open_video(path) as video:
         assert video.info.frame_times[0] == 0.0
@@ -83,7 +78,7 @@ def test_every_frame_of_every_kind_is_the_right_one(
 
 @pytest.mark.parametrize("kind", ["h264.mp4", "h264.avi", "mpeg2.mpg", "vp9.webm"])
 def test_a_large_file_is_read_again_from_disk_and_gives_the_same_frames(
-    kind: str, make_video: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_video(tmp_path / kind, **KINDS[kind])
     indices = [0, 3, 4, 19, 22]
@@ -98,8 +93,6 @@ def test_a_large_file_is_read_again_from_disk_and_gives_the_same_frames(
 @pytest.mark.parametrize("max_cached_bytes", [0, 2**26])
 def test_only_the_groups_of_pictures_of_requested_frames_are_decoded(
     max_cached_bytes: int,
-    make_video: Make,
-    read_numbers: ReadNumbers,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,7 +114,7 @@ def test_only_the_groups_of_pictures_of_requested_frames_are_decoded(
     assert decoded < 45
 
 
-def test_sparse_frames_are_the_pixels_of_a_full_decoding(make_video: Make, tmp_path: Path) -> None:
+def test_sparse_frames_are_the_pixels_of_a_full_decoding(tmp_path: Path) -> None:
     for kind in ("open_gop.mp4", "mpeg4.mov", "vp8.webm", "gif.gif"):
         path = make_video(tmp_path / kind, **KINDS[kind], noise=True)
         with open_video(path) as video:
@@ -131,7 +124,7 @@ def test_sparse_frames_are_the_pixels_of_a_full_decoding(make_video: Make, tmp_p
                 np.testing.assert_array_equal(pixels, everything[number])
 
 
-def test_frames_of_varying_length_keep_their_times(make_video: Make, tmp_path: Path) -> None:
+def test_frames_of_varying_length_keep_their_times(tmp_path: Path) -> None:
     times = [0, 40, 50, 300, 1000, 1010]
     path = make_video(tmp_path / "vfr.mkv", count=6, times=times)
     with open_video(path) as video:
@@ -139,9 +132,7 @@ def test_frames_of_varying_length_keep_their_times(make_video: Make, tmp_path: P
         assert video.info.duration >= 1.010
 
 
-def test_what_an_edit_list_cuts_off_is_not_shown(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_what_an_edit_list_cuts_off_is_not_shown(tmp_path: Path) -> None:
     times = [(number - 5) * 40 for number in range(24)]
     options = {"x264-params": "bframes=2:keyint=10:b-adapt=0"}
     path = make_video(tmp_path / "edited.mp4", times=times, options=options)
@@ -153,9 +144,7 @@ def test_what_an_edit_list_cuts_off_is_not_shown(
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_frames_stand_upright(
-    degrees: int, mirrored: bool, make_video: Make, tmp_path: Path
-) -> None:
+def test_frames_stand_upright(degrees: int, mirrored: bool, tmp_path: Path) -> None:
     def turn(stream: Any) -> None:
         stream.set_display_rotation(degrees, hflip=mirrored)
 
@@ -170,9 +159,7 @@ def test_frames_stand_upright(
     np.testing.assert_array_equal(shown, upright[:, ::-1] if mirrored else upright)
 
 
-def test_pixels_that_are_not_square_are_made_square(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_pixels_that_are_not_square_are_made_square(tmp_path: Path) -> None:
     def wide(stream: Any) -> None:
         stream.codec_context.sample_aspect_ratio = Fraction(2, 1)
 
@@ -183,9 +170,7 @@ def test_pixels_that_are_not_square_are_made_square(
         assert pixels.shape == (24, 64, 3)
 
 
-def test_frames_are_made_smaller_but_never_larger(
-    make_video: Make, read_numbers: ReadNumbers, tmp_path: Path
-) -> None:
+def test_frames_are_made_smaller_but_never_larger(tmp_path: Path) -> None:
     with open_video(make_video(tmp_path / "a.mp4", size=(96, 64))) as video:
         shapes = {
             side: next(video.frames([0], short_side=side))[1].shape for side in (8, 32, 64, 500)
@@ -213,9 +198,7 @@ def test_black_is_0_and_white_is_255(pix_fmt: str, side: int | None, tmp_path: P
     assert white.min() >= 253
 
 
-def test_frames_must_be_requested_in_order_and_within_the_video(
-    make_video: Make, tmp_path: Path
-) -> None:
+def test_frames_must_be_requested_in_order_and_within_the_video(tmp_path: Path) -> None:
     with open_video(make_video(tmp_path / "a.mp4")) as video:
         for indices in ([3, 2], [1, 1], [-1], [24]):
             with pytest.raises(VideoError, match="must be in increasing order, from 0 to 23"):
@@ -224,7 +207,7 @@ def test_frames_must_be_requested_in_order_and_within_the_video(
 
 
 def test_a_name_that_looks_like_an_address_is_a_file(
-    make_video: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("http:", "concat:a|b", "пример 'x' \"y\", %d.mp4", "a?b#c.mp4", "pipe:0"):

@@ -110,7 +110,7 @@ def test_what_was_made_in_another_way_is_refused(
     out = link(tmp_path / "one", first, "store")
     words = ("run", small_videos, "--out", out, *TINY, backbone, "--quiet")
     assert run(*words, "--set=extract.sampling.num_clips=5") == 2
-    assert "was made with sampling clips 4, not 5" in capfd.readouterr().err
+    assert "was made with sampling num_clips 4, not 5" in capfd.readouterr().err
     out = link(tmp_path / "two", first, "store", "model")
     words = ("run", small_videos, "--out", out, *TINY, backbone, "--quiet")
     assert run(*words, "--set=pretrain.epochs=3") == 2

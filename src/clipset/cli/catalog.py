@@ -53,7 +53,7 @@ def catalog(
         Keep only this fraction of the training videos of each class (low-shot).
     """
     from clipset.config import check_output
-    from clipset.data.catalog import describe, read_catalog, write_catalog
+    from clipset.data.catalog import describe_catalog, read_catalog, write_catalog
     from clipset.data.datasets import read_dataset
     from clipset.data.leaks import describe_leaks
     from clipset.data.splits import assign_splits, keep_fraction
@@ -78,7 +78,7 @@ def catalog(
     def show() -> None:
         for leak in leaks:
             print_line(f"leak: {leak}")
-        print_line(f"{describe(listed)} → {out}")
+        print_line(f"{describe_catalog(listed)} → {out}")
 
     show_result(result, common, show)
 

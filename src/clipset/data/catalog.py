@@ -123,7 +123,7 @@ def _annotations(video: Video) -> list[str | float | None]:
     return annotations
 
 
-def describe(catalog: Catalog) -> str:
+def describe_catalog(catalog: Catalog) -> str:
     """One line about a catalog: number of videos, classes and videos of each split."""
     classes = f", {len(catalog.classes)} classes" if catalog.classes else ", no labels"
     splits = "".join(f", {len(catalog.split(name))} {name}" for name in catalog.splits)
