@@ -42,8 +42,9 @@ from clipset.evaluation.statistics import (
 )
 from clipset.evaluation.suite import run_suite
 from clipset.evaluation.task import make_task
-from clipset.features.extract import check_store, extract_planned, plan
+from clipset.features.extract import extract_planned, plan
 from clipset.features.store import FeatureStore, Manifest, open_store, refuse_nothing_read
+from clipset.features.store_check import check_store
 from clipset.features.verify import verify_store
 from clipset.locks import exclusive
 from clipset.progress import bar, say

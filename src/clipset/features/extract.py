@@ -8,9 +8,8 @@ it stopped and ends with the same bytes as one that ran through.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from torch import nn
@@ -26,10 +25,8 @@ from clipset.features.config import ExtractConfig
 from clipset.features.cutting import CutRequest
 from clipset.features.decode_pool import cut_videos
 from clipset.features.encode import look
-from clipset.features.file_changes import compare_files
-from clipset.features.ledger import Entry, Ledger
 from clipset.features.store import FeatureStore, Manifest
-from clipset.features.writer import StoreWriter, agree
+from clipset.features.writer import StoreWriter
 from clipset.progress import bar
 
 
@@ -72,42 +69,6 @@ def open_writer(
     """The store to extract a catalog's videos into."""
     return StoreWriter(
         folder, manifest, catalog, sources=catalog.videos, retry_failed=config.retry_failed
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreCheck:
-    """Which videos of a catalog a store does not have as they are now, by their ids.
-
-    `pending` were never settled, `changed` were read from another file, `transient` failed for a
-    reason that may be gone.
-    """
-
-    pending: frozenset[str]
-    changed: frozenset[str]
-    transient: frozenset[str]
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether there is nothing to extract."""
-        return not (self.pending or self.changed or self.transient)
-
-
-def check_store(folder: Path, manifest: Manifest, catalog: Catalog) -> StoreCheck:
-    """What `extract` has to do to a store; one that it would refuse is refused. Writes nothing."""
-    agree(folder, manifest)
-    entries: Sequence[Entry] = ()
-    if (folder / "ledger.sqlite").is_file():
-        with closing(Ledger(folder / "ledger.sqlite")) as ledger:
-            entries = ledger.entries()
-    changes = compare_files(entries, catalog)
-    changes.refuse_unverifiable(folder)
-    settled = {entry.id for entry in entries if entry.status != "pending"}
-    ids = frozenset(video.id for video in catalog)
-    return StoreCheck(
-        pending=ids - settled,
-        changed=frozenset(entry.id for entry in changes.pending),
-        transient=ids & {e.id for e in entries if e.status == "failed" and e.transient},
     )
 
 
