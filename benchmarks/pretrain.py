@@ -122,7 +122,7 @@ def draw(preset: str, batch: int, dim: int, seed: int) -> SetPair:
         torch.rand(batch, 2 * config.clips_per_set, config.model.box_dim, generator=generator),
     )
     return draw_set_pair(
-        clips, config.clips_per_set, config.mask_ratio, generator, rule=config.mask_rule
+        clips, config.clips_per_set, config.mask_ratio, generator, mask_rule=config.mask_rule
     )
 
 

@@ -26,7 +26,7 @@ from clipset.inference.head import load_head
 from clipset.inference.run import TrainedRun, embed_videos, load_run
 from clipset.inference.sources import list_new_videos
 from clipset.representation import embed_store, read_vectors
-from clipset.sets.reading import reader_for
+from clipset.sets.reading import read_clips
 
 COLOURS = ("red", "green", "blue")
 
@@ -165,7 +165,7 @@ def test_every_row_of_the_table_can_be_the_classifier(
 ) -> None:
     """And a kept one answers as the fitted one did."""
     videos = list(range(6))
-    clips = reader_for(trained.store, trained.shape)("regular", np.array(videos))
+    clips = read_clips(trained.store, "regular", np.array(videos), trained.shape)
     copied = tmp_path / "run"
     shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
     fitted = load_run(copied, workers=0, row=row).head
@@ -199,7 +199,7 @@ def test_a_transformer_that_classifies_by_the_set_token_alone_is_kept_as_such(
 def test_pretraining_goes_on_while_the_classifier_is_fine_tuned_if_the_recipe_says_so(
     run_folder: Path, trained: TrainedRun, tmp_path: Path
 ) -> None:
-    clips = reader_for(trained.store, trained.shape)("regular", np.arange(6))
+    clips = read_clips(trained.store, "regular", np.arange(6), trained.shape)
     said = []
     for weight in (0.0, 0.1):
         copied = tmp_path / str(weight)

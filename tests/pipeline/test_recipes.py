@@ -32,7 +32,7 @@ def test_a_setting_can_be_changed_by_name() -> None:
     [
         ("pretrain.epoch=7", "did you mean epochs"),
         ("pretrain.epochs=seven", "epochs"),
-        ("pretrain.model.width=100", "multiple of 32"),
+        ("pretrain.model.width=100", "multiple of head_dim 32"),
         ("data.test_fraction=2.0", "between 0 and 1"),
         ("epochs", "looks like"),
     ],

@@ -29,11 +29,11 @@ from clipset.representation import (
 from clipset.sets.batch import (
     ClipBatch,
     by_count,
-    feature_statistics,
     mean_over_clips,
 )
 from clipset.sets.reading import read_clips
 from clipset.sets.sampling import draw_set_pair, draw_subset
+from clipset.sets.statistics import feature_statistics
 
 COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 

@@ -100,7 +100,7 @@ def test_sets_of_videos_with_few_clips_share_them_evenly(counts: list[int], seed
 
 
 def test_a_coin_hides_each_clip_with_the_same_chance() -> None:
-    masked = draw_mask(2000, 8, 0.25, torch.Generator().manual_seed(0), rule="bernoulli")
+    masked = draw_mask(2000, 8, 0.25, torch.Generator().manual_seed(0), mask_rule="bernoulli")
     counts = masked.sum(dim=-1)
     assert abs(masked.float().mean().item() - 0.25) < 0.01
     assert counts.min() == 0

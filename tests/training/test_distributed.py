@@ -18,7 +18,7 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
-from clipset.training.pretrain import pretrain, videos_to_learn_from
+from clipset.training.pretrain import pretrain, training_videos
 
 ROOT = Path(__file__).parents[2]
 SMALL = PretrainConfig(
@@ -190,4 +190,4 @@ def test_the_parts_of_the_ranks_cover_a_batch_and_do_not_overlap() -> None:
 def test_more_ranks_than_videos_are_refused(small_store: FeatureStore) -> None:
     ranks = ProcessGroup(0, 3, torch.device("cpu"))
     with pytest.raises(TrainingError, match="start fewer processes"):
-        videos_to_learn_from(small_store, replace(SMALL, batch_size=2), ranks)
+        training_videos(small_store, replace(SMALL, batch_size=2), ranks)

@@ -15,12 +15,12 @@ from clipset.features.arrays import HEADER_BYTES
 from clipset.features.ledger import Ledger
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.sets.batch import feature_statistics
 from clipset.sets.reading import read_clips
+from clipset.sets.statistics import feature_statistics
 from clipset.training import data as source_module
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
-from clipset.training.data import ClipSource, ahead
+from clipset.training.data import ClipSource, prefetch
 from clipset.training.distributed import ProcessGroup
 from clipset.training.monitor import effective_rank, spread
 from clipset.training.optim import choose_precision
@@ -90,18 +90,18 @@ def test_features_that_do_not_fit_into_memory_are_streamed(
     small_store: FeatureStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ClipSource(small_store, np.arange(4), SMALL.model).in_memory
-    monkeypatch.setattr(source_module, "free_memory", lambda: 1000)
+    monkeypatch.setattr(source_module, "available_memory", lambda: 1000)
     assert not ClipSource(small_store, np.arange(4), SMALL.model).in_memory
 
 
 def test_reading_ahead_keeps_the_order_and_passes_errors_on() -> None:
-    assert list(ahead(iter(range(50)))) == list(range(50))
+    assert list(prefetch(iter(range(50)))) == list(range(50))
 
     def breaks() -> object:
         yield 1
         raise StoreError("gone")
 
-    items = ahead(breaks())  # type: ignore[arg-type]
+    items = prefetch(breaks())  # type: ignore[arg-type]
     assert next(items) == 1
     with pytest.raises(StoreError, match="gone"):
         next(items)
@@ -208,14 +208,14 @@ def test_a_store_with_missing_videos_or_a_single_one_is_refused(
     store = copy_of(small_store, tmp_path / "store")
     ledger = Ledger(store.folder / "ledger.sqlite")
     ledger.write([replace(store.entries[0], status="pending")])
-    with pytest.raises(TrainingError, match="1 videos to go"):
+    with pytest.raises(TrainingError, match="1 pending videos"):
         pretrain(FeatureStore(store.folder), tmp_path / "model", SMALL)
     entries = ledger.entries()
     ledger.write([replace(entry, status="failed", reason="gone") for entry in entries])
     train = next(entry for entry in store.entries if entry.id in train_ids(store))
     ledger.write([train])
     ledger.close()
-    with pytest.raises(TrainingError, match="at least 2 videos to learn from, got 1"):
+    with pytest.raises(TrainingError, match="at least 2 videos, got 1"):
         pretrain(FeatureStore(store.folder), tmp_path / "model", SMALL)
 
 
@@ -227,7 +227,7 @@ def test_a_batch_larger_than_the_data_is_cut_and_said(
     small_store: FeatureStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pretrain(small_store, tmp_path, replace(SMALL, batch_size=512, epochs=1))
-    assert "a batch of 512 is cut to the 18 videos that there are\n" in capsys.readouterr().err
+    assert "batch_size 512 is reduced to the 18 training videos\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

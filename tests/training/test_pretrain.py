@@ -23,7 +23,7 @@ from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
 from clipset.training.optim import cosine_schedule
-from clipset.training.pretrain import open_source, pretrain, ssl_videos, videos_to_learn_from
+from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos, training_videos
 
 SMALL = PretrainConfig(
     model=ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16),
@@ -147,7 +147,7 @@ def test_batches_can_be_of_one_group_each(small_store: FeatureStore, tmp_path: P
     names: list[str | None] = ["anna" if place % 3 else "ben" for place in range(len(small_store))]
     store = with_groups(small_store, names, tmp_path / "store")
     config = replace(SMALL, ssl_split="all", batch_from="group")
-    source = open_source(store, np.arange(len(store)), config)
+    source = open_clip_source(store, np.arange(len(store)), config)
     batches = list(
         source.batches(
             config, torch.Generator().manual_seed(0), ProcessGroup(0, 1, torch.device("cpu"))
@@ -168,7 +168,7 @@ def test_sets_with_mixed_means_are_the_same_however_many_ranks_and_wherever_clip
 
     def first(ranks: ProcessGroup, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
         given = replace(config, in_memory=in_memory, mix_means=mixed)
-        source = open_source(small_store, every, given)
+        source = open_clip_source(small_store, every, given)
         return next(source.batches(given, torch.Generator().manual_seed(0), ranks))[1].features
 
     cpu = torch.device("cpu")
@@ -208,10 +208,8 @@ def test_ranks_that_cannot_share_the_smallest_batch_of_a_group_are_refused(
     )  # ben: 3 and 2 videos
     ranks = ProcessGroup(0, 3, torch.device("cpu"))
     with pytest.raises(TrainingError, match="batches of 4 of 5 videos"):
-        videos_to_learn_from(store, config, ranks)
-    assert (
-        len(videos_to_learn_from(store, config, ProcessGroup(0, 2, torch.device("cpu")))) == videos
-    )
+        training_videos(store, config, ranks)
+    assert len(training_videos(store, config, ProcessGroup(0, 2, torch.device("cpu")))) == videos
 
 
 def test_the_rate_rises_then_falls_to_zero() -> None:

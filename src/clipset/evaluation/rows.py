@@ -18,7 +18,7 @@ from clipset.evaluation.results import ProbeKey
 from clipset.evaluation.selection import count_epochs
 from clipset.evaluation.solved_rows import plan_solved
 from clipset.model.encoder import SetEncoder
-from clipset.sets.batch import feature_statistics
+from clipset.sets.statistics import feature_statistics
 from clipset.training.joint import JointPretraining
 
 JOINT_BATCH_SIZE = 128  # videos in a batch of the pre-training beside fine-tuning, at most

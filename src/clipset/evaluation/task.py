@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,13 +14,16 @@ from torch import Tensor
 from clipset.data.catalog import Catalog, Video
 from clipset.data.splits import subset_indices
 from clipset.errors import ProbeError
+from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.progress import say
 from clipset.sets.batch import ClipBatch
-from clipset.sets.reading import Read, reader_for
+from clipset.sets.reading import read_clips
 from clipset.training.config import PretrainConfig
 from clipset.training.joint import PretrainingSetup
+
+ReadClips = Callable[[Kind, Int[np.ndarray, " N"]], ClipBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def make_task(
     classes = () if numbers else tuple(sorted({v.label or "" for v in parts["train"].values()}))
     _refuse_strangers(parts[judged], classes, judged)
     places = {name: number for number, name in enumerate(classes)}
-    read = reader_for(store, training.model if training else model)
+    read = partial(read_clips, store, model=training.model if training else model)
     held = np.array(list(parts[judged]))
     return EvaluationTask(
         classes=classes,
@@ -193,7 +197,7 @@ def _in_split(videos: dict[int, Video], name: str) -> dict[int, Video]:
     return {place: video for place, video in videos.items() if video.split == name}
 
 
-def _labelled(read: Read, videos: dict[int, Video], places: dict[str, int]) -> LabelledVideos:
+def _labelled(read: ReadClips, videos: dict[int, Video], places: dict[str, int]) -> LabelledVideos:
     rows = np.array(list(videos))
     return LabelledVideos(
         random=read("random", rows),
@@ -205,7 +209,7 @@ def _labelled(read: Read, videos: dict[int, Video], places: dict[str, int]) -> L
 
 
 def _validation(
-    read: Read, videos: dict[int, Video], places: dict[str, int]
+    read: ReadClips, videos: dict[int, Video], places: dict[str, int]
 ) -> LabelledVideos | None:
     """The videos of the split for choices, without classes that nobody can have learned."""
     if places:

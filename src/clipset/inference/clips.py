@@ -24,7 +24,7 @@ from clipset.features.provenance import load_network, name_to_load
 from clipset.features.store import Manifest
 from clipset.progress import bar, say
 from clipset.sets.batch import ClipBatch
-from clipset.sets.reading import ModelInput, clips_for
+from clipset.sets.reading import ModelInput, make_clips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class ClipReader:
     def _clips(self, rows: ClipRows, duration: float) -> ClipBatch:
         """One video's rows as they would come out of a store."""
         features = self._stored(rows.features)[None]  # (1, V, D)
-        return clips_for(self.model, features, rows.boxes[None], np.array([duration]))
+        return make_clips(features, rows.boxes[None], np.array([duration]), self.model)
 
     def _stored(self, features: Float[np.ndarray, "V D"]) -> Float[np.ndarray, "V D"]:
         """Features as precise as a store keeps them."""

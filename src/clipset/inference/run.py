@@ -35,7 +35,7 @@ from clipset.model.encoder import SetEncoder
 from clipset.progress import bar, say
 from clipset.representation import DEFAULT_PARTS, VectorPart, VectorTable, encode_clips
 from clipset.runs import read_run
-from clipset.sets.reading import reader_for
+from clipset.sets.reading import read_clips
 from clipset.training.checkpoint import ScaleModel, load_model, read_card, read_training
 from clipset.training.joint import PretrainingSetup
 
@@ -302,10 +302,10 @@ class TrainedRun:
         known = {video.id: video for video in self.catalog}
         videos = [known[self.store.ids[place]] for place in places]
         numbers = {name: number for number, name in enumerate(classes)}
-        read = reader_for(self.store, self.shape)
+        rows = np.array(places)
         return LabelledVideos(
-            random=read("random", np.array(places)),
-            regular=read("regular", np.array(places)),
+            random=read_clips(self.store, "random", rows, self.shape),
+            regular=read_clips(self.store, "regular", rows, self.shape),
             classes=torch.tensor([numbers[video.label or ""] for video in videos]),
             groups=tuple(video.group for video in videos),
         )

@@ -14,7 +14,7 @@ from clipset.model.encoder import SetEncoder
 from clipset.representation.table import DEFAULT_PARTS, VectorPart, VectorTable
 from clipset.representation.windows import Span, cut_windows, read_spans
 from clipset.sets.batch import ClipBatch, by_count
-from clipset.sets.reading import reader_for
+from clipset.sets.reading import read_clips
 
 CHUNK = 256  # videos encoded at once
 
@@ -62,7 +62,7 @@ def _encode_videos(
     parts: tuple[VectorPart, ...],
     device: torch.device | None,
 ) -> tuple[Float[Tensor, "N V R"], Bool[Tensor, "N V"] | None]:
-    clips = reader_for(store, encoder)(kind, np.arange(len(store)))
+    clips = read_clips(store, kind, np.arange(len(store)), encoder)
     if encoder is None:
         return clips.features, clips.valid
     return encode_clips(encoder, clips, parts, device), clips.valid

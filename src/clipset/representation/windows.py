@@ -11,7 +11,7 @@ from clipset.errors import StoreError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.sets.batch import ClipBatch
-from clipset.sets.reading import ModelInput, clips_for, read_rows
+from clipset.sets.reading import ModelInput, make_clips, read_features
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ def read_spans(
     """The clips of some spans with equally many; to the model each span is a video of its own."""
     rows = np.array([span.rows for span in spans])  # (N, V)
     ids = [store.ids[span.video] for span in spans]
-    features = read_rows(store, kind, rows, ids)
+    features = read_features(store, kind, rows, ids)
     starts = np.array([span.start for span in spans], dtype=np.float32)
     lengths = np.array([span.end for span in spans], dtype=np.float32) - starts
     boxes = store.table(kind).boxes[rows].astype(np.float32)  # (N, V, 7)
     times = boxes[..., :2] - starts[:, None, None]
     boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
-    return clips_for(model, features, boxes, lengths)
+    return make_clips(features, boxes, lengths, model)

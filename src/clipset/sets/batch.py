@@ -1,4 +1,4 @@
-"""The clips of some videos as tensors: what every later stage takes from a store."""
+"""The clips of some videos as tensors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True, slots=True)
 class ClipBatch:
-    """All clips of one kind of N videos, in memory, ready for the model.
+    """The random or regular clips of N videos as tensors for the model.
 
-    `valid` is False where a video has fewer clips than another and zeros fill up; None if all
-    have the same number.
+    `valid` is False for padding, where a video has fewer clips than others; None if there is none.
     """
 
     features: Float[Tensor, "N V D"]
@@ -28,89 +27,82 @@ class ClipBatch:
 
     @property
     def counts(self) -> Int[Tensor, " N"]:
-        """How many clips each video has."""
+        """The number of valid clips of each video."""
         if self.valid is None:
             return torch.full((len(self),), self.features.shape[1], device=self.features.device)
         return self.valid.sum(dim=1)
 
     def of(self, videos: Int[Tensor, " B"] | slice) -> ClipBatch:
         """The clips of some of the videos."""
-        return self._each(lambda part: part[videos])
+        return self._apply(lambda tensor: tensor[videos])
 
     def to(self, device: torch.device) -> ClipBatch:
         """The same clips on another device."""
-        return self._each(lambda part: part.to(device))
+        return self._apply(lambda tensor: tensor.to(device))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> ClipBatch:
+    def _apply(self, function: Callable[[Tensor], Tensor]) -> ClipBatch:
         return ClipBatch(
-            change(self.features),
-            change(self.boxes),
-            None if self.valid is None else change(self.valid),
+            function(self.features),
+            function(self.boxes),
+            None if self.valid is None else function(self.valid),
         )
 
     def pick(self, clips: Int[Tensor, "B W"], videos: Int[Tensor, " B"] | None = None) -> ClipBatch:
-        """Some clips of each video (or of those named), by their places; they must be valid."""
+        """Some valid clips of each video (or of some videos), by their indices."""
         if videos is None:
             videos = torch.arange(len(self), device=clips.device)
         rows = videos[:, None]
         return ClipBatch(self.features[rows, clips], self.boxes[rows, clips])
 
-    def fill_up(self, most: int) -> ClipBatch:
-        """The same clips as part of a larger table, in which a video has up to `most`."""
-        more = most - self.features.shape[1]
+    def pad_to(self, num_clips: int) -> ClipBatch:
+        """The same clips, padded to `num_clips` for each video."""
+        padding = num_clips - self.features.shape[1]
         return ClipBatch(
-            pad(self.features, (0, 0, 0, more)),
-            pad(self.boxes, (0, 0, 0, more)),
-            pad(self._mask(), (0, more)),
+            pad(self.features, (0, 0, 0, padding)),
+            pad(self.boxes, (0, 0, 0, padding)),
+            pad(self.valid_mask, (0, padding)),
         )
 
     def followed_by(self, other: ClipBatch) -> ClipBatch:
-        """The same videos with more clips, behind those that they have."""
+        """The same videos with the clips of another batch after their own."""
         valid = None
         if self.valid is not None or other.valid is not None:
-            valid = torch.cat([self._mask(), other._mask()], dim=1)
+            valid = torch.cat([self.valid_mask, other.valid_mask], dim=1)
         return ClipBatch(
             torch.cat([self.features, other.features], dim=1),
             torch.cat([self.boxes, other.boxes], dim=1),
             valid,
         )
 
-    def _mask(self) -> Bool[Tensor, "N V"]:
+    @property
+    def valid_mask(self) -> Bool[Tensor, "N V"]:
+        """`valid`, also where there is no padding."""
         if self.valid is not None:
             return self.valid
         return torch.ones(self.features.shape[:2], dtype=torch.bool)
 
     def valid_features(self) -> Float[Tensor, "M D"]:
-        """The features of all clips that are there, one video's after the other's."""
+        """The features of all valid clips, video by video."""
         return self.features.flatten(0, 1) if self.valid is None else self.features[self.valid]
 
 
 def by_count(clips: ClipBatch) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
-    """The videos in groups that have the same number of clips, without filler."""
+    """The videos in groups with the same number of clips, without padding."""
     if clips.valid is None:
         yield torch.arange(len(clips)), clips
         return
     counts = clips.counts
     for count in counts.unique().tolist():
         videos = (counts == count).nonzero().squeeze(1)
-        some = clips.of(videos)
-        places = clips.valid[videos].nonzero()[:, 1].view(len(videos), count)
-        yield videos, some.pick(places)
+        clip_index = clips.valid[videos].nonzero()[:, 1].view(len(videos), count)
+        yield videos, clips.pick(clip_index, videos)
 
 
 def mean_over_clips(
     vectors: Float[Tensor, "N V R"], valid: Bool[Tensor, "N V"] | None
 ) -> Float[Tensor, "N R"]:
-    """The mean over each video's clips, filler left out."""
+    """The mean over each video's valid clips."""
     if valid is None:
         return vectors.mean(dim=1)
     sums = torch.where(valid[..., None], vectors, 0.0).sum(dim=1)
     return sums / valid.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def feature_statistics(
-    features: Float[Tensor, "*N D"],
-) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Mean and deviation of each channel over all clips; a channel that never changes gets 1."""
-    std, mean = torch.std_mean(features.flatten(0, -2), dim=0, correction=0)
-    return mean, torch.where(std > 1e-6, std, torch.ones_like(std))

@@ -1,8 +1,8 @@
-"""Reading clips as a model takes them: float32 features, with the boxes that it was made for."""
+"""Reading clips from a store as a model takes them: float32 features and box coordinates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -15,41 +15,13 @@ from clipset.features.store import FeatureStore
 from clipset.sets.batch import ClipBatch
 from clipset.sets.box_coordinates import BoxCoordinates, model_boxes
 
-Rows = Int[np.ndarray, "N V"]
-Read = Callable[[Kind, Int[np.ndarray, " N"]], ClipBatch]  # the clips of some videos of a store
-
 
 @runtime_checkable
 class ModelInput(Protocol):
-    """What a model takes as boxes; a ModelConfig says so, and so does a SetEncoder."""
+    """The box coordinates that a model takes: a property of ModelConfig and SetEncoder."""
 
     @property
-    def box_coordinates(self) -> BoxCoordinates:
-        """What boxes are relative to."""
-
-
-def clips_for(
-    model: ModelInput | None,
-    features: Float[np.ndarray, "N V D"],
-    boxes: Float[np.ndarray, "N V 7"],
-    durations: Float[np.ndarray, " N"],
-    valid: Bool[np.ndarray, "N V"] | None = None,
-) -> ClipBatch:
-    """Stored features and boxes as a model takes them; without one, with the paper's boxes."""
-    rows = torch.from_numpy(features)
-    where = torch.from_numpy(
-        model_boxes(boxes, durations, model.box_coordinates if model else "paper")
-    )
-    if valid is None:
-        return ClipBatch(rows, where)
-    there = torch.from_numpy(valid)
-    where[~there] = 0.0
-    return ClipBatch(torch.where(there[..., None], rows, 0.0), where, there)
-
-
-def reader_for(store: FeatureStore, model: ModelInput | None = None) -> Read:
-    """What gives the clips of some videos of a store, by their place in it, to a model."""
-    return lambda kind, videos: read_clips(store, kind, videos, model)
+    def box_coordinates(self) -> BoxCoordinates: ...
 
 
 def read_clips(
@@ -58,23 +30,40 @@ def read_clips(
     videos: Int[np.ndarray, " N"],
     model: ModelInput | None = None,
 ) -> ClipBatch:
-    """Read the clips of some videos of a store (by their place in it) as float32."""
+    """The clips of some videos of a store, by their indices; by default with the paper's boxes."""
     table = store.table(kind)
-    rows = table.of(videos)  # (N, V)
+    rows = table.of(videos)  # (N, V); -1 for padding
     valid = rows >= 0 if (rows < 0).any() else None
-    stands = np.where(rows < 0, rows[:, :1], rows)  # filler must not widen the clips' extent
-    ids = [store.ids[video] for video in videos]
-    features = read_rows(store, kind, stands, ids)
-    return clips_for(model, features, table.boxes[stands], store.durations[videos], valid)
+    rows = np.where(rows < 0, rows[:, :1], rows)  # padding must not widen the extent of the clips
+    features = read_features(store, kind, rows, [store.ids[video] for video in videos])
+    return make_clips(features, table.boxes[rows], store.durations[videos], model, valid)
 
 
-def read_rows(
-    store: FeatureStore, kind: Kind, rows: Rows, ids: Sequence[str]
+def make_clips(
+    features: Float[np.ndarray, "N V D"],
+    boxes: Float[np.ndarray, "N V 7"],
+    durations: Float[np.ndarray, " N"],
+    model: ModelInput | None = None,
+    valid: Bool[np.ndarray, "N V"] | None = None,
+) -> ClipBatch:
+    """Stored features and boxes as a model takes them; padding becomes zero."""
+    coordinates = "paper" if model is None else model.box_coordinates
+    clip_features = torch.from_numpy(features)
+    clip_boxes = torch.from_numpy(model_boxes(boxes, durations, coordinates))
+    if valid is None:
+        return ClipBatch(clip_features, clip_boxes)
+    mask = torch.from_numpy(valid)
+    clip_boxes[~mask] = 0.0
+    return ClipBatch(torch.where(mask[..., None], clip_features, 0.0), clip_boxes, mask)
+
+
+def read_features(
+    store: FeatureStore, kind: Kind, rows: Int[np.ndarray, "N V"], video_ids: Sequence[str]
 ) -> Float[np.ndarray, "N V D"]:
-    """Some rows as float32; an error names the video that they are of."""
+    """Some rows of a table as float32; an error names the video with non-finite features."""
     features: Float[np.ndarray, "N V D"]
     features = store.table(kind).features[rows].astype(np.float32)
     if not np.isfinite(features).all():
-        bad = int((~np.isfinite(features)).any(axis=(1, 2)).argmax())
-        raise StoreError(f"the features of {ids[bad]!r} are not finite numbers")
+        index = int((~np.isfinite(features)).any(axis=(1, 2)).argmax())
+        raise StoreError(f"the features of {video_ids[index]!r} are not finite numbers")
     return features

@@ -1,4 +1,4 @@
-"""Chance in training: which videos form a batch, which clips its two sets, which are hidden."""
+"""Random sampling for training: batches of videos, pairs of disjoint clip sets, masks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MaskRule = Literal["count", "bernoulli"]
 
 @dataclass(frozen=True, slots=True)
 class SetPair:
-    """Two sets of each video of a batch that have no clip in common, and what is hidden of them.
+    """Two disjoint sets of clips of each video of a batch, with their masks.
 
-    Where clips differ in number, `valid` tells them from filler.
+    `valid` is False for padding; None if there is none.
     """
 
     features: Float[Tensor, "2 B V D"]
@@ -27,104 +27,138 @@ class SetPair:
     valid: Bool[Tensor, "2 B V"] | None = None
 
 
-def draw_batches(videos: int, batch: int, generator: Generator) -> list[Int[Tensor, " B"]]:
-    """One epoch: all videos in random order, in batches of (nearly) equal size up to `batch`."""
-    order = torch.randperm(videos, generator=generator)
-    return list(order.tensor_split(-(-videos // batch)))
+@dataclass(frozen=True, slots=True)
+class SetIndices:
+    """Which clips of each video form its two sets, and which of them are masked."""
+
+    clip_index: Int[Tensor, "2 B V"]
+    masked: Bool[Tensor, "2 B V"]
+    valid: Bool[Tensor, "2 B V"] | None = None
+
+    def of(self, videos: slice) -> SetIndices:
+        """The sets of some of the videos."""
+        valid = None if self.valid is None else self.valid[:, videos]
+        return SetIndices(self.clip_index[:, videos], self.masked[:, videos], valid)
+
+
+def draw_batches(num_videos: int, batch_size: int, generator: Generator) -> list[Int[Tensor, " B"]]:
+    """One epoch: all videos in random order, in batches of nearly equal size up to `batch_size`."""
+    order = torch.randperm(num_videos, generator=generator)
+    return list(order.tensor_split(-(-num_videos // batch_size)))
 
 
 def draw_batches_by_group(
-    groups: Int[Tensor, " N"], batch: int, generator: Generator
+    groups: Int[Tensor, " N"], batch_size: int, generator: Generator
 ) -> list[Int[Tensor, " B"]]:
-    """One epoch of batches that hold videos of one group each, in random order."""
+    """One epoch of batches in random order; all videos of a batch are of one group."""
     batches = []
     for group in groups.unique().tolist():
         videos = (groups == group).nonzero().flatten()
-        batches += [videos[part] for part in draw_batches(len(videos), batch, generator)]
-    return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
+        batches += [videos[b] for b in draw_batches(len(videos), batch_size, generator)]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def draw_set_indices(
+    num_videos: int,
+    num_clips: int,
+    clips_per_set: int,
+    mask_ratio: float,
+    generator: Generator,
+    *,
+    mask_rule: MaskRule = "count",
+    valid: Bool[Tensor, "B W"] | None = None,
+) -> SetIndices:
+    """Split each video's clips at random into two sets, and mask some of each.
+
+    A video with too few clips for two full sets divides them evenly; the rest is padding.
+    """
+    order = _draw_order(num_videos, num_clips, generator, valid)[:, : 2 * clips_per_set]
+    clip_index = order.view(num_videos, 2, clips_per_set).transpose(0, 1)  # (2, B, V)
+    set_valid = None
+    if valid is not None:  # padding comes last in the order: alternate the sets where there is any
+        alternating = order.view(num_videos, clips_per_set, 2).permute(2, 0, 1)
+        too_few = valid.sum(dim=1) < 2 * clips_per_set
+        clip_index = torch.where(too_few[None, :, None], alternating, clip_index)
+        set_valid = valid[torch.arange(num_videos)[None, :, None], clip_index]
+    masked = draw_mask(
+        num_videos, clips_per_set, mask_ratio, generator, mask_rule=mask_rule, valid=set_valid
+    )
+    return SetIndices(clip_index, masked, set_valid)
 
 
 def draw_set_pair(
     clips: ClipBatch,
-    per_set: int,
+    clips_per_set: int,
     mask_ratio: float,
     generator: Generator,
     *,
-    rule: MaskRule = "count",
+    mask_rule: MaskRule = "count",
 ) -> SetPair:
-    """Split each video's clips at random into two sets of `per_set`, and hide some of each.
+    """`draw_set_indices` with the features and boxes of the clips."""
+    sets = draw_set_indices(
+        len(clips), clips.features.shape[1], clips_per_set, mask_ratio, generator,
+        mask_rule=mask_rule, valid=clips.valid,
+    )  # fmt: skip
+    videos = torch.arange(len(clips))[None, :, None]
+    features, boxes = clips.features[videos, sets.clip_index], clips.boxes[videos, sets.clip_index]
+    return SetPair(features, boxes, sets.masked, sets.valid)
 
-    A video with fewer clips than two sets need shares them out evenly; the rest is filler.
+
+def draw_subset(clips: ClipBatch, num_clips: int, generator: Generator) -> ClipBatch:
+    """A random set of `num_clips` clips of each video, or of as many as the shortest one has."""
+    order = _draw_order(len(clips), clips.features.shape[1], generator, clips.valid)
+    return clips.pick(order[:, : min(num_clips, int(clips.counts.min()))])
+
+
+def draw_mask(
+    num_videos: int,
+    clips_per_set: int,
+    mask_ratio: float,
+    generator: Generator,
+    *,
+    mask_rule: MaskRule = "count",
+    valid: Bool[Tensor, "2 B V"] | None = None,
+) -> Bool[Tensor, "2 B V"]:
+    """Which clips are masked; padding never is.
+
+    `count`: the same fraction of every set, rounded, at least one clip, never all. `bernoulli`:
+    each clip with the same probability, so that none or all clips of a set may be masked.
     """
-    count, valid = len(clips), clips.valid
-    order = _draw_order(clips, generator)[:, : 2 * per_set]
-    chosen = order.view(count, 2, per_set).transpose(0, 1)  # (2, B, V)
-    if valid is not None:  # filler comes last: where there is some, a clip to each set in turn
-        in_turn = order.view(count, per_set, 2).permute(2, 0, 1)
-        chosen = torch.where((clips.counts < 2 * per_set)[None, :, None], in_turn, chosen)
-    videos = torch.arange(count)[None, :, None]
-    there = None if valid is None else valid[videos, chosen]
-    return SetPair(
-        features=clips.features[videos, chosen],
-        boxes=clips.boxes[videos, chosen],
-        masked=draw_mask(count, per_set, mask_ratio, generator, rule=rule, valid=there),
-        valid=there,
-    )
-
-
-def draw_subset(clips: ClipBatch, size: int, generator: Generator) -> ClipBatch:
-    """One random set of `size` clips of each video, or of as many as the shortest one has."""
-    order = _draw_order(clips, generator)
-    return clips.pick(order[:, : min(size, int(clips.counts.min()))])
+    random = torch.rand(2, num_videos, clips_per_set, generator=generator)
+    if mask_rule == "bernoulli":
+        return random < mask_ratio if valid is None else (random < mask_ratio) & valid
+    if valid is None:
+        num_masked = min(max(round(mask_ratio * clips_per_set), 1), clips_per_set - 1)
+        return random.argsort(dim=-1).argsort(dim=-1) < num_masked
+    rank = random.masked_fill(~valid, 2.0).argsort(dim=-1).argsort(dim=-1)
+    num_valid = valid.sum(dim=-1, keepdim=True)  # (2, B, 1)
+    return rank < (mask_ratio * num_valid).round().clamp(min=1).minimum(num_valid - 1)
 
 
 def mix_means(clips: ClipBatch, generator: Generator) -> ClipBatch:
     """Move each video's mean feature a random part of the way to another video's.
 
-    What stays the same throughout a video (the person, the clothes, the room) then says less about
-    what is done in it. All clips are valid.
+    Constant properties of a video (the person, the clothes, the room) then say less about its
+    action. All clips are valid.
     """
-    moves = draw_moves(clips.features.mean(dim=1), torch.arange(len(clips)), generator)
-    return replace(clips, features=clips.features + moves[:, None])
+    shifts = draw_mean_shifts(clips.features.mean(dim=1), torch.arange(len(clips)), generator)
+    return replace(clips, features=clips.features + shifts[:, None])
 
 
-def draw_moves(
+def draw_mean_shifts(
     means: Float[Tensor, "N D"], videos: Int[Tensor, " B"], generator: Generator
 ) -> Float[Tensor, "B D"]:
-    """From each of some videos' means a random part of the way to that of another of them."""
+    """From the mean of each of some videos a random part of the way to that of another of them."""
     own = means[videos]
     other = own[torch.randperm(len(videos), generator=generator)]
     return torch.rand((len(videos), 1), generator=generator) * (other - own)
 
 
-def _draw_order(clips: ClipBatch, generator: Generator) -> Int[Tensor, "B V"]:
-    """Each video's clips in random order, those that are not there behind all that are."""
-    ranks = torch.rand(clips.features.shape[:2], generator=generator)
-    if clips.valid is not None:
-        ranks = ranks.masked_fill(~clips.valid, 2.0)
-    return ranks.argsort(dim=1)
-
-
-def draw_mask(
-    videos: int,
-    per_set: int,
-    ratio: float,
-    generator: Generator,
-    *,
-    rule: MaskRule = "count",
-    valid: Bool[Tensor, "2 B V"] | None = None,
-) -> Bool[Tensor, "2 B V"]:
-    """Which clips are hidden; filler never is.
-
-    `count`: the same fraction of every set, rounded, at least one, never all. `bernoulli`: each
-    clip with the same probability, so that a set may have none or all hidden.
-    """
-    chance = torch.rand(2, videos, per_set, generator=generator)
-    if rule == "bernoulli":
-        return chance < ratio if valid is None else (chance < ratio) & valid
-    if valid is None:
-        hidden = min(max(round(ratio * per_set), 1), per_set - 1)
-        return chance.argsort(dim=-1).argsort(dim=-1) < hidden
-    rank = chance.masked_fill(~valid, 2.0).argsort(dim=-1).argsort(dim=-1)
-    there = valid.sum(dim=-1, keepdim=True)  # (2, B, 1)
-    return rank < (ratio * there).round().clamp(min=1).minimum(there - 1)
+def _draw_order(
+    num_videos: int, num_clips: int, generator: Generator, valid: Bool[Tensor, "B V"] | None
+) -> Int[Tensor, "B V"]:
+    """The clip indices of each video in random order, padding last."""
+    random = torch.rand((num_videos, num_clips), generator=generator)
+    if valid is not None:
+        random = random.masked_fill(~valid, 2.0)
+    return random.argsort(dim=1)

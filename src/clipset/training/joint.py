@@ -17,7 +17,7 @@ from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.data import ClipSource, tensors_of
 from clipset.training.distributed import SINGLE_PROCESS
-from clipset.training.pretrain import open_source, videos_to_learn_from
+from clipset.training.pretrain import open_clip_source, training_videos
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class PretrainingSetup:
     def open(self, model: ScaleModel, *, batch_size: int) -> JointPretraining:
         """Read the clips of the training videos, for batches of at most `batch_size` videos."""
         config = replace(self.config, batch_size=min(batch_size, self.config.batch_size))
-        videos = videos_to_learn_from(self.store, config, SINGLE_PROCESS)
-        return JointPretraining(open_source(self.store, videos, config), config, model)
+        videos = training_videos(self.store, config, SINGLE_PROCESS)
+        return JointPretraining(open_clip_source(self.store, videos, config), config, model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Pre-training: a store's random clips in, a model that understands sets of clips out."""
+"""Self-supervised pre-training of a model on the random clips of a store."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from clipset.training.validation import Validation
 
 
 def ssl_videos(store: FeatureStore, ssl_split: Literal["train", "all"]) -> np.ndarray:
-    """Which videos are learned from: all, or those of the train split if there is one."""
+    """The indices of the training videos: all, or those of the train split if there is one."""
     splits = {video.id: video.split for video in store.catalog}
-    everything = np.arange(len(store))
+    indices = np.arange(len(store))
     if ssl_split == "all" or "train" not in store.catalog.splits:
-        return everything
-    return everything[[splits.get(id) == "train" for id in store.ids]]
+        return indices
+    return indices[[splits.get(id) == "train" for id in store.ids]]
 
 
 def pretrain(
@@ -45,20 +45,20 @@ def pretrain(
     seed: int = 0,
     device: str = "auto",
 ) -> ScaleModel:
-    """Train a model on a store and save it in a folder; goes on where it stopped before.
+    """Train a model on a store and save it in a folder; an interrupted training is resumed.
 
-    Under torchrun, or where torch.distributed is set up, all processes train one model together.
+    Under torchrun, or with an initialised torch.distributed, all processes train one model.
     """
     with join_process_group(device) as processes, ExitStack() as locks:
         config = config or PretrainConfig()
-        videos = processes.run(lambda: videos_to_learn_from(store, config, processes))
+        videos = processes.run(lambda: training_videos(store, config, processes))
         card = _card(store, videos, config, seed)
         trained = processes.run(lambda: _load_trained(folder, card))
         if trained is not None:
             return trained
         if processes.is_main and config.batch_from == "all" and config.batch_size > len(videos):
-            say(f"a batch of {config.batch_size} is cut to the {len(videos)} videos that there are")
-        source = processes.run(lambda: open_source(store, videos, config))
+            say(f"batch_size {config.batch_size} is reduced to the {len(videos)} training videos")
+        source = processes.run(lambda: open_clip_source(store, videos, config))
         validation = processes.run(lambda: _validation(store, config, seed, processes))
         processes.run(lambda: check_output(folder, "folder") if processes.is_main else None)
         processes.run(lambda: locks.enter_context(exclusive(folder)) if processes.is_main else None)
@@ -72,7 +72,7 @@ def pretrain(
 
 
 def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int) -> bool:
-    """Whether a folder holds the very model that `pretrain` would make."""
+    """Whether a folder holds the model that `pretrain` would train."""
     videos = ssl_videos(store, config.ssl_split)
     return _load_trained(folder, _card(store, videos, config, seed)) is not None
 
@@ -81,7 +81,7 @@ def check_pretraining(
     store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int, device: str
 ) -> None:
     """Raise what `pretrain` would raise before its first step; nothing is written."""
-    videos = videos_to_learn_from(store, config, ProcessGroup(0, 1, find_device(device)))
+    videos = training_videos(store, config, ProcessGroup(0, 1, find_device(device)))
     card = _card(store, videos, config, seed)
     state = RunState(
         fingerprint=card.fingerprint,
@@ -94,62 +94,62 @@ def check_pretraining(
         find_checkpoint(folder / "checkpoints", state)
 
 
-def videos_to_learn_from(
+def training_videos(
     store: FeatureStore, config: PretrainConfig, processes: ProcessGroup
 ) -> np.ndarray:
-    """The places of the videos, once all that could fail later has been looked at."""
+    """The indices of the training videos; raises what would fail later."""
     if store.pending:
         raise TrainingError(
-            f"{store.folder} is not finished ({len(store.pending)} videos to go); "
-            f"run `clipset extract` again, it goes on where it stopped"
+            f"{store.folder} is not finished ({len(store.pending)} pending videos); "
+            f"run `clipset extract` again to resume it"
         )
     choose_precision(config.precision, processes.device)
     videos = ssl_videos(store, config.ssl_split)
     if len(videos) < 2:
-        raise TrainingError(f"contrast needs at least 2 videos to learn from, got {len(videos)}")
+        raise TrainingError(f"pre-training needs at least 2 videos, got {len(videos)}")
     available = int(store.random.count[videos].min())
     if available < 2 * config.clips_per_set:
         raise TrainingError(
             f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
-            f"the store has {available}; use fewer clips per set or extract more"
+            f"the store has {available}; lower clips_per_set or extract more clips"
         )
-    groups = groups_of(store, videos, config)
-    parts = [len(videos)] if groups is None else list(Counter(groups.tolist()).values())
-    fewest, part = min((part // -(-part // config.batch_size), part) for part in parts)
-    if fewest < processes.world_size:
+    groups = group_indices(store, videos, config)
+    sizes = [len(videos)] if groups is None else list(Counter(groups.tolist()).values())
+    smallest_batch, size = min((size // -(-size // config.batch_size), size) for size in sizes)
+    if smallest_batch < processes.world_size:
         raise TrainingError(
-            f"{processes.world_size} ranks cannot share batches of {config.batch_size} of {part} "
+            f"{processes.world_size} ranks cannot share batches of {config.batch_size} of {size} "
             f"videos; start fewer processes or use larger batches"
         )
     return videos
 
 
-def groups_of(
+def group_indices(
     store: FeatureStore, videos: np.ndarray, config: PretrainConfig
 ) -> Int[Tensor, " N"] | None:
-    """The number of each video's group, if batches are to be of one group each."""
+    """The group index of each video, for batches of one group each."""
     if config.batch_from == "all":
         return None
-    known = {video.id: video.group for video in store.catalog}
-    names = [known.get(store.ids[place]) for place in videos]
+    group_names = {video.id: video.group for video in store.catalog}
+    names = [group_names.get(store.ids[index]) for index in videos]
     counts = Counter(names)
     if None in counts:
         raise TrainingError(
             f"batches of one group need the group of every video; {counts[None]} of {len(names)} "
             f"have none (the column group of the catalog)"
         )
-    lonely = sorted(str(name) for name, count in counts.items() if count < 2)
-    if lonely:
+    single = sorted(str(name) for name, count in counts.items() if count < 2)
+    if single:
         raise TrainingError(
-            f"batches of one group need groups of at least 2 videos; {lonely[0]!r} has one"
+            f"batches of one group need groups of at least 2 videos; {single[0]!r} has one"
         )
-    numbers = {name: number for number, name in enumerate(counts)}
-    return torch.tensor([numbers[name] for name in names])
+    group_index = {name: index for index, name in enumerate(counts)}
+    return torch.tensor([group_index[name] for name in names])
 
 
-def open_source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> ClipSource:
-    """The clips to learn from."""
-    groups = groups_of(store, videos, config)
+def open_clip_source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> ClipSource:
+    """The training clips."""
+    groups = group_indices(store, videos, config)
     return ClipSource(
         store, videos, config.model, in_memory=config.in_memory, groups=groups,
         mix_means=config.mix_means,
@@ -157,8 +157,8 @@ def open_source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig)
 
 
 def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:
-    rows = [store.entries[place].checksum for place in videos]
-    groups = groups_of(store, videos, config)
+    checksums = [store.entries[index].checksum for index in videos]
+    groups = group_indices(store, videos, config)
     by_group = [] if groups is None else [groups.tolist()]
     return ModelCard(
         dim=store.manifest.backbone.dim,
@@ -168,14 +168,16 @@ def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed:
         videos=len(videos),
         split=config.ssl_split,
         seed=seed,
-        fingerprint=fingerprint(weight_settings(config), seed, store.manifest, rows, *by_group),
+        fingerprint=fingerprint(
+            weight_settings(config), seed, store.manifest, checksums, *by_group
+        ),
         data=store.catalog.name,
         splits=store.catalog.splits,
     )
 
 
 def _load_trained(folder: Path, card: ModelCard) -> ScaleModel | None:
-    """The model in a folder if it is the one of the card; one that is damaged is trained again."""
+    """The model in a folder if its card is the same; a damaged model is trained again."""
     if not (folder / "model.json").is_file() or read_card(folder).fingerprint != card.fingerprint:
         return None
     try:

@@ -17,7 +17,7 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
 from clipset.sets.batch import ClipBatch, mean_over_clips
-from clipset.sets.reading import reader_for
+from clipset.sets.reading import read_clips
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.data import tensors_of
 
@@ -32,9 +32,8 @@ class Validation:
         train, validation, self.split = validation_videos(store, seed=seed)
         names = sorted({video.label or "" for video in train.values()})
         label_index = {name: index for index, name in enumerate(names)}
-        read = reader_for(store, model)
-        self.train = read("regular", np.array(list(train)))
-        self.validation = read("regular", np.array(list(validation)))
+        self.train = read_clips(store, "regular", np.array(list(train)), model)
+        self.validation = read_clips(store, "regular", np.array(list(validation)), model)
         self.num_classes = len(names)
         self.labels = torch.tensor([label_index[v.label or ""] for v in train.values()])
         self.targets = torch.tensor(
