@@ -12,7 +12,7 @@ from torch import nn
 
 from clipset.backbones.checkpoints import (
     CheckpointLayout,
-    load_network,
+    network_from_state,
     read_checkpoint,
     read_state,
 )
@@ -112,7 +112,7 @@ def test_levels_and_prefixes_are_taken_off(tmp_path: Path) -> None:
     torch.save({"teacher": state, "epoch": 3}, tmp_path / "nested.pth")
     layout = CheckpointLayout(levels=("teacher",), prefixes=("net.",))
     read = read_state(tmp_path / "nested.pth", layout)
-    network = load_network(small_network, read, layout, tmp_path)
+    network = network_from_state(small_network, read, layout, tmp_path)
     assert torch.equal(network.state_dict()["0.weight"], small_state()["0.weight"])
 
 
@@ -121,7 +121,7 @@ def test_every_missing_and_every_unknown_key_is_counted_and_the_first_are_listed
     del state["0.weight"]
     state |= {f"extra{i}": torch.zeros(1) for i in range(6)}
     with pytest.raises(BackboneError) as error:
-        load_network(small_network, state, CheckpointLayout(), Path("file.pth"))
+        network_from_state(small_network, state, CheckpointLayout(), Path("file.pth"))
     message = str(error.value)
     assert "1 missing (0.weight)" in message
     assert "6 unknown (extra0, extra1, extra2, extra3 and 2 more)" in message
@@ -131,23 +131,25 @@ def test_every_missing_and_every_unknown_key_is_counted_and_the_first_are_listed
 def test_a_tensor_of_another_shape_is_an_error_that_says_both_shapes() -> None:
     state = small_state() | {"0.bias": torch.zeros(5)}
     with pytest.raises(BackboneError, match=r"0\.bias: \(5,\) instead of \(2,\)"):
-        load_network(small_network, state, CheckpointLayout(), Path("file.pth"))
+        network_from_state(small_network, state, CheckpointLayout(), Path("file.pth"))
 
 
 def test_only_keys_that_are_named_are_dropped() -> None:
     state = small_state() | {"head.weight": torch.zeros(1)}
-    load_network(
+    network_from_state(
         small_network, state, CheckpointLayout(ignored_keys=(r"head\..*",)), Path("file.pth")
     )
     with pytest.raises(BackboneError, match=r"1 unknown \(head\.weight\)"):
-        load_network(small_network, state, CheckpointLayout(), Path("file.pth"))
+        network_from_state(small_network, state, CheckpointLayout(), Path("file.pth"))
 
 
 def test_keys_that_would_overwrite_each_other_are_refused() -> None:
     state = small_state()
     state |= {f"net.{key}": value for key, value in state.items()}
     with pytest.raises(BackboneError, match="with and without the prefix"):
-        load_network(small_network, state, CheckpointLayout(prefixes=("net.",)), Path("file.pth"))
+        network_from_state(
+            small_network, state, CheckpointLayout(prefixes=("net.",)), Path("file.pth")
+        )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -155,12 +157,12 @@ def test_weights_that_are_not_numbers_are_refused_by_the_name_of_the_tensor(valu
     state = small_state()
     state["0.weight"][1, 2] = value
     with pytest.raises(BackboneError, match=r"the tensor 0\.weight holds NaN or infinity"):
-        load_network(small_network, state, CheckpointLayout(), Path("file.pth"))
+        network_from_state(small_network, state, CheckpointLayout(), Path("file.pth"))
 
 
 def test_half_precision_weights_are_used_in_full_precision() -> None:
     state = {k: v.half() if v.is_floating_point() else v for k, v in small_state().items()}
-    network = load_network(small_network, state, CheckpointLayout(), Path("file.pth"))
+    network = network_from_state(small_network, state, CheckpointLayout(), Path("file.pth"))
     assert network.state_dict()["0.weight"].dtype == torch.float32
     assert network.state_dict()["1.num_batches_tracked"].dtype == torch.int64
 
@@ -168,7 +170,7 @@ def test_half_precision_weights_are_used_in_full_precision() -> None:
 def test_a_loaded_network_does_not_need_its_file_any_more(tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
     torch.save(small_state(), path)
-    network = load_network(
+    network = network_from_state(
         small_network, read_state(path, CheckpointLayout()), CheckpointLayout(), path
     )
     path.write_bytes(b"\0" * path.stat().st_size)
@@ -188,4 +190,6 @@ def test_a_loaded_network_does_not_need_its_file_any_more(tmp_path: Path) -> Non
 )
 def test_a_checkpoint_of_another_network_is_told_by_its_keys(key: str, kind: str) -> None:
     with pytest.raises(BackboneError, match=f"looks like {kind}"):
-        load_network(small_network, {key: torch.zeros(2)}, CheckpointLayout(), Path("other.pth"))
+        network_from_state(
+            small_network, {key: torch.zeros(2)}, CheckpointLayout(), Path("other.pth")
+        )

@@ -50,7 +50,7 @@ def wandering_square(frames: int, size: int) -> Tensor:
 
 def logits(network: InceptionI3d, clips: Tensor) -> Tensor:
     """The logits of normalised clips, averaged over pairs of time steps as in training."""
-    maps = network.last_maps(clips)
+    maps = network.last_feature_maps(clips)
     window = (min(2, maps.shape[2]), maps.shape[3], maps.shape[4])
     scores: Tensor = network.logits["conv"](F.avg_pool3d(maps, window, stride=1))
     return scores.mean(dim=(2, 3, 4))
@@ -92,13 +92,13 @@ def test_the_network_has_the_blocks_of_the_paper() -> None:
     with torch.device("meta"):
         network = InceptionI3d()
     assert sum(parameter.numel() for parameter in network.parameters()) == 12_689_984
-    widths = [network.get_submodule(name).outputs for name in MIXED]
+    widths = [network.get_submodule(name).out_channels for name in MIXED]
     assert widths == [256, 480, 512, 512, 512, 528, 832, 832, 1024]
 
 
 def test_time_and_space_are_halved_where_the_paper_halves_them(network: InceptionI3d) -> None:
-    assert network.last_maps(torch.zeros(1, 16, 3, 64, 64)).shape == (1, 1024, 2, 2, 2)
-    assert network.last_maps(torch.zeros(1, 3, 3, 33, 33)).shape == (1, 1024, 1, 2, 2)
+    assert network.last_feature_maps(torch.zeros(1, 16, 3, 64, 64)).shape == (1, 1024, 2, 2, 2)
+    assert network.last_feature_maps(torch.zeros(1, 3, 3, 33, 33)).shape == (1, 1024, 1, 2, 2)
 
 
 def test_missing_weights_are_answered_with_the_line_that_installs_them() -> None:

@@ -129,7 +129,7 @@ def rename_keys(
     return {network_keys.get(key, key): tensor for key, tensor in state.items()}
 
 
-def load_network(
+def network_from_state(
     build: Callable[[], Network], state: State, layout: CheckpointLayout, path: Path
 ) -> Network:
     """The network that `build` makes, with the tensors of `state`, in float32."""

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from clipset.backbones.checkpoints import CheckpointLayout, load_network, read_state, rename_keys
+from clipset.backbones.checkpoints import (
+    CheckpointLayout,
+    network_from_state,
+    read_state,
+    rename_keys,
+)
 from clipset.backbones.registry import BackboneEntry, BackboneSpec, InPackage, Weights
 from clipset.networks.efficientnet import EfficientNetLite
 
@@ -23,11 +28,11 @@ FILE_NAMES = {  # ours and the file's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficientNetVariant:
-    """The width, depth and native size of an EfficientNet-Lite, and the file of its weights."""
+    """The scales and native size of an EfficientNet-Lite, and the file of its weights."""
 
     name: str
-    width: float
-    depth: float
+    width_scale: float
+    depth_scale: float
     size: int
     file: str
     sha256: str
@@ -40,10 +45,10 @@ class EfficientNetVariant:
 
 def load_efficientnet(variant: EfficientNetVariant, path: Path) -> EfficientNetLite:
     """The network as it was trained: batch norms not fused."""
-    build = partial(EfficientNetLite, variant.width, variant.depth)
+    build = partial(EfficientNetLite, variant.width_scale, variant.depth_scale)
     layout = CheckpointLayout()
     state = rename_keys(build, read_state(path, layout), _file_key)
-    return load_network(build, state, layout, path).eval()
+    return network_from_state(build, state, layout, path).eval()
 
 
 def _file_key(key: str) -> str:
@@ -77,17 +82,17 @@ def _efficientnet_entry(variant: EfficientNetVariant, size: int) -> BackboneEntr
 
 
 LITE0 = EfficientNetVariant(
-    name="efficientnet_lite0", width=1.0, depth=1.0, size=224,
+    name="efficientnet_lite0", width_scale=1.0, depth_scale=1.0, size=224,
     file="efficientnet-lite0-57934424.pth",
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
 )  # fmt: skip
 LITE1 = EfficientNetVariant(
-    name="efficientnet_lite1", width=1.0, depth=1.1, size=240,
+    name="efficientnet_lite1", width_scale=1.0, depth_scale=1.1, size=240,
     file="efficientnet-lite1-77cc7160.pth",
     sha256="77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
 )  # fmt: skip
 LITE2 = EfficientNetVariant(
-    name="efficientnet_lite2", width=1.1, depth=1.2, size=260,
+    name="efficientnet_lite2", width_scale=1.1, depth_scale=1.2, size=260,
     file="efficientnet-lite2-9656183e.pth",
     sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 )  # fmt: skip

@@ -6,7 +6,7 @@ Video models take the whole clip; image models take each frame and are averaged 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,29 +38,6 @@ HEADS = r"(.*\.)?(classifier|cls_classifier|distillation_classifier|head|decoder
 TEXT = r"(text_model|text_projection|visual_projection)\..*|logit_scale|logit_bias"
 
 
-def first_token(output: Any) -> Tensor:
-    """The class token."""
-    return output.last_hidden_state[:, 0]  # type: ignore[no-any-return]
-
-
-def mean_token(output: Any) -> Tensor:
-    """The mean of all tokens."""
-    return output.last_hidden_state.mean(dim=1)  # type: ignore[no-any-return]
-
-
-def pooler(output: Any) -> Tensor:
-    """The output of the model's own pooler."""
-    return output.pooler_output.flatten(1)  # type: ignore[no-any-return]
-
-
-def pooler_or_mean(output: Any) -> Tensor:
-    """The output of the model's own pooler, else the mean over all positions."""
-    if getattr(output, "pooler_output", None) is not None:
-        return pooler(output)
-    hidden = output.last_hidden_state
-    return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.flatten(2).mean(dim=2)  # type: ignore[no-any-return]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFamily:
     """How the models of one type are loaded, fed and pooled.
@@ -70,7 +47,7 @@ class ModelFamily:
     """
 
     model_class: str
-    pool: Callable[[Any], Tensor]
+    pool: Literal["first", "mean", "pooler", "any"]  # class token, mean token, the model's pooler
     pooling: str
     video: bool = False
     stride: int = 4
@@ -91,62 +68,62 @@ _NO_POOLER = {"add_pooling_layer": False}
 
 MODEL_FAMILIES = {
     "videomae": ModelFamily(
-        model_class="VideoMAEModel", pool=mean_token, video=True, layer_token="mean",
+        model_class="VideoMAEModel", pool="mean", video=True, layer_token="mean",
         pooling="last norm, then mean of all tokens",
         ignored_keys=HEADS + r"|encoder_to_decoder\.weight|mask_token",
     ),
     "videomae, fine-tuned": ModelFamily(
-        model_class="VideoMAEForVideoClassification", pool=mean_token, video=True,
+        model_class="VideoMAEForVideoClassification", pool="mean", video=True,
         layer_token="mean", pooling="mean of all tokens, then fc_norm",
         trunk="videomae", last_norm="fc_norm",
     ),
     "timesformer": ModelFamily(
-        model_class="TimesformerModel", pool=first_token, pooling=_CLASS, video=True,
+        model_class="TimesformerModel", pool="first", pooling=_CLASS, video=True,
         layer_token="first", stride=32, resize="after",
     ),
     "vivit": ModelFamily(
-        model_class="VivitModel", pool=first_token, pooling=_CLASS, video=True,
+        model_class="VivitModel", pool="first", pooling=_CLASS, video=True,
         layer_token="first", stride=2, model_options=_NO_POOLER,
     ),
     "vjepa2": ModelFamily(
-        model_class="VJEPA2Model", pool=mean_token, video=True, layer_token="mean",
+        model_class="VJEPA2Model", pool="mean", video=True, layer_token="mean",
         pooling="last norm, then mean of all tokens of the encoder",
         input_name=_VIDEOS, resize="before", trunk="encoder",
     ),
     "videoprism_vision_model": ModelFamily(
-        model_class="VideoPrismVisionModel", pool=mean_token, video=True,
+        model_class="VideoPrismVisionModel", pool="mean", video=True,
         pooling="last norm, then mean of all tokens", input_name=_VIDEOS, resize="flag",
         ignored_keys=HEADS + r"|(auxiliary_layers|head_layernorm)\..*",
     ),
     "videoprism": ModelFamily(
-        model_class="VideoPrismClipModel", pool=pooler, video=True,
+        model_class="VideoPrismClipModel", pool="pooler", video=True,
         pooling="attention pooling of the video tower", input_name=_VIDEOS, resize="flag",
         trunk="video_model",
     ),
     "dinov2": ModelFamily(
-        model_class="Dinov2Model", pool=pooler, pooling=_CLASS + _FRAMES, layer_token="first",
+        model_class="Dinov2Model", pool="pooler", pooling=_CLASS + _FRAMES, layer_token="first",
         resize="free",
     ),
     "dinov2_with_registers": ModelFamily(
-        model_class="Dinov2WithRegistersModel", pool=pooler, pooling=_CLASS + _FRAMES,
+        model_class="Dinov2WithRegistersModel", pool="pooler", pooling=_CLASS + _FRAMES,
         layer_token="first", resize="free",
     ),
     "dinov3_vit": ModelFamily(
-        model_class="DINOv3ViTModel", pool=pooler, pooling=_CLASS + _FRAMES, layer_token="first",
+        model_class="DINOv3ViTModel", pool="pooler", pooling=_CLASS + _FRAMES, layer_token="first",
         resize="free",
     ),
     "clip": ModelFamily(
-        model_class="CLIPVisionModel", pool=pooler, layer_token="first", resize="flag",
+        model_class="CLIPVisionModel", pool="pooler", layer_token="first", resize="flag",
         pooling=_CLASS + ", before the projection" + _FRAMES,
         vision_tower=True, ignored_keys=f"{HEADS}|{TEXT}",
     ),
     "siglip": ModelFamily(
-        model_class="SiglipVisionModel", pool=pooler, layer_token="mean", resize="flag",
+        model_class="SiglipVisionModel", pool="pooler", layer_token="mean", resize="flag",
         pooling="attention pooling of the vision tower" + _FRAMES,
         vision_tower=True, ignored_keys=f"{HEADS}|{TEXT}",
     ),
     "vit": ModelFamily(
-        model_class="ViTModel", pool=first_token, pooling=_CLASS + _FRAMES, layer_token="first",
+        model_class="ViTModel", pool="first", pooling=_CLASS + _FRAMES, layer_token="first",
         resize="flag", model_options=_NO_POOLER,
     ),
 }  # fmt: skip
@@ -154,7 +131,7 @@ MODEL_FAMILIES["clip_vision_model"] = MODEL_FAMILIES["clip"]
 MODEL_FAMILIES["siglip_vision_model"] = MODEL_FAMILIES["siglip"]
 OTHER_FAMILY = ModelFamily(
     model_class="AutoModel",
-    pool=pooler_or_mean,
+    pool="any",
     pooling="pooler of the model, else mean of all positions" + _FRAMES,
 )
 
@@ -182,7 +159,7 @@ class HuggingFaceNetwork(LayeredNetwork):
     def pooled_output(self, pixels: Tensor) -> Float[Tensor, "B D"]:
         """The pooled output for a batch of clips or of frames."""
         output = self.trunk(**{self.family.input_name: pixels}, **self.call_options)
-        features: Tensor = self.last_norm(self.family.pool(output))
+        features: Tensor = self.last_norm(_pool_output(output, self.family.pool))
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise BackboneError(
                 f"{type(self.trunk).__name__} gives features {tuple(features.shape)}, "
@@ -245,6 +222,15 @@ def load_huggingface(spec: BackboneSpec, path: Path) -> HuggingFaceNetwork:
     if family is OTHER_FAMILY:
         _check_repeatable(network, spec)
     return network
+
+
+def _pool_output(output: Any, pool: str) -> Tensor:
+    if pool == "pooler" or (pool == "any" and getattr(output, "pooler_output", None) is not None):
+        return output.pooler_output.flatten(1)  # type: ignore[no-any-return]
+    hidden: Tensor = output.last_hidden_state
+    if pool == "first":
+        return hidden[:, 0]
+    return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.flatten(2).mean(dim=2)
 
 
 def _find_family(config: Any) -> ModelFamily:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.backbones.checkpoints import CheckpointLayout, load_network, read_state
+from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
 from clipset.backbones.registry import (
     KINETICS_MEAN,
     KINETICS_STD,
@@ -28,7 +28,7 @@ CHECKPOINT = "BYOL_SlowR50_16x4_T4_epoch_00200.pyth"
 
 def load_slow_r50(path: Path, config: SlowConfig) -> SlowR50:
     """The momentum copy of the network in a PySlowFast contrastive checkpoint."""
-    return load_network(lambda: SlowR50(config), read_state(path, LAYOUT), LAYOUT, path)
+    return network_from_state(lambda: SlowR50(config), read_state(path, LAYOUT), LAYOUT, path)
 
 
 ENTRIES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.backbones.checkpoints import CheckpointLayout, load_network, read_state
+from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
 from clipset.backbones.registry import (
     KINETICS_MEAN,
     KINETICS_STD,
@@ -24,7 +24,7 @@ CHECKPOINT = "kinetics400_vitb_ssl.pth"
 
 def load_svt(path: Path, config: SVTConfig) -> SVT:
     """The teacher of an SVT checkpoint, released or of a training run."""
-    return load_network(lambda: SVT(config), read_state(path, LAYOUT), LAYOUT, path)
+    return network_from_state(lambda: SVT(config), read_state(path, LAYOUT), LAYOUT, path)
 
 
 ENTRIES = (

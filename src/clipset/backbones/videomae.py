@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clipset.backbones.checkpoints import CheckpointLayout, State, load_network, read_state
+from clipset.backbones.checkpoints import CheckpointLayout, State, network_from_state, read_state
 from clipset.backbones.registry import (
     KINETICS_MEAN,
     KINETICS_STD,
@@ -67,7 +67,7 @@ def load_videomae(path: Path, config: VideoMAEConfig, classes: int | None = None
             f"{path} was fine-tuned on {head.shape[0]} classes, expected {classes}: "
             "400 is Kinetics-400 (videomae_b_k400), 174 is SSv2 (videomae_b_ssv2)"
         )
-    return load_network(lambda: VideoMAE(config), state, LAYOUT, path)
+    return network_from_state(lambda: VideoMAE(config), state, LAYOUT, path)
 
 
 def from_hugging_face(state: State) -> State:

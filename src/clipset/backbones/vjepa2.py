@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.backbones.checkpoints import CheckpointLayout, load_network, read_state
+from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
 from clipset.backbones.registry import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -27,7 +27,7 @@ LARGE = ViTConfig(embed_dim=1024, depth=24, num_heads=16, mlp_dim=4096)
 
 def load_vjepa2(path: Path, config: ViTConfig) -> VJEPA2:
     """The averaged encoder of an official V-JEPA 2 checkpoint."""
-    return load_network(lambda: VJEPA2(config), read_state(path, LAYOUT), LAYOUT, path)
+    return network_from_state(lambda: VJEPA2(config), read_state(path, LAYOUT), LAYOUT, path)
 
 
 ENTRIES = (

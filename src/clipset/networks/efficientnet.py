@@ -37,52 +37,60 @@ class ConvUnit(nn.Module):
     """Convolution, batch norm and, unless it ends a block, ReLU6."""
 
     def __init__(
-        self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1,
-        activated: bool = True,
+        self, in_channels: int, out_channels: int, kernel_size: int, *,
+        stride: int = 1, groups: int = 1, activated: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.conv = SameConv2d(inputs, outputs, kernel, stride, groups=groups, bias=False)
-        self.norm: nn.Module = nn.BatchNorm2d(outputs, eps=NORM_EPS)
+        self.conv = SameConv2d(
+            in_channels, out_channels, kernel_size, stride, groups=groups, bias=False
+        )
+        self.norm: nn.Module = nn.BatchNorm2d(out_channels, eps=NORM_EPS)
         self.activated = activated
 
-    def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K h w"]:
-        maps = self.norm(self.conv(maps))
-        return F.relu6(maps) if self.activated else maps
+    def forward(self, feature_maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K h w"]:
+        feature_maps = self.norm(self.conv(feature_maps))
+        return F.relu6(feature_maps) if self.activated else feature_maps
 
 
 class InvertedBottleneck(nn.Module):
     """Expand, filter each channel, project, and add the input if the shapes agree."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, stride: int, expansion: int
+    ) -> None:
         super().__init__()
-        expanded = inputs * expansion
-        self.expand = ConvUnit(inputs, expanded, 1) if expansion > 1 else nn.Identity()
-        self.depthwise = ConvUnit(expanded, expanded, kernel, stride=stride, groups=expanded)
-        self.project = ConvUnit(expanded, outputs, 1, activated=False)
-        self.residual = stride == 1 and inputs == outputs
+        expanded = in_channels * expansion
+        self.expand = ConvUnit(in_channels, expanded, 1) if expansion > 1 else nn.Identity()
+        self.depthwise = ConvUnit(expanded, expanded, kernel_size, stride=stride, groups=expanded)
+        self.project = ConvUnit(expanded, out_channels, 1, activated=False)
+        self.residual = stride == 1 and in_channels == out_channels
 
-    def forward(self, maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K h w"]:
-        out: Tensor = self.project(self.depthwise(self.expand(maps)))
-        return out + maps if self.residual else out
+    def forward(self, feature_maps: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K h w"]:
+        out: Tensor = self.project(self.depthwise(self.expand(feature_maps)))
+        return out + feature_maps if self.residual else out
 
 
 class EfficientNetLite(nn.Module):
     """Normalised clips to the mean of their frames' features."""
 
-    def __init__(self, width: float = 1.0, depth: float = 1.0, classes: int = 1000) -> None:
+    def __init__(
+        self, width_scale: float = 1.0, depth_scale: float = 1.0, num_classes: int = 1000
+    ) -> None:
         super().__init__()
         self.stem = ConvUnit(3, 32, 3, stride=2)
         blocks, channels = [], 32
-        for stage, (count, kernel, stride, expansion, base) in enumerate(STAGES):
-            outputs = scaled_channels(base, width)
+        for stage, (count, kernel_size, stride, expansion, base) in enumerate(STAGES):
+            out_channels = scaled_channels(base, width_scale)
             fixed = stage in (0, len(STAGES) - 1)
-            for index in range(count if fixed else math.ceil(count * depth)):
+            for index in range(count if fixed else math.ceil(count * depth_scale)):
                 step = stride if index == 0 else 1
-                blocks.append(InvertedBottleneck(channels, outputs, kernel, step, expansion))
-                channels = outputs
+                blocks.append(
+                    InvertedBottleneck(channels, out_channels, kernel_size, step, expansion)
+                )
+                channels = out_channels
         self.blocks = nn.Sequential(*blocks)
         self.head = ConvUnit(channels, 1280, 1)
-        self.classifier = nn.Linear(1280, classes)
+        self.classifier = nn.Linear(1280, num_classes)
 
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
         features = self.frame_features(clips.flatten(0, 1))  # (B*T, D)
@@ -90,8 +98,8 @@ class EfficientNetLite(nn.Module):
 
     def frame_features(self, frames: Float[Tensor, "N 3 S S"]) -> Float[Tensor, "N D"]:
         """The last feature maps of normalised images, averaged over the image."""
-        maps: Tensor = self.head(self.blocks(self.stem(frames)))  # (N, D, S/32, S/32)
-        return maps.mean(dim=(2, 3))
+        feature_maps: Tensor = self.head(self.blocks(self.stem(frames)))  # (N, D, S/32, S/32)
+        return feature_maps.mean(dim=(2, 3))
 
     def fuse_batch_norm(self) -> None:
         """Fuse each batch norm into the convolution before it; the network is in eval mode."""
@@ -101,7 +109,7 @@ class EfficientNetLite(nn.Module):
                 unit.norm = nn.Identity()
 
 
-def scaled_channels(base: int, width: float) -> int:
-    """The nearest multiple of 8 that is not much below `base * width`."""
-    nearest = max(8, int(base * width + 4) // 8 * 8)
-    return nearest + 8 if nearest < 0.9 * base * width else nearest
+def scaled_channels(base: int, width_scale: float) -> int:
+    """The nearest multiple of 8 that is not much below `base * width_scale`."""
+    nearest = max(8, int(base * width_scale + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * base * width_scale else nearest

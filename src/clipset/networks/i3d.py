@@ -38,44 +38,47 @@ class ShiftNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("var", torch.ones(channels))
 
-    def forward(self, maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B C T H W"]:
-        return F.batch_norm(maps, self.mean, self.var, bias=self.bias, eps=NORM_EPS)
+    def forward(self, feature_maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B C T H W"]:
+        return F.batch_norm(feature_maps, self.mean, self.var, bias=self.bias, eps=NORM_EPS)
 
 
 class Unit3d(nn.Module):
     """Convolution with TensorFlow's SAME padding, batch norm and ReLU."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
+    ) -> None:
         super().__init__()
-        self.conv = nn.Conv3d(inputs, outputs, kernel, stride, bias=False)
-        self.norm: nn.Module = ShiftNorm(outputs)
+        self.conv = nn.Conv3d(in_channels, out_channels, kernel_size, stride, bias=False)
+        self.norm: nn.Module = ShiftNorm(out_channels)
 
-    def forward(self, maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B K t h w"]:
+    def forward(self, feature_maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B K t h w"]:
         conv = self.conv
-        maps, padding = pad_same(maps, conv.kernel_size, conv.stride)
-        return F.relu(self.norm(F.conv3d(maps, conv.weight, conv.bias, conv.stride, padding)))
+        feature_maps, padding = pad_same(feature_maps, conv.kernel_size, conv.stride)
+        feature_maps = F.conv3d(feature_maps, conv.weight, conv.bias, conv.stride, padding)
+        return F.relu(self.norm(feature_maps))
 
 
 class MixedBlock(nn.Module):
-    """Four branches over the same maps, concatenated."""
+    """Four branches over the same feature maps, concatenated."""
 
-    def __init__(self, inputs: int, channels: Sequence[int]) -> None:
+    def __init__(self, in_channels: int, channels: Sequence[int]) -> None:
         super().__init__()
         one, before_two, two, before_three, three, four = channels
-        self.branch_0 = Unit3d(inputs, one, 1)
-        self.branch_1a = Unit3d(inputs, before_two, 1)
+        self.branch_0 = Unit3d(in_channels, one, 1)
+        self.branch_1a = Unit3d(in_channels, before_two, 1)
         self.branch_1b = Unit3d(before_two, two, 3)
-        self.branch_2a = Unit3d(inputs, before_three, 1)
+        self.branch_2a = Unit3d(in_channels, before_three, 1)
         self.branch_2b = Unit3d(before_three, three, 3)
-        self.branch_3 = Unit3d(inputs, four, 1)
-        self.outputs = one + two + three + four
+        self.branch_3 = Unit3d(in_channels, four, 1)
+        self.out_channels = one + two + three + four
 
-    def forward(self, maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B K T H W"]:
+    def forward(self, feature_maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B K T H W"]:
         branches = (
-            self.branch_0(maps),
-            self.branch_1b(self.branch_1a(maps)),
-            self.branch_2b(self.branch_2a(maps)),
-            self.branch_3(max_pool_same(maps, (3, 3, 3), (1, 1, 1))),
+            self.branch_0(feature_maps),
+            self.branch_1b(self.branch_1a(feature_maps)),
+            self.branch_2b(self.branch_2a(feature_maps)),
+            self.branch_3(max_pool_same(feature_maps, (3, 3, 3), (1, 1, 1))),
         )
         return torch.cat(branches, dim=1)
 
@@ -83,7 +86,7 @@ class MixedBlock(nn.Module):
 class InceptionI3d(nn.Module):
     """Normalised clips to the mean over time and space of the last mixed block."""
 
-    def __init__(self, classes: int = 400) -> None:
+    def __init__(self, num_classes: int = 400) -> None:
         super().__init__()
         self.conv_1a = Unit3d(3, 64, 7, 2)
         self.conv_2b = Unit3d(64, 64, 1)
@@ -92,23 +95,23 @@ class InceptionI3d(nn.Module):
         for name, widths in MIXED.items():
             mixed = MixedBlock(channels, widths)
             self.add_module(name, mixed)
-            channels = mixed.outputs
-        self.logits = nn.ModuleDict({"conv": nn.Conv3d(channels, classes, 1)})
+            channels = mixed.out_channels
+        self.logits = nn.ModuleDict({"conv": nn.Conv3d(channels, num_classes, 1)})
 
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
-        return self.last_maps(clips).mean(dim=(2, 3, 4))
+        return self.last_feature_maps(clips).mean(dim=(2, 3, 4))
 
-    def last_maps(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D t s s"]:
-        """The maps of the last mixed block."""
-        maps: Tensor = self.conv_1a(clips.transpose(1, 2))
-        maps = max_pool_same(maps, (1, 3, 3), (1, 2, 2))
-        maps = self.conv_2c(self.conv_2b(maps))
-        maps = max_pool_same(maps, (1, 3, 3), (1, 2, 2))
+    def last_feature_maps(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D t s s"]:
+        """The feature maps of the last mixed block."""
+        feature_maps: Tensor = self.conv_1a(clips.transpose(1, 2))
+        feature_maps = max_pool_same(feature_maps, (1, 3, 3), (1, 2, 2))
+        feature_maps = self.conv_2c(self.conv_2b(feature_maps))
+        feature_maps = max_pool_same(feature_maps, (1, 3, 3), (1, 2, 2))
         for name in MIXED:
             if name in POOL_BEFORE:
-                maps = max_pool_same(maps, *POOL_BEFORE[name])
-            maps = self.get_submodule(name)(maps)
-        return maps
+                feature_maps = max_pool_same(feature_maps, *POOL_BEFORE[name])
+            feature_maps = self.get_submodule(name)(feature_maps)
+        return feature_maps
 
     def fuse_batch_norm(self) -> None:
         """Fuse each batch norm into the convolution before it."""
@@ -121,8 +124,10 @@ class InceptionI3d(nn.Module):
 
 
 def max_pool_same(
-    maps: Float[Tensor, "B C T H W"], kernel: tuple[int, int, int], stride: tuple[int, int, int]
+    feature_maps: Float[Tensor, "B C T H W"],
+    kernel_size: tuple[int, int, int],
+    stride: tuple[int, int, int],
 ) -> Float[Tensor, "B C t h w"]:
     """Max pooling with SAME padding; after a ReLU nothing is below the zeros of the padding."""
-    maps, padding = pad_same(maps, kernel, stride)
-    return F.max_pool3d(maps, kernel, stride, padding)
+    feature_maps, padding = pad_same(feature_maps, kernel_size, stride)
+    return F.max_pool3d(feature_maps, kernel_size, stride, padding)

@@ -9,19 +9,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+def same_padding(size: int, kernel_size: int, stride: int) -> tuple[int, int]:
     """Padding of one axis, before and after."""
-    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    total = max((-(-size // stride) - 1) * stride + kernel_size - size, 0)
     return total // 2, total - total // 2
 
 
 def pad_same(
-    maps: Float[Tensor, "B C *S"], kernel: Sequence[int], stride: Sequence[int]
+    feature_maps: Float[Tensor, "B C *S"], kernel_size: Sequence[int], stride: Sequence[int]
 ) -> tuple[Float[Tensor, "B C *P"], list[int]]:
     """Maps padded with zeros where SAME is lopsided, and the even padding that is left to do."""
-    sizes = [int(size) for size in maps.shape[2:]]
-    sides = [same_padding(*axis) for axis in zip(sizes, kernel, stride, strict=True)]
+    sizes = [int(size) for size in feature_maps.shape[2:]]
+    sides = [same_padding(*axis) for axis in zip(sizes, kernel_size, stride, strict=True)]
     if all(before == after for before, after in sides):
-        return maps, [before for before, _ in sides]
+        return feature_maps, [before for before, _ in sides]
     flat = [amount for before_after in reversed(sides) for amount in before_after]
-    return F.pad(maps, flat), [0] * len(sides)
+    return F.pad(feature_maps, flat), [0] * len(sides)

@@ -20,7 +20,7 @@ class SlowConfig:
 
 
 class SlowStem(nn.Module):
-    """Frames to maps of a quarter of their size."""
+    """Frames to feature maps of a quarter of their size."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -28,44 +28,54 @@ class SlowStem(nn.Module):
         self.bn = nn.BatchNorm3d(width)
 
     def forward(self, clips: Float[Tensor, "B 3 T H W"]) -> Float[Tensor, "B C T h w"]:
-        maps = F.relu(self.bn(self.conv(clips)))
-        return F.max_pool3d(maps, (1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1))
+        feature_maps = F.relu(self.bn(self.conv(clips)))
+        return F.max_pool3d(feature_maps, (1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1))
 
 
 class BottleneckBranch(nn.Module):
     """The residual branch of a bottleneck: a convolution in time, one in space, one to widen."""
 
-    def __init__(self, inputs: int, hidden: int, time_kernel: int, stride: int) -> None:
+    def __init__(
+        self, in_channels: int, hidden_channels: int, time_kernel: int, stride: int
+    ) -> None:
         super().__init__()
         padding = (time_kernel // 2, 0, 0)
-        self.a = nn.Conv3d(inputs, hidden, (time_kernel, 1, 1), padding=padding, bias=False)
-        self.a_bn = nn.BatchNorm3d(hidden)
-        self.b = nn.Conv3d(hidden, hidden, (1, 3, 3), (1, stride, stride), (0, 1, 1), bias=False)
-        self.b_bn = nn.BatchNorm3d(hidden)
-        self.c = nn.Conv3d(hidden, 4 * hidden, 1, bias=False)
-        self.c_bn = nn.BatchNorm3d(4 * hidden)
+        self.a = nn.Conv3d(
+            in_channels, hidden_channels, (time_kernel, 1, 1), padding=padding, bias=False
+        )
+        self.a_bn = nn.BatchNorm3d(hidden_channels)
+        self.b = nn.Conv3d(
+            hidden_channels, hidden_channels, (1, 3, 3), (1, stride, stride), (0, 1, 1), bias=False
+        )
+        self.b_bn = nn.BatchNorm3d(hidden_channels)
+        self.c = nn.Conv3d(hidden_channels, 4 * hidden_channels, 1, bias=False)
+        self.c_bn = nn.BatchNorm3d(4 * hidden_channels)
 
-    def forward(self, maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B E T h w"]:
-        maps = F.relu(self.a_bn(self.a(maps)))
-        maps = F.relu(self.b_bn(self.b(maps)))
-        return self.c_bn(self.c(maps))  # type: ignore[no-any-return]
+    def forward(self, feature_maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B E T h w"]:
+        feature_maps = F.relu(self.a_bn(self.a(feature_maps)))
+        feature_maps = F.relu(self.b_bn(self.b(feature_maps)))
+        return self.c_bn(self.c(feature_maps))  # type: ignore[no-any-return]
 
 
 class Bottleneck(nn.Module):
     """A residual branch beside a shortcut; the first of a stage projects its shortcut."""
 
-    def __init__(self, inputs: int, hidden: int, time_kernel: int, stride: int) -> None:
+    def __init__(
+        self, in_channels: int, hidden_channels: int, time_kernel: int, stride: int
+    ) -> None:
         super().__init__()
-        self.projects = inputs != 4 * hidden
+        self.projects = in_channels != 4 * hidden_channels
         if self.projects:
             strides = (1, stride, stride)
-            self.branch1 = nn.Conv3d(inputs, 4 * hidden, 1, stride=strides, bias=False)
-            self.branch1_bn = nn.BatchNorm3d(4 * hidden)
-        self.branch2 = BottleneckBranch(inputs, hidden, time_kernel, stride)
+            self.branch1 = nn.Conv3d(
+                in_channels, 4 * hidden_channels, 1, stride=strides, bias=False
+            )
+            self.branch1_bn = nn.BatchNorm3d(4 * hidden_channels)
+        self.branch2 = BottleneckBranch(in_channels, hidden_channels, time_kernel, stride)
 
-    def forward(self, maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B E T h w"]:
-        shortcut = self.branch1_bn(self.branch1(maps)) if self.projects else maps
-        return F.relu(shortcut + self.branch2(maps))
+    def forward(self, feature_maps: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B E T h w"]:
+        shortcut = self.branch1_bn(self.branch1(feature_maps)) if self.projects else feature_maps
+        return F.relu(shortcut + self.branch2(feature_maps))
 
 
 class SlowR50(nn.Module):
@@ -80,20 +90,20 @@ class SlowR50(nn.Module):
         self.s5 = _make_stage(config, 3)
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
-        maps = clips.transpose(1, 2)  # (B, 3, T, H, W)
+        feature_maps = clips.transpose(1, 2)  # (B, 3, T, H, W)
         for stage in (self.s1, self.s2, self.s3, self.s4, self.s5):
-            maps = stage(maps)
-        return maps.mean(dim=(2, 3, 4))
+            feature_maps = stage(feature_maps)
+        return feature_maps.mean(dim=(2, 3, 4))
 
 
 def _make_stage(config: SlowConfig, index: int) -> nn.Sequential:
-    """Bottlenecks; the first one widens and, after s2, halves the maps."""
-    hidden = config.width * 2**index
-    inputs = config.width if index == 0 else 2 * hidden
+    """Bottlenecks; the first one widens and, after s2, halves the feature maps."""
+    hidden_channels = config.width * 2**index
+    in_channels = config.width if index == 0 else 2 * hidden_channels
     stage = nn.Sequential()
     for block in range(config.blocks[index]):
         stride = 2 if block == 0 and index > 0 else 1
-        bottleneck = Bottleneck(inputs, hidden, config.time_kernels[index], stride)
+        bottleneck = Bottleneck(in_channels, hidden_channels, config.time_kernels[index], stride)
         stage.add_module(f"pathway0_res{block}", bottleneck)
-        inputs = 4 * hidden
+        in_channels = 4 * hidden_channels
     return stage

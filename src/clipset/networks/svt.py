@@ -77,9 +77,9 @@ class SVT(LayeredNetwork):
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         batch, frames = clips.shape[:2]
-        maps = self.patch_embed(clips.flatten(0, 1))  # (B T, D, h, w)
-        grid = (int(frames), int(maps.shape[2]), int(maps.shape[3]))
-        patches = maps.flatten(2).transpose(1, 2).unflatten(0, (batch, frames))  # (B, T, N, D)
+        token_map = self.patch_embed(clips.flatten(0, 1))  # (B T, D, h, w)
+        grid = (int(frames), int(token_map.shape[2]), int(token_map.shape[3]))
+        patches = token_map.flatten(2).transpose(1, 2).unflatten(0, (batch, frames))  # (B, T, N, D)
         patches = patches + self.positions(grid).flatten(1, 2)
         cls = (self.cls_token + self.pos_embed[:, :1]).expand(batch, -1, -1)
         for block in self.blocks:

@@ -73,9 +73,9 @@ class VideoMAE(LayeredNetwork):
 
     def tokens(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B N D"]:
         """All tokens after the last block (normed if the network was pre-trained only)."""
-        maps = self.patch_embed(clips)  # (B, D, t, h, w)
-        grid = (int(maps.shape[2]), int(maps.shape[3]), int(maps.shape[4]))
-        tokens = maps.flatten(2).transpose(1, 2) + self.positions(grid).flatten(0, 2)
+        token_map = self.patch_embed(clips)  # (B, D, t, h, w)
+        grid = (int(token_map.shape[2]), int(token_map.shape[3]), int(token_map.shape[4]))
+        tokens = token_map.flatten(2).transpose(1, 2) + self.positions(grid).flatten(0, 2)
         for block in self.blocks:
             tokens = block(tokens)
         return self.norm(tokens)  # type: ignore[no-any-return]

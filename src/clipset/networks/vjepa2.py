@@ -24,10 +24,10 @@ class VJEPA2(LayeredNetwork):
 
     def tokens(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B N D"]:
         """All tokens after the last norm."""
-        maps = self.patch_embed(clips)  # (B, D, t, h, w)
-        axes = [torch.arange(length, device=maps.device) for length in maps.shape[2:]]
+        token_map = self.patch_embed(clips)  # (B, D, t, h, w)
+        axes = [torch.arange(length, device=token_map.device) for length in token_map.shape[2:]]
         positions = torch.stack(torch.meshgrid(*axes, indexing="ij")).flatten(1)  # (3, N)
-        tokens = maps.flatten(2).transpose(1, 2)
+        tokens = token_map.flatten(2).transpose(1, 2)
         for block in self.blocks:
             tokens = block(tokens, positions)
         return self.norm(tokens)  # type: ignore[no-any-return]
