@@ -173,18 +173,19 @@ def read_folder(folder: str | Path, *, name: str | None = None) -> Catalog:
         raise CatalogError(
             f"{folder} contains no videos; supported file extensions: {', '.join(EXTENSIONS)}"
         )
-    rows = clean_rows(parse_folder_names(paths), name_text(folder.name))
     ids = unique_ids(path_text(path.as_posix()) for path in paths)
+    files = {ids[path_text(path.as_posix())]: folder / path for path in paths}
+    return label_by_folder(files, folder, name=name or name_text(folder.name) or "videos")
+
+
+def label_by_folder(files: Mapping[str, Path], folder: Path, *, name: str) -> Catalog:
+    """A catalog of files by id; their sub-folders in `folder` are labels, or splits and labels."""
+    rows = parse_folder_names([path.relative_to(folder) for path in files.values()])
     videos = (
-        Video(
-            id=ids[path_text(path.as_posix())],
-            path=folder / path,
-            label=row.get("label"),
-            split=row.get("split"),
-        )
-        for path, row in zip(paths, rows, strict=True)
+        Video(id=video_id, path=path, label=row.get("label"), split=row.get("split"))
+        for (video_id, path), row in zip(files.items(), clean_rows(rows, name), strict=True)
     )
-    return Catalog(name=name or name_text(folder.name) or "videos", videos=tuple(videos))
+    return Catalog(name=name, videos=tuple(videos))
 
 
 def read_catalog_table(

@@ -17,19 +17,19 @@ from clipset.data.catalog import (
     read_folder,
 )
 from clipset.data.datasets import DatasetName, read_dataset
-from clipset.data.datasets.lists import FOLDS, search_lists
-from clipset.data.datasets.lvu import CLASSIFICATION, REGRESSION, TASKS, read_lvu
+from clipset.data.datasets.lists import FOLDS, find_lists, search_lists
+from clipset.data.datasets.lvu import (
+    CLASSIFICATION,
+    REGRESSION,
+    TASKS,
+    find_lvu_lists,
+    read_lvu,
+)
 from clipset.data.splits import assign_splits, hold_out_groups
 from clipset.data.tables import SUFFIXES
 from clipset.errors import CatalogError
 from clipset.text import text_path
 
-LIST_PATTERNS: dict[str, str] = {  # a file that only the folder of a dataset's lists contains
-    "ucf101": "trainlist01.txt",
-    "hmdb51": "*_test_split1.txt",
-    "kinetics": "*.csv",
-    "ssv2": "*labels.json",
-}
 OFFICIAL_SPLITS = {f"split-{fold}": fold for fold in FOLDS}
 TASK_GROUPS = {"all": TASKS, "classification": CLASSIFICATION, "regression": REGRESSION}
 
@@ -120,14 +120,8 @@ def read_tasks(source: str | Path | Catalog, config: DataConfig) -> tuple[Task, 
     elif source.is_file() and (config.format == "table" or source.suffix.lower() in SUFFIXES):
         tasks = _read_table_tasks(source, config)
     else:
-        tasks = [Task(catalog=_read_untabled(source, config))]
-    return tuple(replace(task, catalog=_split(task.catalog, config)) for task in tasks)
-
-
-def _split(catalog: Catalog, config: DataConfig) -> Catalog:
-    catalog = assign_splits(catalog, test_fraction=config.test_fraction, seed=config.split_seed)
-    catalog = hold_out_groups(catalog, config.validation_groups)
-    return _select_test_split(catalog, config.test_split)
+        tasks = [_read_single_task(source, config)]
+    return tuple(replace(task, catalog=_apply_splits(task.catalog, config)) for task in tasks)
 
 
 def join_tasks(tasks: Sequence[Task]) -> Catalog:
@@ -151,13 +145,20 @@ def join_tasks(tasks: Sequence[Task]) -> Catalog:
     return Catalog(name=first_name.rpartition("-")[0] or first_name, videos=tuple(videos.values()))
 
 
-def _read_untabled(source: Path, config: DataConfig) -> Catalog:
+def _apply_splits(catalog: Catalog, config: DataConfig) -> Catalog:
+    catalog = assign_splits(catalog, test_fraction=config.test_fraction, seed=config.split_seed)
+    catalog = hold_out_groups(catalog, config.validation_groups)
+    return _select_test_split(catalog, config.test_split)
+
+
+def _read_single_task(source: Path, config: DataConfig) -> Task:
     if config.format == "folder" and not source.is_dir():
         raise CatalogError(f"{source} is not a folder, but data.format is 'folder'")
     if config.format == "table":
         raise CatalogError(f"{source} is not a file, but data.format is 'table'")
     _refuse_columns(config, str(source))
-    return read_folder(source) if config.format == "folder" else read_catalog(source)
+    catalog = read_folder(source) if config.format == "folder" else read_catalog(source)
+    return Task(catalog=catalog)
 
 
 def _read_table_tasks(table: Path, config: DataConfig) -> list[Task]:
@@ -195,7 +196,7 @@ def _read_official(folder: Path, config: DataConfig) -> list[Task]:
     if config.format == "lvu":
         return _read_lvu_tasks(folder, config)
     dataset = cast(DatasetName, config.format)
-    lists = folder / text_path(config.lists) if config.lists else _find_lists(folder, dataset)
+    lists = folder / text_path(config.lists) if config.lists else find_lists(folder, dataset)
     if dataset not in ("ucf101", "hmdb51"):
         return [Task(catalog=read_dataset(dataset, folder, lists))]
     if config.task != "all":
@@ -209,7 +210,7 @@ def _read_official(folder: Path, config: DataConfig) -> list[Task]:
 
 def _read_lvu_tasks(folder: Path, config: DataConfig) -> list[Task]:
     names = TASKS if config.task == "auto" else TASK_GROUPS.get(config.task, (config.task,))
-    lists = folder / text_path(config.lists) if config.lists else _find_lvu_lists(folder, names[0])
+    lists = folder / text_path(config.lists) if config.lists else find_lvu_lists(folder, names[0])
     durations = next(search_lists(folder, "durations.csv"), None)
     return [
         Task(
@@ -218,29 +219,6 @@ def _read_lvu_tasks(folder: Path, config: DataConfig) -> list[Task]:
         )
         for name in names
     ]
-
-
-def _find_lists(folder: Path, dataset: DatasetName) -> Path:
-    """The one folder with the official lists: the dataset's folder or one below it."""
-    pattern = LIST_PATTERNS[dataset]
-    folders = sorted({path.parent for path in search_lists(folder, pattern)})
-    if len(folders) != 1:
-        names = ", ".join(str(path) for path in folders) or "none"
-        raise CatalogError(
-            f"the lists of {dataset} ({pattern}) must be in one folder under {folder}, found: "
-            f"{names}; name it with data.lists"
-        )
-    return folders[0]
-
-
-def _find_lvu_lists(folder: Path, task: str) -> Path:
-    path = next(search_lists(folder, f"{task}/train.csv"), None)
-    if path is None:
-        raise CatalogError(
-            f"{folder} contains no lists of LVU ({task}/train.csv); name their folder with "
-            f"data.lists"
-        )
-    return path.parent.parent
 
 
 def _select_test_split(catalog: Catalog, test_split: str) -> Catalog:

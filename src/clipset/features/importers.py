@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 
 from clipset.backbones.registry import BackboneSpec, Weights
 from clipset.clips.config import Sampling
-from clipset.data.catalog import Catalog, Video
+from clipset.data.catalog import Catalog, label_by_folder
 from clipset.data.file_state import read_file_state
-from clipset.data.folder import natural_key, parse_folder_names
-from clipset.data.labels import clean_rows
+from clipset.data.folder import natural_key
 from clipset.errors import StoreError
 from clipset.features.cutting import CutFacts
 from clipset.features.encode import ClipRows, Seen
@@ -75,14 +74,7 @@ def catalog_of(source: Path) -> Catalog:
     """A catalog of the files themselves: sub-folders are labels (or splits, and then labels)."""
     files = list_files(source, quiet=True)  # `import_features` lists them again
     title = name_text(source.absolute().name) or "features"
-    rows = clean_rows(
-        parse_folder_names([path.relative_to(source) for path in files.values()]), title
-    )
-    videos = (
-        Video(id=name, path=path, label=row.get("label"), split=row.get("split"))
-        for (name, path), row in zip(files.items(), rows, strict=True)
-    )
-    return Catalog(name=title, videos=tuple(videos))
+    return label_by_folder(files, source, name=title)
 
 
 def list_files(source: Path, *, quiet: bool = False) -> dict[str, Path]:

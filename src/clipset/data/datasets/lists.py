@@ -13,6 +13,12 @@ from clipset.text import text_path
 
 FOLDS = (1, 2, 3)  # the official splits of UCF101 and HMDB51
 MAX_DEPTH = 3  # levels of sub-folders that are searched for lists
+LIST_PATTERNS = {  # a file that only the folder of a dataset's lists contains
+    "ucf101": "trainlist01.txt",
+    "hmdb51": "*_test_split1.txt",
+    "kinetics": "*.csv",
+    "ssv2": "*labels.json",
+}
 
 
 class FileFinder:
@@ -40,6 +46,19 @@ def read_lines(path: Path) -> Iterator[str]:
     for line in read_text(path).splitlines():
         if line.strip():
             yield line.strip()
+
+
+def find_lists(folder: Path, dataset: str) -> Path:
+    """The one folder with the official lists: the dataset's folder or one below it."""
+    pattern = LIST_PATTERNS[dataset]
+    folders = sorted({path.parent for path in search_lists(folder, pattern)})
+    if len(folders) != 1:
+        names = ", ".join(str(path) for path in folders) or "none"
+        raise CatalogError(
+            f"the lists of {dataset} ({pattern}) must be in one folder under {folder}, found: "
+            f"{names}; name it with data.lists"
+        )
+    return folders[0]
 
 
 def search_lists(folder: Path, pattern: str) -> Iterator[Path]:

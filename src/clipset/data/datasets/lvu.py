@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clipset.config import near_names
 from clipset.data.catalog import Catalog, Video
-from clipset.data.datasets.lists import FileFinder
+from clipset.data.datasets.lists import FileFinder, search_lists
 from clipset.data.tables import read_table, read_text
 from clipset.errors import CatalogError
 from clipset.text import escape_undecodable
@@ -44,6 +44,17 @@ def read_lvu(videos: Path, lists: Path, *, task: str, durations: Path | None = N
             suffix = f"#{id_counts[video.id]}" if id_counts[video.id] > 1 else ""
             listed_videos.append(replace(video, id=video.id + suffix))
     return Catalog(name=f"lvu-{task}", videos=tuple(listed_videos))
+
+
+def find_lvu_lists(folder: Path, task: str) -> Path:
+    """The folder with the lists of a task: the dataset's folder or one below it."""
+    path = next(search_lists(folder, f"{task}/train.csv"), None)
+    if path is None:
+        raise CatalogError(
+            f"{folder} contains no lists of LVU ({task}/train.csv); name their folder with "
+            f"data.lists"
+        )
+    return path.parent.parent
 
 
 def _read_rows(path: Path, task: str) -> list[list[str]]:
