@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from records import Between, Idea, PartResult, Result, ResultFile, Study
@@ -39,15 +40,31 @@ def _line(words: Sequence[str]) -> str:
 
 
 def origin(result: Result, what: str = "") -> list[str]:
-    """One line that says how a column was made."""
-    machine = f"{result.machine.get('cores', '?')} cores, {result.machine.get('processor', '?')}"
+    """Where a column comes from: recipe, commit, seeds, machine and command."""
     seeds = ", ".join(map(str, result.seeds))
-    return [
+    return provenance(
         f"{what + ': ' if what else ''}[{result.recipe_file}](../{result.recipe_file}) "
-        f"({result.fingerprint}), commit {result.commit}, seeds {seeds}, {machine}, "
-        f"{result.date[:10]}: `{result.command}`",
-        "",
-    ]
+        f"({result.fingerprint}), commit {result.commit}, seeds {seeds}, "
+        f"{machine_name(result.machine)}, {result.date[:10]}:",
+        result.command,
+    )
+
+
+def provenance(text: str, command: str) -> list[str]:
+    """A line and the command that gives the same numbers."""
+    return [wrap(text), "", "```sh", command, "```", ""]
+
+
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """Cores and processor."""
+    return f"{machine.get('cores', '?')} cores, {machine.get('processor', '?')}"
+
+
+def wrap(text: str, indent: int = 0) -> str:
+    """A paragraph in lines of at most 118 characters; further lines are indented."""
+    return textwrap.fill(
+        text, 118, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def score(record: dict[str, Any] | None) -> str:
@@ -252,32 +269,30 @@ def study_rows(study: Study) -> list[str]:
     return table(["", title], told) + table(["paired difference", title], gaps)
 
 
-def study_chance(study: Study) -> str:
-    """What a seed alone does to a score."""
-    known = [(row, study.spreads.get(" ".join(row))) for row in MODEL_ROWS]
-    told = [f"{100 * value:.1f} ({row_name(*row)})" for row, value in known if value is not None]
-    if not told:
-        return "Everything was trained with one seed, so what chance does is not known."
+def seed_effect(study: Study) -> str:
+    """How far another seed alone moves a score."""
+    spreads = [(row, study.spreads.get(" ".join(row))) for row in MODEL_ROWS]
+    shown = [f"{100 * value:.1f} ({row_name(*row)})" for row, value in spreads if value is not None]
+    if not shown:
+        return "Everything was trained with one seed, so its effect is not known."
     what = "the score of a fold" if study.folds else "the score"
     return (
-        f"From one seed of the training to another, {what} moves by "
-        f"{', '.join(told)} points (standard deviation)."
+        f"Another seed of training moves {what} by {', '.join(shown)} points (standard deviation)."
     )
 
 
 def study_origin(study: Study) -> list[str]:
-    """One line that says how a study was made."""
-    machine = f"{study.machine.get('cores', '?')} cores, {study.machine.get('processor', '?')}"
+    """Where a study comes from: recipe, commits, seeds, machine and command."""
     stores = "".join(f" --store {each}" for each in study.stores)
-    given = "".join(f" --set {shlex.quote(change)}" for change in study.changes)
-    judged = f"--folds {study.folds}" if study.folds else "--test"
-    if not study.folds:  # what was judged on test videos, and nothing else
-        judged += "".join(f" --seed {seed}" for seed in study.trainings)
-        judged += f" --only {' '.join(idea.name for idea in study.ideas)}"
-    return [
+    changes = "".join(f" --set {shlex.quote(change)}" for change in study.changes)
+    scored = f"--folds {study.folds}" if study.folds else "--test"
+    if not study.folds:  # what was scored on test videos, and nothing else
+        scored += "".join(f" --seed {seed}" for seed in study.trainings)
+        scored += f" --only {' '.join(idea.name for idea in study.ideas)}"
+    return provenance(
         f"[{study.recipe_file}](../{study.recipe_file}), commit {study.commit}, {study.seeds} "
-        f"{'seeds' if study.seeds > 1 else 'seed'} of the probes, {machine}, {study.date[:10]}: "
-        f"`python results/study.py{stores} --recipe {study.recipe_file} {judged} "
-        f"--out studies/{study.name} --name {study.name}{given}`",
-        "",
-    ]
+        f"{'seeds' if study.seeds > 1 else 'seed'} of the probes, {machine_name(study.machine)}, "
+        f"{study.date[:10]}:",
+        f"python results/study.py{stores} --recipe {study.recipe_file} {scored} "
+        f"--out studies/{study.name} --name {study.name}{changes}",
+    )

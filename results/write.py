@@ -20,12 +20,13 @@ from tables import (
     labels,
     origin,
     scores,
+    seed_effect,
     share_of_labels,
-    study_chance,
     study_origin,
     study_rows,
     tried,
     variants,
+    wrap,
 )
 
 from clipset.config import write_atomic
@@ -33,6 +34,7 @@ from clipset.config import write_atomic
 PAGE = HERE.parent / "docs" / "results.md"
 HEAD = HERE / "head.md"
 IDEAS = HERE / "ideas.md"
+RERUN = HERE / "rerun.md"
 TRAININGS = HERE / "trainings.md"
 EMPTY = "No run has been collected yet.\n"
 ABLATIONS = (
@@ -50,11 +52,11 @@ def render(
     """The whole page."""
     runs = [result for file in files for result in file.results if result.kind == "run"]
     tested = [run for run in runs if run.split == "test"]
-    lines = [HEAD.read_text("utf-8")]
+    lines = [HEAD.read_text("utf-8"), *(note.strip() + "\n" for note in notes)]
+    lines += final_tests([study for study in studies if not study.folds])
     single = [run for run in tested if len(run.parts) == 1]
     for group in groups(single):
         lines += dataset(group, [run for run in single if group_of(run) == group], files)
-    lines += last_words([study for study in studies if not study.folds])
     several = [run for run in tested if len(run.parts) > 1]
     for group in groups(several):
         lines += tasks(group, [run for run in several if group_of(run) == group], files)
@@ -62,13 +64,13 @@ def render(
     others = [run for run in runs if run.split != "test"]
     if others:
         lines += ["## Tried on validation videos", ""]
-        lines += ["No test video was looked at for these; they are what choices were made by.", ""]
+        lines += ["Settings were chosen by these runs. They use no test video.", ""]
         lines += tried(others)
         for run in others:
             lines += origin(run, f"{run.dataset}, {run.variant}")
     lines += tried_ideas([study for study in studies if study.folds])
     lines += [EMPTY] if not any(file.results for file in files) else []
-    lines += [note.strip() + "\n" for note in notes]
+    lines += [RERUN.read_text("utf-8")]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -91,7 +93,7 @@ def dataset(group: Group, runs: Sequence[Result], files: Sequence[ResultFile]) -
     chosen = best_documented(runs)
     columns = [(labels(run), run.parts[0]) for run in chosen]
     lines = [f"## {group[0]}, {group[1]}", "", about(chosen[0].parts[0]), ""]
-    lines += [chance(chosen[0].parts[0]), f"Trained as `{chosen[0].variant}`.", ""]
+    lines += [chance_level(chosen[0].parts[0]), f"Trained as `{chosen[0].variant}`.", ""]
     lines += scores(columns) + claims(columns)
     for run in chosen:
         lines += origin(run, labels(run))
@@ -124,21 +126,21 @@ def about(part: PartResult) -> str:
     splits = ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items()))
     what = f"{videos:,} videos" + (f", {classes} classes" if classes else ", a number for each")
     lost = f"; {failed} could not be read" if failed else ""
-    return f"{what}; {splits}{lost}; judged on {part.split}."
+    return f"{what}; {splits}{lost}; scored on {part.split}."
 
 
-def chance(part: PartResult) -> str:
-    """What guessing scores, and what choices were made on."""
-    guess = next(
+def chance_level(part: PartResult) -> str:
+    """The chance level, and the validation videos."""
+    level = next(
         (row["chance_level"] for row in part.rows if row.get("chance_level") is not None), None
     )
     chosen = dict.fromkeys(
         row["selected_on"] for row in part.rows if not row["selected_on"].startswith("nothing")
     )
-    told = f"Chosen on {'; '.join(chosen)}." if chosen else ""
-    if guess is None or part.rows[0]["metric"] == "mse":
-        return told
-    return f"Guessing gives {100 * guess:.1f}. {told}"
+    validation = f"Validation on {'; '.join(chosen)}." if chosen else ""
+    if level is None or part.rows[0]["metric"] == "mse":
+        return validation
+    return f"Chance level {100 * level:.1f} %. {validation}"
 
 
 def tasks(group: Group, runs: Sequence[Result], files: Sequence[ResultFile]) -> list[str]:
@@ -147,10 +149,13 @@ def tasks(group: Group, runs: Sequence[Result], files: Sequence[ResultFile]) -> 
     for run in runs:
         columns = [(_titled(part), part) for part in run.parts]
         lines += [f"Trained as `{run.variant}`, {labels(run)}.", ""]
-        lines += [f"- {part.name}: {about(part)} {chance(part)}" for part in run.parts]
+        lines += [
+            wrap(f"- {part.name}: {about(part)} {chance_level(part)}", indent=2)
+            for part in run.parts
+        ]
         lines += ["", *scores(columns), *claims(columns), *origin(run)]
     if any(row["metric"] == "mse" for run in runs for part in run.parts for row in part.rows):
-        lines += ["Of squared errors less is better: there a negative difference is a gain.", ""]
+        lines += ["Lower squared errors are better: a negative difference is a gain.", ""]
     for file in files:
         lines += between(file, runs)
     return lines
@@ -168,22 +173,22 @@ def ablations(results: Sequence[Result]) -> list[str]:
     lines: list[str] = []
     for result in (*found, *others):
         heading = f"### {result.title.removeprefix('Ablation: ').capitalize()}: {result.dataset}"
-        lines += [heading, "", f"Judged on {result.split}.", ""]
+        lines += [heading, "", f"Scored on {result.split}.", ""]
         lines += ablation(result) + origin(result)
     if not lines:
         return []
     return ["## Tables of the paper on our data", "", *lines]
 
 
-def last_words(studies: Sequence[Study]) -> list[str]:
+def final_tests(studies: Sequence[Study]) -> list[str]:
     """Recipes against each other on test videos, each trained several times."""
     if not studies:
         return []
-    lines = ["## The last word: several trainings, test videos", "", TRAININGS.read_text("utf-8")]
+    lines = ["## Final test results", "", TRAININGS.read_text("utf-8")]
     for study in studies:
         seen = share_of_labels(study.recipe["evaluate"]["label_fraction"])
         lines += [f"### {study.dataset}, {study.backbone}, {seen}", ""]
-        lines += [f"{study.videos:,} test videos. {study_chance(study)}", ""]
+        lines += [wrap(f"{study.videos:,} test videos. {seed_effect(study)}"), ""]
         lines += study_rows(study) + ideas(study) + study_origin(study)
     return lines
 
@@ -196,8 +201,10 @@ def tried_ideas(studies: Sequence[Study]) -> list[str]:
     for study in studies:
         lines += [f"### {study.dataset}, {study.backbone}", ""]
         lines += [
-            f"{study.videos:,} training videos, each judged in one of {study.folds} folds. "
-            + study_chance(study),
+            wrap(
+                f"{study.videos:,} training videos, each scored in one of {study.folds} folds. "
+                + seed_effect(study)
+            ),
             "",
         ]
         lines += ideas(study) + study_origin(study)

@@ -170,7 +170,7 @@ def test_the_page_has_every_table_and_where_it_comes_from(written: Path) -> None
     ):
         assert words in text, words
     assert len(re.findall(r"^\| recommended.* − paper", text, re.M)) == 1
-    commands = re.findall(r"seeds [\d, ]+ cores.*?`clipset (run|reproduce) ", text)
+    commands = re.findall(r"seeds [\d, ]+\s+cores[^`]*?```sh\nclipset (run|reproduce) ", text)
     assert commands.count("reproduce") == 1
     assert commands.count("run") >= 5
 
@@ -179,7 +179,7 @@ def test_validation_runs_never_stand_in_a_table_of_test_scores(written: Path) ->
     before, after = page(written).split("## Tried on validation videos")
     assert "runs/tried" not in before
     assert "runs/tried" in after
-    assert "Judged on val." in before.split("### Loss functions")[1]
+    assert "Scored on val." in before.split("### Loss functions")[1]
 
 
 def test_a_run_without_an_end_is_refused(tmp_path: Path, runs: Path) -> None:
@@ -285,7 +285,7 @@ def test_an_idea_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> 
     assert masked[tuned].difference == pytest.approx(masked[tuned].value - base[tuned].value)
     text = load("write").render([], (), [found])
     assert "| hidden clips alone | `pretrain.model.losses=masked` |" in text
-    assert "9 training videos, each judged in one of 3 folds. From one seed" in text
+    assert "9 training videos, each scored in one of 3 folds. Another seed" in text
     assert f"--store {Path(found.stores[0]).name} --recipe recipes/quick.toml" in text
 
 
@@ -298,12 +298,10 @@ def test_an_idea_that_was_run_with_other_settings_is_not_collected(
     [found] = load("records").read_studies(folder)
     assert [idea.name for idea in found.ideas] == ["recipe"]
     assert found.ideas[0].rows[0].interval is None  # one seed does not tell what chance does
-    assert "what chance does is not known" in load("write").render([], (), [found])
+    assert "its effect is not known" in load("write").render([], (), [found])
 
 
-def test_the_last_word_is_about_test_videos_and_several_trainings(
-    runs: Path, tmp_path: Path
-) -> None:
+def test_final_tests_use_test_videos_and_several_trainings(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path
     (folder / "ideas.toml").write_text(IDEAS)
     more = ("--test", "--only", "recipe", "masked-only", "--seed", "0", "--seed", "1")
@@ -321,7 +319,7 @@ def test_the_last_word_is_about_test_videos_and_several_trainings(
     values = {(row.features, row.probe): row.value for row in found.ideas[0].rows}
     assert claim.value == pytest.approx(values["scale", "knn"] - values["backbone", "knn"])
     text = load("write").render([], (), [found])
-    assert "3 test videos. From one seed of the training to another, the score moves" in text
+    assert "3 test videos. Another seed of training moves the score" in text
     assert "| SCALE k-NN − k-NN |" in text
     assert "--test --seed 0 --seed 1 --only recipe masked-only" in text
     assert ", all labels" in text
