@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from clipset.backbones.registry import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
+    IMAGENET,
     digest_of,
     find_backbone,
     load_backbone,
@@ -105,7 +104,7 @@ def noise(count: int, frames: int, size: int) -> Tensor:
 
 def normalised_colours(clips: Tensor) -> Tensor:
     colours = clips.double().mean(dim=(1, 3, 4))
-    return ((colours - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)).float()
+    return ((colours - torch.tensor(IMAGENET.mean)) / torch.tensor(IMAGENET.std)).float()
 
 
 def write_script(path: Path, *, frozen: bool = False) -> Path:

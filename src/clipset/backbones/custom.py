@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from clipset.backbones.checkpoints import check_file, check_finite
 from clipset.backbones.openvino_file import OpenVinoFile
 from clipset.backbones.registry import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
+    IMAGENET,
     BackboneEntry,
     BackboneSpec,
     Weights,
@@ -276,7 +275,7 @@ def _describe_network(
 def _default_spec(name: str, dim: int, *, frames: int, stride: int, size: int) -> BackboneSpec:
     return BackboneSpec(
         name=name, dim=dim, frames=frames, stride=stride, size=size,
-        mean=IMAGENET_MEAN, std=IMAGENET_STD, pooling="by the network", paper="not stated",
+        mean=IMAGENET.mean, std=IMAGENET.std, pooling="by the network", paper="not stated",
         weights=Weights(file=name, licence="not stated", source="a custom backbone"),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clipset.config import near_names, read_json
 from clipset.errors import BackboneError
@@ -30,8 +30,17 @@ FAMILIES = (  # modules of this package; each has a tuple ENTRIES
 )
 DEFAULT = "efficientnet_lite0"
 LIMITS = {"dim": 2**20, "frames": 2**14, "stride": 2**20, "size": 2**14}
-IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-KINETICS_MEAN, KINETICS_STD = (114.75, 114.75, 114.75), (57.375, 57.375, 57.375)
+
+
+class Normalization(NamedTuple):
+    """Mean and deviation of the pixels, on the scale 0..255."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+IMAGENET = Normalization((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+KINETICS = Normalization((114.75, 114.75, 114.75), (57.375, 57.375, 57.375))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +131,23 @@ class InPackage:
         folders = (spec and spec.submodule_search_locations) or ()
         paths = [Path(folder) / self.file for folder in folders]
         return next((path for path in paths if path.is_file()), None)
+
+
+def downloaded_entry(
+    spec: BackboneSpec,
+    load: Callable[[BackboneSpec, Path], nn.Module],
+    *,
+    tubelet_size: int = 1,
+    patch_size: int = 1,
+) -> BackboneEntry:
+    """The entry of a backbone whose weights are downloaded by hand."""
+    return BackboneEntry(
+        spec=spec,
+        find_weights=InWeightsFolder(spec.weights.file),
+        load=load,
+        tubelet_size=tubelet_size,
+        patch_size=patch_size,
+    )
 
 
 def weights_folder() -> Path:

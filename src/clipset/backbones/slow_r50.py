@@ -5,14 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
-from clipset.backbones.registry import (
-    KINETICS_MEAN,
-    KINETICS_STD,
-    BackboneEntry,
-    BackboneSpec,
-    InWeightsFolder,
-    Weights,
-)
+from clipset.backbones.registry import KINETICS, BackboneSpec, Weights, downloaded_entry
 from clipset.networks.slow_r50 import SlowConfig, SlowR50
 
 LAYOUT = CheckpointLayout(  # the momentum copy, which the SCALE paper uses
@@ -23,7 +16,6 @@ LAYOUT = CheckpointLayout(  # the momentum copy, which the SCALE paper uses
         *(r"backbone\..*", r"backbone_hist\.(head|ssl_\d+)\..*"),
     ),
 )
-CHECKPOINT = "BYOL_SlowR50_16x4_T4_epoch_00200.pyth"
 
 
 def load_slow_r50(path: Path, config: SlowConfig) -> SlowR50:
@@ -32,19 +24,19 @@ def load_slow_r50(path: Path, config: SlowConfig) -> SlowR50:
 
 
 ENTRIES = (
-    BackboneEntry(
-        spec=BackboneSpec(
+    downloaded_entry(
+        BackboneSpec(
             name="rbyol_slow_r50", dim=2048, frames=16, stride=4, size=224,
-            mean=KINETICS_MEAN, std=KINETICS_STD,
+            mean=KINETICS.mean, std=KINETICS.std,
             pooling="mean over time and space of the last stage; momentum copy",
             weights=Weights(
-                file=CHECKPOINT, licence="Apache-2.0 (repository facebookresearch/SlowFast)",
+                file="BYOL_SlowR50_16x4_T4_epoch_00200.pyth",
+                licence="Apache-2.0 (repository facebookresearch/SlowFast)",
                 source="projects/contrastive_ssl in github.com/facebookresearch/SlowFast",
             ),
             paper="A Large-Scale Study on Unsupervised Spatiotemporal Representation Learning "
             "(Feichtenhofer et al., CVPR 2021)",
         ),
-        find_weights=InWeightsFolder(CHECKPOINT),
-        load=lambda _, path: load_slow_r50(path, SlowConfig()),
+        lambda _, path: load_slow_r50(path, SlowConfig()),
     ),
 )  # fmt: skip

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from clipset.backbones.checkpoints import CheckpointLayout, State, network_from_state, read_state
 from clipset.backbones.registry import (
-    KINETICS_MEAN,
-    KINETICS_STD,
+    KINETICS,
     BackboneEntry,
     BackboneSpec,
-    InWeightsFolder,
     Weights,
+    downloaded_entry,
 )
 from clipset.errors import BackboneError
 from clipset.networks.videomae import VideoMAE, VideoMAEConfig
@@ -106,7 +105,7 @@ def _videomae_entry(
     tuned = config.norm == "mean"
     spec = BackboneSpec(
         name=name, dim=config.embed_dim, frames=16, stride=stride, size=224,
-        mean=KINETICS_MEAN, std=KINETICS_STD,
+        mean=KINETICS.mean, std=KINETICS.std,
         pooling="mean of all tokens, then fc_norm" if tuned
         else "last norm, then mean of all tokens",
         weights=Weights(
@@ -116,10 +115,9 @@ def _videomae_entry(
         ),
         paper="VideoMAE (Tong et al., NeurIPS 2022)",
     )  # fmt: skip
-    return BackboneEntry(
-        spec=spec,
-        find_weights=InWeightsFolder(spec.weights.file),
-        load=lambda _, path: load_videomae(path, config, classes),
+    return downloaded_entry(
+        spec,
+        lambda _, path: load_videomae(path, config, classes),
         tubelet_size=config.tubelet_size,
         patch_size=config.patch_size,
     )

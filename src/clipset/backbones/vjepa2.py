@@ -5,14 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
-from clipset.backbones.registry import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    BackboneEntry,
-    BackboneSpec,
-    InWeightsFolder,
-    Weights,
-)
+from clipset.backbones.registry import IMAGENET, BackboneSpec, Weights, downloaded_entry
 from clipset.networks.vit_blocks import ViTConfig
 from clipset.networks.vjepa2 import VJEPA2
 
@@ -21,7 +14,6 @@ LAYOUT = CheckpointLayout(  # the averaged copy, which the authors' frozen evalu
     prefixes=("backbone.", ""),
     ignored_keys=(r"(backbone\.)?pos_embed",),
 )
-CHECKPOINT = "vitl.pt"
 LARGE = ViTConfig(embed_dim=1024, depth=24, num_heads=16, mlp_dim=4096)
 
 
@@ -31,19 +23,18 @@ def load_vjepa2(path: Path, config: ViTConfig) -> VJEPA2:
 
 
 ENTRIES = (
-    BackboneEntry(
-        spec=BackboneSpec(
+    downloaded_entry(
+        BackboneSpec(
             name="vjepa2_vitl", dim=1024, frames=64, stride=4, size=256,
-            mean=IMAGENET_MEAN, std=IMAGENET_STD,
+            mean=IMAGENET.mean, std=IMAGENET.std,
             pooling="last norm, then mean of all tokens; averaged copy of the encoder",
             weights=Weights(
-                file=CHECKPOINT, licence="MIT",
+                file="vitl.pt", licence="MIT",
                 source="the README of github.com/facebookresearch/vjepa2 (V-JEPA 2, ViT-L/16)",
             ),
             paper="V-JEPA 2 (Assran et al., 2025)",
         ),
-        find_weights=InWeightsFolder(CHECKPOINT),
-        load=lambda _, path: load_vjepa2(path, LARGE),
+        lambda _, path: load_vjepa2(path, LARGE),
         tubelet_size=2,
         patch_size=16,
     ),
