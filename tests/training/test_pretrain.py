@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,6 @@ from clipset.model.config import ModelConfig
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
-from clipset.training.optim import cosine_schedule
 from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos, training_videos
 
 SMALL = PretrainConfig(
@@ -210,11 +208,3 @@ def test_ranks_that_cannot_share_the_smallest_batch_of_a_group_are_refused(
     with pytest.raises(TrainingError, match="batches of 4 of 5 videos"):
         training_videos(store, config, ranks)
     assert len(training_videos(store, config, ProcessGroup(0, 2, torch.device("cpu")))) == videos
-
-
-def test_the_rate_rises_then_falls_to_zero() -> None:
-    rates = [cosine_schedule(step, 100, peak=1.0, warmup_fraction=0.1) for step in range(101)]
-    assert rates[0] == 0.0
-    assert max(rates) == rates[10] == 1.0
-    assert rates[100] == pytest.approx(0.0)
-    assert all(a >= b for a, b in pairwise(rates[10:]))

@@ -1,4 +1,4 @@
-"""What a saved model is and what it was trained on: for machines, and for people as a page."""
+"""The card of a saved model: its architecture, its training and its data; as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL_TYPE = "clipset"  # `model_type` in config.json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What a saved model is and what it was trained on."""
+    """The architecture, the training and the data of a saved model."""
 
     dim: int
     model: ModelConfig
@@ -48,8 +48,8 @@ tags: [video, feature-extraction, set-transformer]
 
 # A set transformer over clips, trained with clipset
 
-It takes the features of several clips of a video, as the frozen backbone {backbone} gives them
-({dim} numbers for each clip), and gives a token for each clip and one for the set.
+Input: features of several clips of a video by the frozen backbone {backbone} ({dim} numbers for
+each clip) and their boxes. Output: a token for each clip and a token for the set.
 
 ## Use
 
@@ -61,12 +61,12 @@ encoding = model.encode(features, boxes)  # (B, V, {dim}), (B, V, {boxes}): clip
 
 For a whole store: `clipset represent STORE --model MODEL --out VECTORS`.
 
-## How it was trained
+## Training
 
 | | |
 |---|---|
 | data | {data}: {videos} videos without their labels |
-| splits of the data | {splits}; learned from: {split} |
+| splits of the data | {splits}; trained on: {split} |
 | seed | {seed} |
 | fingerprint of settings and data | {fingerprint} |
 {validation}
@@ -78,16 +78,15 @@ All settings:
 
 ## Licences
 
-The backbone's weights, which are not part of this folder: {licences}.
-The licence of the videos is not known to clipset.
+Weights of the backbone, which are not part of this folder: {licence}.
+Clipset does not know the licence of the videos.
 """
 
 
 def model_page(card: ModelCard) -> str:
     """The README.md of a model."""
-    judged = card.validation
     return PAGE.format(
-        backbone=card.backbone.get("name", "of its features"),
+        backbone=card.backbone.get("name", "of these features"),
         dim=card.dim,
         boxes=card.model.box_dim,
         data=card.data or "not recorded",
@@ -96,9 +95,11 @@ def model_page(card: ModelCard) -> str:
         split="all videos" if card.split == "all" else card.split,
         seed=card.seed,
         fingerprint=card.fingerprint,
-        validation=f"| validation | {_validation(judged)} |\n" if judged else "",
+        validation=f"| validation | {_validation_line(card.validation)} |\n"
+        if card.validation
+        else "",
         settings="\n".join(f"| {name} | {value} |" for name, value in _settings(card)),
-        licences=_licence(card.backbone),
+        licence=_licence(card.backbone),
     )
 
 
@@ -108,11 +109,11 @@ def _licence(backbone: dict[str, Any]) -> str:
     return f"{licence or 'not recorded'} ({source or 'source not recorded'})"
 
 
-def _validation(judged: dict[str, Any]) -> str:
-    return f"k-NN {judged['knn']:.1%} on {judged['split']}, at epoch {judged['epoch']}"
+def _validation_line(result: dict[str, Any]) -> str:
+    return f"k-NN {result['knn']:.1%} on {result['split']}, at epoch {result['epoch']}"
 
 
 def _settings(card: ModelCard) -> list[tuple[str, Any]]:
     training = {name: value for name, value in card.training.items() if name != "model"}
-    shape = {f"model.{name}": value for name, value in to_mapping(card.model).items()}
-    return [*training.items(), *shape.items()]
+    model = {f"model.{name}": value for name, value in to_mapping(card.model).items()}
+    return [*training.items(), *model.items()]

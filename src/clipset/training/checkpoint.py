@@ -134,11 +134,20 @@ def read_training(folder: Path) -> PretrainConfig:
     return replace(config, model=card.model)
 
 
-def load_model(folder: Path) -> ScaleModel:
-    """The trained model of a folder, in evaluation mode; damaged files are refused."""
+def check_model(folder: Path) -> ModelCard:
+    """The card of a folder's model; raises if the files changed since they were written."""
     card, path = read_card(folder), folder / MODEL_FILE
     try:
         _check_damage(path, card, _card_path(folder))
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    return card
+
+
+def load_model(folder: Path) -> ScaleModel:
+    """The trained model of a folder, in evaluation mode; damaged files are refused."""
+    card, path = check_model(folder), folder / MODEL_FILE
+    try:
         _check_shapes(path, card)
         model = ScaleModel(card.dim, card.model, card)
         tensors = load_file(path)

@@ -34,7 +34,7 @@ from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
 
 T = TypeVar("T")
-CHUNK = 1024  # videos read at once for the statistics
+STATISTICS_CHUNK = 1024  # videos read at once
 PREFETCH = 2  # batches read before they are needed
 
 
@@ -58,8 +58,8 @@ class ClipSource:
         self.in_memory = size < available_memory() / 2 if in_memory is None else in_memory
         everything = self.read(videos) if self.in_memory else None
         statistics, boxes, valid, means = RunningStatistics(), [], [], []
-        for start in range(0, len(videos), CHUNK):
-            chunk = slice(start, start + CHUNK)
+        for start in range(0, len(videos), STATISTICS_CHUNK):
+            chunk = slice(start, start + STATISTICS_CHUNK)
             clips = everything.of(chunk) if everything else self.read(videos[chunk])
             statistics.update(clips.valid_features())
             boxes.append(clips.boxes)

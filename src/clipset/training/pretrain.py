@@ -19,7 +19,14 @@ from clipset.features.store import FeatureStore
 from clipset.locks import exclusive
 from clipset.progress import say
 from clipset.training.card import ModelCard
-from clipset.training.checkpoint import RunState, ScaleModel, find_checkpoint, load_model, read_card
+from clipset.training.checkpoint import (
+    RunState,
+    ScaleModel,
+    check_model,
+    find_checkpoint,
+    load_model,
+    read_card,
+)
 from clipset.training.config import PretrainConfig, weight_settings
 from clipset.training.data import ClipSource
 from clipset.training.distributed import ProcessGroup, join_process_group
@@ -72,9 +79,9 @@ def pretrain(
 
 
 def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int) -> bool:
-    """Whether a folder holds the model that `pretrain` would train."""
-    videos = ssl_videos(store, config.ssl_split)
-    return _load_trained(folder, _card(store, videos, config, seed)) is not None
+    """Whether a folder holds the model that `pretrain` would train; no network is loaded."""
+    card = _card(store, ssl_videos(store, config.ssl_split), config, seed)
+    return _find_trained(folder, card) is not None
 
 
 def check_pretraining(
@@ -90,7 +97,7 @@ def check_pretraining(
         dim=card.dim,
         seed=seed,
     )
-    if _load_trained(folder, card) is None:
+    if _find_trained(folder, card) is None:
         find_checkpoint(folder / "checkpoints", state)
 
 
@@ -176,15 +183,19 @@ def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed:
     )
 
 
-def _load_trained(folder: Path, card: ModelCard) -> ScaleModel | None:
-    """The model in a folder if its card is the same; a damaged model is trained again."""
+def _find_trained(folder: Path, card: ModelCard) -> ModelCard | None:
+    """The card of a folder's model if it has the same fingerprint and its files are intact."""
     if not (folder / "model.json").is_file() or read_card(folder).fingerprint != card.fingerprint:
         return None
     try:
-        return load_model(folder)
+        return check_model(folder)
     except ModelError as error:
-        say(f"{error}; it is trained again")
+        say(f"{error}; the model is trained again")
         return None
+
+
+def _load_trained(folder: Path, card: ModelCard) -> ScaleModel | None:
+    return None if _find_trained(folder, card) is None else load_model(folder)
 
 
 def _validation(

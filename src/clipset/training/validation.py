@@ -21,8 +21,8 @@ from clipset.sets.reading import read_clips
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.data import tensors_of
 
-VALIDATION_FRACTION = 0.2  # of the train split, if there is no validation split
-CHUNK = 256  # videos encoded at once
+HELD_OUT_FRACTION = 0.2  # of the train split, if there is no validation split
+ENCODE_CHUNK = 256  # videos encoded at once
 
 
 class Validation:
@@ -70,7 +70,7 @@ def validation_videos(
         name = "part of train"
         unsplit = [replace(video, split=None) for video in train.values()]
         divided = assign_splits(
-            store.catalog.only(unsplit), test_fraction=VALIDATION_FRACTION, seed=seed
+            store.catalog.only(unsplit), test_fraction=HELD_OUT_FRACTION, seed=seed
         )
         held_out = {video.id for video in divided if video.split == "test"}
         validation = {i: v for i, v in train.items() if v.id in held_out}
@@ -87,7 +87,7 @@ def validation_videos(
 def _pool(model: ScaleModel, clips: ClipBatch, device: torch.device) -> Float[Tensor, "N R"]:
     """The mean clip feature beside the set token, as in the representation."""
     vectors = []
-    for videos in torch.arange(len(clips)).split(CHUNK):
+    for videos in torch.arange(len(clips)).split(ENCODE_CHUNK):
         batch = clips.of(videos).to(device)
         set_token = model.encode(**tensors_of(batch, device)).set_token
         mean = mean_over_clips(model.encoder.standardise(batch.features), batch.valid)

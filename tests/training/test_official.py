@@ -9,6 +9,7 @@ import torch
 
 from clipset.errors import ModelError
 from clipset.recipe import load_settings
+from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.official import load_official
 from clipset.training.optim import cosine_schedule
@@ -54,6 +55,15 @@ def test_the_official_schedule_is_the_published_one() -> None:
         for step in range(len(rates))
     ]
     assert found == pytest.approx(rates, abs=1e-12)
+
+
+def test_a_published_model_is_saved_and_loaded_as_our_own(tmp_path: Path) -> None:
+    model = load_official(CHECKPOINT)
+    model.save_pretrained(tmp_path)
+    again = ScaleModel.from_pretrained(tmp_path)
+    assert again.card.model == model.config
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
 
 
 @pytest.mark.parametrize("change", ["lost", "strange", "shape"])

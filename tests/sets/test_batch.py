@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sets.test_draw import numbered_clips
+from tests.sets.test_sampling import numbered_clips
 
 from clipset.errors import StoreError
 from clipset.features.import_config import ImportConfig

@@ -57,7 +57,7 @@ def test_the_page_says_how_it_was_trained_on_what_and_how_to_use_it(
     page = (tmp_path / "README.md").read_text("utf-8")
     assert page.startswith("---\nlibrary_name: clipset\n")
     for said in (
-        "some_backbone", "my videos: 18 videos", "test, train; learned from: train", "| seed | 7 |",
+        "some_backbone", "my videos: 18 videos", "test, train; trained on: train", "| seed | 7 |",
         "| epochs | 12 |", "| model.width | 32 |", "Apache-2.0 (https://example.org/w)",
         "ScaleModel.from_pretrained(",
     ):  # fmt: skip

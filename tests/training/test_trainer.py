@@ -23,7 +23,6 @@ from clipset.training.config import PretrainConfig
 from clipset.training.data import ClipSource, prefetch
 from clipset.training.distributed import ProcessGroup
 from clipset.training.monitor import effective_rank, spread
-from clipset.training.optim import choose_precision
 from clipset.training.pretrain import pretrain
 from clipset.training.validation import validation_videos
 
@@ -69,7 +68,7 @@ def usual(small_store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -
 def test_a_streamed_store_gives_the_same_model_as_one_in_memory(
     small_store: FeatureStore, tmp_path: Path, usual: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_module, "CHUNK", 5)
+    monkeypatch.setattr(source_module, "STATISTICS_CHUNK", 5)
     pretrain(small_store, tmp_path / "memory", replace(SMALL, in_memory=True))
     pretrain(small_store, tmp_path / "streamed", replace(SMALL, in_memory=False))
     assert weights(tmp_path / "streamed") == weights(tmp_path / "memory")
@@ -183,12 +182,6 @@ def test_a_compiler_that_fails_is_said_and_done_without(
     said = capsys.readouterr().err
     assert said.count("torch.compile is not used: no C++ compiler here\n") == 1
     assert weights(tmp_path) == weights(usual)
-
-
-def test_a_processor_computes_in_float32() -> None:
-    assert choose_precision("auto", torch.device("cpu")) == torch.float32
-    with pytest.raises(TrainingError, match="has no effect on the device 'cpu'"):
-        choose_precision("bfloat16", torch.device("cpu"))
 
 
 def test_features_that_are_no_numbers_are_refused_before_any_work(
