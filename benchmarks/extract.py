@@ -42,8 +42,8 @@ from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.decoding.reader import open_video
 from clipset.demo.dataset import render_demo
 from clipset.features.config import ExtractConfig
-from clipset.features.cutting import CutRequest, cut_video
-from clipset.features.extract import cut_request, extract, plan
+from clipset.features.decode_clips import DecodeRequest, decode_video
+from clipset.features.extract import decode_request, extract, plan_store
 from clipset.progress import set_quiet
 
 VIDEOMAE_B = '''
@@ -56,7 +56,7 @@ def make():
 '''
 
 
-def plan_of(video: Video, request: CutRequest) -> ClipPlan:
+def plan_of(video: Video, request: DecodeRequest) -> ClipPlan:
     """The clips that extraction looks at."""
     with open_video(video.path) as reader:
         info = reader.info
@@ -98,12 +98,12 @@ class Contest:
     ) -> None:
         self.catalog, self.config, self.folder = catalog, config, folder
         self.some = spread(catalog, plain_videos)
-        manifest, network = plan(config, 0)
+        manifest, network = plan_store(config)
         self.network = NormalisedNetwork(manifest.backbone, network).eval()
-        self.request = cut_request(manifest)
+        self.request = decode_request(manifest)
         self.plans = {video.id: plan_of(video, self.request) for video in catalog}
         first = catalog.videos[0]
-        self.ready = next(cut_video(first.id, first.path, self.request)).pixels
+        self.ready = next(decode_video(first.id, first.path, self.request)).pixels
         self.rounds = 0
 
     def clips(self, way: str) -> int:
@@ -139,7 +139,7 @@ class Contest:
 
     def open(self) -> Engine:
         """The backbone, loaded and made ready."""
-        manifest, network = plan(self.config, 0)
+        manifest, network = plan_store(self.config)
         return open_engine(manifest.backbone, network, device="auto", engine=self.config.engine)
 
     def plain(self) -> None:

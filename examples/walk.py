@@ -33,7 +33,7 @@ def walk(
 ) -> list[ProbeResult]:
     """Learn from a folder of videos (its sub-folders are the labels) and print a small table."""
     catalog = assign_splits(read_catalog(videos), test_fraction=0.25, seed=seed)
-    extract(catalog, out / "store", extraction, seed=seed)  # clips -> frozen backbone -> disk
+    extract(catalog, out / "store", extraction)  # clips -> frozen backbone -> disk
     store = open_store(out / "store")
     model = pretrain(store, out / "model", pretraining, seed=seed)  # masked clips, set contrast
 

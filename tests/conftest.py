@@ -71,5 +71,5 @@ def small_store(small_videos: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The features of the small videos, by the real default backbone on tiny clips."""
     folder = tmp_path_factory.mktemp("store") / "store"
     catalog = assign_splits(read_catalog(small_videos), test_fraction=0.25, seed=0)
-    extract(catalog, folder, SMALL, seed=0)
+    extract(catalog, folder, SMALL)
     return open_store(folder)

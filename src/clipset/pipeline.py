@@ -42,8 +42,8 @@ from clipset.evaluation.statistics import (
 )
 from clipset.evaluation.suite import run_suite
 from clipset.evaluation.task import make_task
-from clipset.features.extract import extract_planned, plan
-from clipset.features.store import FeatureStore, Manifest, open_store, refuse_nothing_read
+from clipset.features.extract import extract, plan_store
+from clipset.features.store import FeatureStore, Manifest, check_any_read, open_store
 from clipset.features.store_check import check_store
 from clipset.features.verify import verify_store
 from clipset.locks import exclusive
@@ -98,7 +98,7 @@ def run(
     catalog = join_tasks(parts)
     allow_leaks = allow_leaks or recipe.data.official
     leaks = check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)
-    planned = plan(recipe.extract, seed)
+    planned = plan_store(recipe.extract)
     chosen = str(find_device(device))
     with ExitStack() as locks:
         for folder in (out, out / "store", out / "model"):
@@ -115,8 +115,8 @@ def run(
         with run.step("extract") as step:
             step.skipped = settled
             if not (settled and (out / "store").is_symlink()):  # a linked store is only read
-                extract_planned(catalog, out / "store", recipe.extract, planned, device=device)
-            refuse_nothing_read(FeatureStore(out / "store", catalog))
+                extract(catalog, out / "store", recipe.extract, device=device, plan=planned)
+            check_any_read(FeatureStore(out / "store", catalog))
             store = open_store(out / "store", catalog)
         if len(parts) == 1:
             note = _learn(run, store, catalog, recipe, device)

@@ -46,7 +46,7 @@ def test_a_run_over_other_videos_with_the_same_names_reports_those(
     other = write_videos(tmp_path / "other", seed=50)
     done = clipset("run", other, "--out", finished_run, *TINY)
     assert done.returncode == 0, done.stderr
-    assert "8 videos have changed since: they are extracted again" in done.stderr
+    assert "8 videos have changed and are extracted again" in done.stderr
     assert clipset("run", other, "--out", tmp_path / "new", *TINY).returncode == 0
     assert scores(finished_run) == scores(tmp_path / "new")
     old, new = (read_vectors(f / "representation") for f in (finished_run, tmp_path / "new"))
@@ -58,12 +58,12 @@ def test_a_replaced_file_is_extracted_again(
 ) -> None:
     write_video(folder / "videos" / "red" / "1.mp4", seed=77, seconds=0.7)
     store = extract_again(folder)
-    assert "1 videos have changed since: they are extracted again" in capfd.readouterr().err
-    rows = store.random.of(np.arange(len(store)))
+    assert "1 videos have changed and are extracted again" in capfd.readouterr().err
+    rows = store.random.row_indices(np.arange(len(store)))
     extract(read_catalog(folder / "videos"), folder / "fresh", SMALL)
     fresh = open_store(folder / "fresh")
     np.testing.assert_array_equal(
-        store.random.features[rows], fresh.random.features[fresh.random.of(np.arange(4))]
+        store.random.features[rows], fresh.random.features[fresh.random.row_indices(np.arange(4))]
     )
     assert verify_store(folder / "store") == []
 

@@ -19,7 +19,7 @@ from tests.conftest import SMALL
 from clipset.data.catalog import read_catalog
 from clipset.errors import LockError, StoreError
 from clipset.features.extract import extract
-from clipset.features.ledger import Entry, Ledger
+from clipset.features.ledger import Ledger, LedgerEntry
 from clipset.features.store import open_store, store_digest
 from clipset.features.verify import verify_store
 from clipset.locks import exclusive
@@ -180,7 +180,7 @@ def test_an_ordinal_is_never_given_twice_and_a_deleted_row_is_noticed(tmp_path: 
         open_store(tmp_path / "store")
     assert ("ledger.sqlite", "1 videos were deleted from it") in verify_store(tmp_path / "store")
     assert len(extract(catalog, tmp_path / "store", SMALL)) == 4
-    entries = open_store(tmp_path / "store").everything
+    entries = open_store(tmp_path / "store").all_entries
     assert [entry.ordinal for entry in entries] == [0, 2, 3, 4]
     assert verify_store(tmp_path / "store") == []
 
@@ -189,7 +189,7 @@ def test_a_ledger_does_not_overwrite_a_video_by_another(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite", create=True)
     ledger.append(["a", "b"])
     with pytest.raises(StoreError, match="lost videos"):
-        ledger.write([Entry(ordinal=0, id="b", status="failed")])
+        ledger.write([LedgerEntry(ordinal=0, id="b", status="failed")])
     assert [(entry.id, entry.status) for entry in ledger.entries()] == [
         ("a", "pending"),
         ("b", "pending"),

@@ -34,7 +34,7 @@ def test_a_missing_file_is_tried_again_and_a_file_that_is_no_video_is_not(
     capfd.readouterr()
     assert failures(extract(catalog, tmp_path / "store", SMALL)) == {"red/text.mp4": False}
     lines = capfd.readouterr().err
-    assert "1 videos failed before and are left out; --retry-failed tries them again" in lines
+    assert "1 videos failed before and are skipped; --retry-failed tries them again" in lines
     assert "skipped" not in lines
 
 

@@ -103,7 +103,7 @@ def test_a_file_that_announces_more_than_it_holds_takes_no_memory(
     failed = bring(source, tmp_path / "store", capsys)
     assert list(failed) == list("abcdef")
     for name in "cdef":
-        assert "announces" in failed[name], failed[name]
+        assert "claims" in failed[name], failed[name]
     assert open_store(tmp_path / "store").ids == ("good0", "good1", "good2")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from clipset.decoding import demux
 from clipset.decoding.reader import VideoReader, open_video
-from clipset.features import cutting, worker
+from clipset.features import decode_clips, decode_worker
 
 
 def spoil(patch: Callable[[Any, str, Any], None]) -> None:
@@ -29,11 +29,11 @@ def spoil(patch: Callable[[Any, str, Any], None]) -> None:
     def may(path: Path, mode: int) -> bool:
         return not path.name.startswith("unreadable") and access(path, mode)
 
-    patch(cutting, "open_video", open_and_change)
+    patch(decode_clips, "open_video", open_and_change)
     patch(demux.os, "access", may)
 
 
 def serve() -> None:
     """A worker to whose files this happens."""
     spoil(setattr)
-    worker.main()
+    decode_worker.main()

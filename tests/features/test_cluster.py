@@ -69,7 +69,7 @@ def test_backbones_of_your_own_are_found_on_ray_and_repair_takes_them_from_any_f
     monkeypatch.chdir("/")
     named = f"efficientnet_lite0,{tmp_path / 'own.py'}:make"
     repair = repair_store(store.folder, workers=0, backbone=named)
-    assert repair.redone == [video.id for video in few]
+    assert repair.restored == [video.id for video in few]
     assert store_digest(store.folder) == store_digest(here.folder)
 
 
@@ -90,7 +90,7 @@ def test_a_bad_file_on_ray_fails_with_the_same_reason(small_videos: Path, tmp_pa
 def test_actors_that_are_killed_are_started_again(
     small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handed_out = cluster._look_everywhere
+    handed_out = cluster._encode_all
 
     def with_murder(ray: Any, actors: Any, videos: Any) -> Iterator[Any]:
         for number, seen in enumerate(handed_out(ray, actors, videos)):
@@ -98,7 +98,7 @@ def test_actors_that_are_killed_are_started_again(
                 ray.kill(actors[number % len(actors)], no_restart=False)
             yield seen
 
-    monkeypatch.setattr(cluster, "_look_everywhere", with_murder)
+    monkeypatch.setattr(cluster, "_encode_all", with_murder)
     store = extract_on_ray(small_store.catalog, tmp_path / "store", SMALL)
     assert not store.failed
     assert store_digest(store.folder) == store_digest(small_store.folder)

@@ -43,7 +43,7 @@ def test_stored_features_are_those_of_the_backbone_on_the_stored_boxes(
         (small_store.random, features[:8], random.boxes),
         (small_store.regular, features[8:], regular.boxes),
     ):
-        rows = table.of(np.array([place]))[0]
+        rows = table.row_indices(np.array([place]))[0]
         np.testing.assert_array_equal(table.features[rows], expected.astype(np.float16))
         np.testing.assert_allclose(table.boxes[rows], [box.as_row() for box in boxes], rtol=1e-6)
 
@@ -51,8 +51,8 @@ def test_stored_features_are_those_of_the_backbone_on_the_stored_boxes(
 def test_a_store_knows_its_videos_and_verifies(small_store: FeatureStore) -> None:
     assert len(small_store) == 24
     assert not small_store.failed
-    assert small_store.random.per_video == 8
-    assert small_store.regular.per_video == 4
+    assert set(small_store.random.count.tolist()) == {8}
+    assert set(small_store.regular.count.tolist()) == {4}
     assert verify_store(small_store.folder) == []
     assert small_store.durations.min() > 0.5
     loaded = np.load(small_store.folder / "random" / "features.npy", mmap_mode="r")
@@ -178,14 +178,14 @@ def test_a_store_made_in_another_way_is_not_mixed_with_this_one(
     with pytest.raises(StoreError, match="size 32, not 40"):
         extract(few, tmp_path / "store", replace(SMALL, size=40))
     with pytest.raises(StoreError, match="seed 0, not 1"):
-        extract(few, tmp_path / "store", SMALL, seed=1)
+        extract(few, tmp_path / "store", replace(SMALL, seed=1))
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(
     small_videos: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StoreError, match="no feature store"):
+    with pytest.raises(StoreError, match="not a feature store"):
         extract(read_catalog(small_videos), tmp_path, SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

@@ -15,9 +15,9 @@ from tests.conftest import SMALL
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError, StoreError
 from clipset.features.config import ExtractConfig
-from clipset.features.cutting import cut_video, from_buffer, to_buffers
+from clipset.features.decode_clips import DecodedClips, decode_video
 from clipset.features.estimate import estimate
-from clipset.features.extract import cut_request, extract, plan
+from clipset.features.extract import decode_request, extract, plan_store
 from clipset.features.maintenance import repair_store
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
@@ -59,10 +59,10 @@ def store(few: Catalog, own: ExtractConfig, tmp_path_factory: pytest.TempPathFac
 
 
 def test_cut_clips_travel_as_bytes(few: Catalog, own: ExtractConfig) -> None:
-    request = cut_request(plan(own, 0)[0])
+    request = decode_request(plan_store(own)[0])
     video = few.videos[0]
-    [cut] = cut_video(video.id, video.path, request)
-    again = from_buffer(bytearray(b"".join(to_buffers(cut))), cut.facts, request)
+    [cut] = decode_video(video.id, video.path, request)
+    again = DecodedClips.from_buffer(bytearray(b"".join(cut.to_buffers())), cut.facts, request)
     assert torch.equal(cut.pixels, again.pixels)
     np.testing.assert_array_equal(cut.times, again.times)
     np.testing.assert_array_equal(cut.boxes, again.boxes)
@@ -85,7 +85,7 @@ def test_a_flipped_bit_is_found_and_repaired(
     path.write_bytes(content)
     assert [id for id, _ in verify_store(copy)] == [few.videos[1].id]
     repair = repair_store(copy, workers=0, backbone=own.backbone)
-    assert repair.redone == [few.videos[1].id]
+    assert repair.restored == [few.videos[1].id]
     assert store_digest(copy) == store_digest(store)
     (copy / "regular" / "times.npy").unlink()
     assert len(verify_store(copy)) == len(few) + 1
@@ -125,4 +125,4 @@ def test_backbone_and_layers_are_checked() -> None:
         ExtractConfig(backbone=" ")
     with pytest.raises(ConfigError, match="layers must be numbers such as 3,7,11, got '3;7'"):
         ExtractConfig(layers="3;7")
-    assert ExtractConfig(layers="3, 7,11").layer_numbers == (3, 7, 11)
+    assert ExtractConfig(layers="3, 7,11").layer_indices == (3, 7, 11)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clipset import cli
-from clipset.features import cluster
+from clipset import cli, ray_cluster
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -34,7 +33,7 @@ def test_an_address_where_nobody_is_ends_in_one_line(
         port = taken.getsockname()[1]  # nobody listens there
         address = f"{scheme}127.0.0.1:{port}"
         said = one_line(address, small_videos, tmp_path / "store", capsys)
-    assert said == f"there is no Ray cluster at {address!r}: connection refused"
+    assert said == f"no Ray cluster at {address!r}: connection refused"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_an_address_where_another_program_is_ends_in_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster, "KNOCK_SECONDS", 0.5)
+    monkeypatch.setattr(ray_cluster, "CONNECT_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -65,7 +64,7 @@ def test_an_address_where_another_program_is_ends_in_one_line(
         thread.start()
         said = one_line(address, small_videos, tmp_path / "store", capsys)
         thread.join()
-    assert said == f"there is no Ray cluster at {address!r}: {reason}"
+    assert said == f"no Ray cluster at {address!r}: {reason}"
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host.invalid:6379", "127.0.0.1:99999"])
@@ -73,4 +72,4 @@ def test_an_address_that_means_nothing_ends_in_one_line(
     address: str, small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = one_line(address, small_videos, tmp_path / "store", capsys)
-    assert said.startswith(f"there is no Ray cluster at {address!r}: ")
+    assert said.startswith(f"no Ray cluster at {address!r}: ")

@@ -21,12 +21,12 @@ from clipset.backbones.registry import load_backbone
 from clipset.backbones.runtime import PendingFeatures, TorchEngine, open_engine
 from clipset.data.catalog import Catalog
 from clipset.errors import BackboneError, StoreError
-from clipset.features import child, encode, writer
+from clipset.features import decode_pool, encode, writer
 from clipset.features import extract as extraction
-from clipset.features.child import Outcome
-from clipset.features.cutting import cut_video
-from clipset.features.encode import look
-from clipset.features.extract import cut_request, extract
+from clipset.features.decode_clips import decode_video
+from clipset.features.decode_pool import DecodeResult
+from clipset.features.encode import encode_videos
+from clipset.features.extract import decode_request, extract
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
 
@@ -56,7 +56,7 @@ def test_a_full_disk_stops_in_one_line_and_leaves_a_store_that_goes_on(
         return real(file, content, place)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    with pytest.raises(StoreError, match="No space left on device; what is done so far is kept"):
+    with pytest.raises(StoreError, match="No space left on device; finished videos are kept"):
         extract(few, tmp_path / "store", SMALL)
     monkeypatch.undo()
     assert all(id.endswith(".npy") for id, _ in verify_store(tmp_path / "store"))  # headers
@@ -157,9 +157,9 @@ BAD_WORKER = """
 import ctypes, os, signal, sys, time
 import numpy as np
 import torch
-from clipset.features import worker
+from clipset.features import decode_worker
 from clipset.data.catalog import Video
-cut = worker.cut_video
+cut = decode_worker.decode_video
 
 def spoilt(id, path, request, end=None):
     if id.endswith("video 5.mp4"):
@@ -174,8 +174,8 @@ def spoilt(id, path, request, end=None):
         raise ZeroDivisionError("a bug of ours")
     return cut(id, path, request, end=end)
 
-worker.cut_video = spoilt
-worker.main()
+decode_worker.decode_video = spoilt
+decode_worker.main()
 """
 
 
@@ -183,7 +183,7 @@ worker.main()
 def test_workers_that_crash_hang_or_eat_memory_cost_only_their_video(
     workers: int, small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "COMMAND", (sys.executable, "-c", BAD_WORKER))
+    monkeypatch.setattr(decode_pool, "COMMAND", (sys.executable, "-c", BAD_WORKER))
     videos = small_store.catalog.videos[:8]  # blue: 2, 5, 8, 11, 14, 17, 20, 23
     names = sorted(video.id for video in videos)
     assert all(name.startswith("blue/") for name in names)
@@ -240,20 +240,20 @@ def test_a_card_that_sees_several_videos_at_once_gives_the_same_features(
     run = engine._run
     engine.device = "cpu:0"  # not the name of the CPU
     engine._run = lambda clips: (sizes.append(len(clips)), run(clips))[1]  # type: ignore[method-assign]
-    request = cut_request(store.manifest)
+    request = decode_request(store.manifest)
     cuts = [
-        Outcome(place, cut)
+        DecodeResult(place, cut)
         for place, video in enumerate(few)
-        for cut in cut_video(video.id, video.path, request)
+        for cut in decode_video(video.id, video.path, request)
     ]
-    cuts.insert(2, Outcome(6, None, "unreadable"))
+    cuts.insert(2, DecodeResult(6, None, "unreadable"))
     ids = [*(video.id for video in few), "bad"]
-    seen = {each.place: each for each in look(engine, cuts, ids)}
+    seen = {each.index: each for each in encode_videos(engine, cuts, ids)}
     assert sizes == [36, 36]  # three videos of 12 clips at a time
     assert seen.pop(6).reason == "unreadable"
     for place, each in seen.items():
         assert each.rows is not None
-        rows = store.random.of(np.array([place]))[0]
+        rows = store.random.row_indices(np.array([place]))[0]
         np.testing.assert_array_equal(
             each.rows.features[:8].astype(np.float16), store.random.features[rows]
         )
@@ -273,13 +273,13 @@ def test_the_seconds_of_the_videos_add_up_to_those_of_the_backbone(
         return start(clips)
 
     monkeypatch.setattr(engine, "start", start_slowly)
-    request = cut_request(open_store(whole).manifest)
+    request = decode_request(open_store(whole).manifest)
     cuts = [
-        Outcome(place, cut)
+        DecodeResult(place, cut)
         for place, video in enumerate(few)
-        for cut in cut_video(video.id, video.path, request)
+        for cut in decode_video(video.id, video.path, request)
     ]
-    seen = list(look(engine, cuts, [video.id for video in few]))
+    seen = list(encode_videos(engine, cuts, [video.id for video in few]))
     assert sum(each.seconds or 0.0 for each in seen) == 3.0 * len(few)
 
 
@@ -295,4 +295,4 @@ def test_features_can_be_stored_in_full_and_the_reader_knows(few: Catalog, tmp_p
 
 def test_features_too_large_for_the_number_type_stop_and_name_the_video() -> None:
     with pytest.raises(StoreError, match="x: a feature of 70000 is too large for float16"):
-        writer._refuse_overflow(np.array([[1.0, -7e4]]), np.dtype("float16"), "x")
+        writer.check_overflow(np.array([[1.0, -7e4]]), np.dtype("float16"), "x")

@@ -28,7 +28,7 @@ from tests.features import tiny_backbone
 from tests.features.spoilers import spoil
 
 from clipset.data.catalog import Catalog, Video, read_catalog
-from clipset.features import child
+from clipset.features import decode_pool
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.features.verify import verify_store
@@ -141,7 +141,7 @@ def test_each_file_of_the_torture_folder_gives_its_rows_or_its_reason(
     write_changing(torture.folder)
     spoil(monkeypatch.setattr)
     program = "from tests.features import spoilers; spoilers.serve()"
-    monkeypatch.setattr(child, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(decode_pool, "COMMAND", (sys.executable, "-c", program))
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
     store = extract(torture.catalog(), tmp_path / "store", replace(TINY, workers=workers))
     assert {entry.id: entry.reason for entry in store.failed} == FAILED
@@ -161,7 +161,10 @@ def compare(store: FeatureStore, place: int, good: FeatureStore) -> None:
     [alone] = [n for n, entry in enumerate(good.entries) if entry.id == store.entries[place].id]
     assert store.entries[place].checksum == good.entries[alone].checksum
     for mixed, clean in ((store.random, good.random), (store.regular, good.regular)):
-        mixed_rows, clean_rows = mixed.of(np.array([place]))[0], clean.of(np.array([alone]))[0]
+        mixed_rows, clean_rows = (
+            mixed.row_indices(np.array([place]))[0],
+            clean.row_indices(np.array([alone]))[0],
+        )
         for name in ("features", "boxes", "times"):
             mine, theirs = getattr(mixed, name)[mixed_rows], getattr(clean, name)[clean_rows]
             assert mine.tobytes() == theirs.tobytes()

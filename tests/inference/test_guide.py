@@ -49,7 +49,7 @@ def test_the_python_of_the_guide_runs(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (place / "DIR").is_dir()
-    monkeypatch.setattr("clipset.inference.clips.count_workers", lambda _: 0)
+    monkeypatch.setattr("clipset.features.config.ExtractConfig.num_workers", 0)
     for block in blocks("python"):
         exec(compile(block, "inference.md", "exec"), {})
     said = capsys.readouterr().out

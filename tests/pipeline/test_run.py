@@ -201,8 +201,8 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(
     assert "did you mean epochs" in say("run", small_videos, "--out", out, "--recipe", recipe)
     assert "pretrain.epochs" in say("run", small_videos, "--out", out, "--set", "nonsense")
     assert "epochs" in say("run", small_videos, "--out", out, "--set", "pretrain.epochs=many")
-    assert "no feature store" in say("pretrain", empty, "--out", out)
-    assert "no feature store" in say("verify", empty)
+    assert "not a feature store" in say("pretrain", empty, "--out", out)
+    assert "not a feature store" in say("verify", empty)
     assert "no clipset run" in say("report", empty)
     assert "efficientnet_lite0" in say(
         "extract", small_videos, "--out", out, "--backbone", "efficientnet_lite"

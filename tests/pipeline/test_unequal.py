@@ -16,7 +16,7 @@ from clipset.errors import StoreError
 from clipset.evaluation.config import FitConfig, ProbeConfig
 from clipset.evaluation.suite import ROWS, run_probes
 from clipset.evaluation.task import make_task
-from clipset.features.ledger import Entry, Ledger
+from clipset.features.ledger import Ledger, LedgerEntry
 from clipset.features.store import FeatureStore, open_store
 from clipset.inference.run import load_run
 from clipset.model.config import ModelConfig
@@ -62,9 +62,9 @@ def test_videos_with_unequal_counts_are_read_and_trained_on(
 ) -> None:
     folder = shutil.copytree(small_store.folder, tmp_path / "store")
     ledger = Ledger(folder / "ledger.sqlite")
-    entry: Entry = ledger.entries()[1]
+    entry: LedgerEntry = ledger.entries()[1]
     fewer = {"random_count": 6, "regular_count": 3}
-    ledger.write([Entry(**{n: getattr(entry, n) for n in Entry.__slots__} | fewer)])
+    ledger.write([LedgerEntry(**{n: getattr(entry, n) for n in LedgerEntry.__slots__} | fewer)])
     ledger.close()
     unequal, videos = open_store(folder), np.arange(24)
     clips = read_clips(unequal, "regular", videos)

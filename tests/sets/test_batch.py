@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sets.test_sampling import numbered_clips
 
-from clipset.errors import StoreError
-from clipset.features.import_config import ImportConfig
+from clipset.features.config import ImportConfig
 from clipset.features.importers import catalog_of, import_features
-from clipset.features.ledger import Entry, Kind, Ledger
+from clipset.features.ledger import Kind, Ledger, LedgerEntry
 from clipset.features.store import ClipTable, FeatureStore, open_store
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
@@ -57,7 +56,7 @@ class TableStore(FeatureStore):
     def __init__(self, table: ClipTable) -> None:
         self.held = table
         count = len(table.count)
-        self.entries = [Entry(ordinal=n, id=str(n), duration=1.0) for n in range(count)]
+        self.entries = [LedgerEntry(ordinal=n, id=str(n), duration=1.0) for n in range(count)]
 
     def table(self, kind: Kind) -> ClipTable:
         assert kind == "random"
@@ -79,18 +78,12 @@ def test_the_rows_of_some_videos_are_theirs_and_filler_is_marked(
 ) -> None:
     table = table_of(counts)
     videos = np.array(order.sample(range(len(counts)), order.randint(1, len(counts))))
-    rows = table.of(videos)
+    rows = table.row_indices(videos)
     assert rows.shape == (len(videos), max(counts[video] for video in videos))
     for video, row in zip(videos.tolist(), rows, strict=True):
         first = sum(counts[:video])
         assert row[row >= 0].tolist() == list(range(first, first + counts[video]))
         assert (row[counts[video] :] == -1).all()
-    assert table.fewest == min(counts)
-    if len(set(counts)) == 1:
-        assert table.per_video == counts[0]
-    else:
-        with pytest.raises(StoreError, match=f"{min(counts)} to {max(counts)} clips"):
-            _ = table.per_video
 
 
 @settings(max_examples=40, deadline=None)
@@ -186,8 +179,14 @@ def store(tmp_path: Path) -> FeatureStore:
         tmp_path / "source", folder, catalog_of(tmp_path / "source"), ImportConfig(dtype="float32")
     )
     ledger = Ledger(folder / "ledger.sqlite")
-    entry: Entry = ledger.entries()[1]
-    ledger.write([Entry(**{n: getattr(entry, n) for n in Entry.__slots__} | {"regular_count": 3})])
+    entry: LedgerEntry = ledger.entries()[1]
+    ledger.write(
+        [
+            LedgerEntry(
+                **{n: getattr(entry, n) for n in LedgerEntry.__slots__} | {"regular_count": 3}
+            )
+        ]
+    )
     ledger.close()
     return open_store(folder)
 
@@ -195,7 +194,7 @@ def store(tmp_path: Path) -> FeatureStore:
 def test_a_store_with_unequal_counts_is_read_and_represented(
     store: FeatureStore, tmp_path: Path
 ) -> None:
-    assert (store.regular.fewest, store.random.per_video) == (3, 4)
+    assert store.regular.count.tolist() == [4, 3, 4]
     clips = read_clips(store, "regular", np.arange(3))
     assert clips.counts.tolist() == [4, 3, 4]
     table: VectorTable = embed_store(store, None)

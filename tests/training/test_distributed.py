@@ -133,7 +133,7 @@ def test_two_ranks_learn_what_one_learns_and_end_together_with_one_line(
     assert [code for code, _, _ in said] == [0, 0], said
     assert_same_model(alone, tmp_path)
     assert [out != "" for _, out, _ in said] == [True, False]  # the first rank speaks for all
-    assert said[0][2].count("no feature store") == 1
+    assert said[0][2].count("not a feature store") == 1
     assert said[1][2] == ""
 
 

@@ -123,7 +123,7 @@ def _embed_videos(
         table = opened.embed(videos, parts=parts)
     else:
         config = ExtractConfig(backbone=backbone or "", workers=workers)
-        reader = open_backbone(config, seed=common.seed, device=common.device)
+        reader = open_backbone(config, device=common.device)
         table = embed_videos(reader, None, videos)
     count, clips, width = table.vectors.shape
     result = {

@@ -82,7 +82,7 @@ def evaluate(
     folder = find_model(model) if model else None
     trained, training = (load_model(folder), read_training(folder)) if folder else (None, None)
     labels, opened = read_catalog(catalog) if catalog else None, open_store(store)
-    stored_ids = {entry.id for entry in opened.everything}
+    stored_ids = {entry.id for entry in opened.all_entries}
     unknown = [video.id for video in labels or () if video.id not in stored_ids]
     check_leaks([labels or opened.catalog], allow_leaks=allow_leaks, unknown=unknown)
     if low_shot_curve:

@@ -64,7 +64,7 @@ def extract(
     """
     from clipset.data.catalog import read_catalog
     from clipset.features.extract import extract
-    from clipset.features.store import refuse_nothing_read
+    from clipset.features.store import check_any_read
     from clipset.recipe import read_recipe
 
     flags = {
@@ -73,6 +73,7 @@ def extract(
         "extract.size": size,
         "extract.workers": workers,
         "extract.retry_failed": retry_failed,
+        "extract.seed": common.seed or None,
     }
     config = read_recipe(recipe, set, flags).extract
     catalog = read_catalog(videos)
@@ -80,13 +81,11 @@ def extract(
         _estimate(catalog, out, config, common)
         return
     if ray is None:
-        store = extract(catalog, out, config, seed=common.seed, device=common.device)
+        store = extract(catalog, out, config, device=common.device)
     else:
         from clipset.features.cluster import extract_on_ray
 
-        store = extract_on_ray(
-            catalog, out, config, seed=common.seed, device=common.device, address=ray
-        )
+        store = extract_on_ray(catalog, out, config, device=common.device, address=ray)
     result = {
         "store": out,
         "videos": len(store),
@@ -96,14 +95,14 @@ def extract(
     }
     line = f"{len(store)} videos, {result['clips']} clips, {len(store.failed)} failed → {out}"
     show_result(result, common, lambda: print_line(line))
-    refuse_nothing_read(store)
+    check_any_read(store)
 
 
 def _estimate(catalog: Catalog, out: Path, config: ExtractConfig, common: Computing) -> None:
     from clipset.config import to_mapping
     from clipset.features.estimate import estimate, free_bytes
 
-    cost = estimate(catalog, config, seed=common.seed, device=common.device)
+    cost = estimate(catalog, config, device=common.device)
     free = free_bytes(out)
 
     def show() -> None:

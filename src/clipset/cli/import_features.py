@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from clipset.cli.app import SEEDED, Seeded, app, print_line, show_result
-from clipset.features.import_config import ImportConfig
+from clipset.features.config import ImportConfig
 
 DEFAULTS = ImportConfig()
 

@@ -42,11 +42,16 @@ def repair(
         for video, reason in done.failed.items():
             print_line(f"{video}: {reason}")
         print_line(
-            f"{len(done.redone)} restored, {len(done.changed)} with different rows, "
+            f"{len(done.restored)} restored, {len(done.changed)} with different rows, "
             f"{len(done.failed)} lost → {store}"
         )
 
-    result = {"store": store, "redone": done.redone, "changed": done.changed, "lost": done.failed}
+    result = {
+        "store": store,
+        "restored": done.restored,
+        "changed": done.changed,
+        "lost": done.failed,
+    }
     show_result(result, common, show)
     if done.failed:
         raise SystemExit(1)

@@ -23,7 +23,7 @@ class GrowingArray:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def write(self, first: int, rows: NDArray[np.generic]) -> None:
-        """Put rows at their place."""
+        """Write rows at an index."""
         if rows.shape[1:] != self.row_shape:
             raise StoreError(f"{self.path.name} takes rows {self.row_shape}, got {rows.shape[1:]}")
         content = memoryview(np.ascontiguousarray(rows, dtype=self.dtype).data).cast("B")
@@ -33,12 +33,12 @@ class GrowingArray:
             position, content = position + written, content[written:]
 
     def finish(self, rows: int) -> None:
-        """Cut off what lies behind the valid rows and say in the header how many there are."""
+        """Truncate the file to the valid rows and write their number in the header."""
         os.ftruncate(self._file, HEADER_BYTES + rows * self.row_bytes)
         os.pwrite(self._file, npy_header((rows, *self.row_shape), self.dtype), 0)
 
     def sync(self) -> None:
-        """Wait until the disk has it."""
+        """Wait until the rows are on disk."""
         os.fsync(self._file)
 
     def __enter__(self) -> GrowingArray:
@@ -65,27 +65,25 @@ def open_rows(
 ) -> NDArray[np.generic]:
     """A read-only memory map of the first `rows` rows."""
     needed = HEADER_BYTES + rows * int(np.prod(row_shape)) * np.dtype(dtype).itemsize
-    found = path.stat().st_size if path.is_file() else 0
+    size = path.stat().st_size if path.is_file() else 0
     if rows == 0:
         return np.empty((0, *row_shape), dtype)
-    if found < needed:
+    if size < needed:
         raise StoreError(
-            f"{path} has {found} bytes where {needed} are recorded; run `clipset repair`"
+            f"{path} has {size} bytes where {needed} are recorded; run `clipset repair`"
         )
     return np.memmap(path, dtype, "r", offset=HEADER_BYTES, shape=(rows, *row_shape))
 
 
-def open_found_rows(
-    path: Path, row_shape: tuple[int, ...], dtype: DTypeLike
-) -> NDArray[np.generic]:
-    """A read-only memory map of as many whole rows as a file holds, damaged or not."""
+def open_all_rows(path: Path, row_shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
+    """A read-only memory map of all whole rows in a file, damaged or not."""
     row_bytes = int(np.prod(row_shape)) * np.dtype(dtype).itemsize
-    found = path.stat().st_size if path.is_file() else 0
-    return open_rows(path, max(found - HEADER_BYTES, 0) // row_bytes, row_shape, dtype)
+    size = path.stat().st_size if path.is_file() else 0
+    return open_rows(path, max(size - HEADER_BYTES, 0) // row_bytes, row_shape, dtype)
 
 
 def has_header(path: Path, rows: int, row_shape: tuple[int, ...], dtype: DTypeLike) -> bool:
-    """Whether a file says of itself what it holds."""
+    """Whether the header of a file states its shape and dtype."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -1,31 +1,31 @@
-"""Shows the clips of videos to a backbone."""
+"""Runs the backbone on decoded clips."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
 from clipset.backbones.runtime import MAX_CHUNK, Engine, PendingFeatures
 from clipset.errors import BackboneError
-from clipset.features.child import Outcome
-from clipset.features.cutting import CutFacts
-from clipset.features.ledger import Entry
-from clipset.features.pieces import join_rows
+from clipset.features.decode_clips import VideoFacts
+from clipset.features.decode_pool import DecodeResult
+from clipset.features.ledger import LedgerEntry
 
-Named = tuple[str, UInt8[Tensor, "_ T 3 S S"]]
-"""A video's id and the pixels of its clips."""
+RECORDED = tuple(
+    field.name for field in fields(VideoFacts) if field.name in LedgerEntry.__dataclass_fields__
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ClipRows:
-    """What is kept of one video, random clips first."""
+    """The rows of one video's clips, random clips first."""
 
     features: Float[np.ndarray, "V D"]
     boxes: Float[np.ndarray, "V 7"]
@@ -33,165 +33,151 @@ class ClipRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A video that the backbone saw, or the reason why it did not."""
+class EncodedVideo:
+    """The rows of the video at `index` (or of a chunk of it), or the reason why it failed."""
 
-    place: int
-    facts: CutFacts | None = None
+    index: int
+    facts: VideoFacts | None = None
     rows: ClipRows | None = None
     reason: str | None = None
     seconds: float | None = None
-    transient: bool = False  # whether what failed may go well at the next try
+    transient: bool = False  # a retry may succeed
 
-    def note(self, entry: Entry) -> Entry:
-        """The video's entry with what is now known of it, but for its rows' place."""
+    def update(self, entry: LedgerEntry) -> LedgerEntry:
+        """The video's ledger entry with this result; where its rows are does not change."""
         if self.facts is None:
             return replace(entry, status="failed", reason=self.reason, transient=self.transient)
-        return replace(
-            entry,
-            status="done",
-            reason=None,
-            transient=False,
-            file=self.facts.file,
-            random_count=self.facts.random_clips,
-            regular_count=self.facts.regular_clips,
-            duration=self.facts.duration,
-            width=self.facts.width,
-            height=self.facts.height,
-            frames_expected=self.facts.frames_expected,
-            frames_found=self.facts.frames_found,
-            frames_missing=self.facts.frames_missing,
-            seconds=self.seconds,
-            frames_needed=self.facts.frames_needed,
-            claimed_duration=self.facts.claimed_duration,
-        )
+        facts = {name: getattr(self.facts, name) for name in RECORDED}
+        done = replace(entry, status="done", reason=None, transient=False, seconds=self.seconds)
+        return replace(done, **facts)
 
 
-Finish = Callable[[float], list[Seen]]
-"""Waits for the features of some videos; given when the videos before were finished."""
+def encode_videos(
+    engine: Engine, results: Iterable[DecodeResult], ids: Sequence[str], *, isolate: bool = False
+) -> Iterator[EncodedVideo]:
+    """Encode decoded videos; the chunks of a video are joined."""
+    return join_chunks(encode_chunks(engine, results, ids, isolate=isolate))
 
 
-def look(
-    engine: Engine,
-    outcomes: Iterable[Outcome],
-    ids: Sequence[str],
-    *,
-    isolate: bool = False,
-) -> Iterator[Seen]:
-    """Encode the clips; the pieces of a video are joined."""
-    return join_pieces(look_at_pieces(engine, outcomes, ids, isolate=isolate))
-
-
-def look_at_pieces(
-    engine: Engine,
-    outcomes: Iterable[Outcome],
-    ids: Sequence[str],
-    *,
-    isolate: bool = False,
-) -> Iterator[Seen]:
-    """Encode the clips; a card gets those of several videos at once.
+def encode_chunks(
+    engine: Engine, results: Iterable[DecodeResult], ids: Sequence[str], *, isolate: bool = False
+) -> Iterator[EncodedVideo]:
+    """Encode decoded chunks; a GPU gets those of several videos in one batch.
 
     With `isolate`, a video that the backbone cannot encode fails alone; otherwise it ends the work.
     """
-    waiting: list[Outcome] = []
-    begun: deque[Finish] = deque()
-    clips, finished = 0, 0.0
-    for outcome in outcomes:
-        if outcome.cut is None:
-            yield Seen(outcome.place, reason=outcome.reason, transient=outcome.transient)
+    encoder = _Encoder(engine, ids, isolate)
+    pending: list[DecodeResult] = []
+    running: deque[_Batch] = deque()
+    for result in results:
+        if result.clips is None:
+            yield EncodedVideo(result.index, reason=result.reason, transient=result.transient)
             continue
-        waiting.append(outcome)
-        clips += len(outcome.cut.pixels)
-        if engine.device == "cpu" or clips >= MAX_CHUNK:
-            begun.append(_begin(engine, waiting, ids, isolate))
-            waiting, clips = [], 0
-        if len(begun) > 1:  # the next one keeps the cores busy while this one is finished
-            seen, finished = begun.popleft()(finished), time.perf_counter()
-            yield from seen
-    if waiting:
-        begun.append(_begin(engine, waiting, ids, isolate))
-    while begun:
-        seen, finished = begun.popleft()(finished), time.perf_counter()
-        yield from seen
+        pending.append(result)
+        if engine.device == "cpu" or _count_clips(pending) >= MAX_CHUNK:
+            running.append(encoder.start(pending))
+            pending = []
+        if len(running) > 1:  # the next batch keeps the cores busy while this one is finished
+            yield from encoder.finish(running.popleft())
+    if pending:
+        running.append(encoder.start(pending))
+    while running:
+        yield from encoder.finish(running.popleft())
 
 
-def join_pieces(pieces: Iterable[Seen]) -> Iterator[Seen]:
-    """Videos of their pieces; one piece that failed stands for its whole video."""
-    waiting: dict[int, list[Seen]] = {}
+def join_chunks(chunks: Iterable[EncodedVideo]) -> Iterator[EncodedVideo]:
+    """Whole videos from their chunks; a chunk that failed fails its video."""
+    waiting: dict[int, list[EncodedVideo]] = {}
     failed: set[int] = set()
-    for seen in pieces:
-        if seen.facts is None:
-            failed.add(seen.place)
-            waiting.pop(seen.place, None)
-            yield seen
-        elif seen.facts.pieces == 1:
-            yield seen
-        elif seen.place not in failed:
-            parts = waiting.setdefault(seen.place, [])
-            parts.append(seen)
-            if len(parts) == seen.facts.pieces:
-                yield _join(waiting.pop(seen.place))
+    for chunk in chunks:
+        if chunk.facts is None:
+            failed.add(chunk.index)
+            waiting.pop(chunk.index, None)
+            yield chunk
+        elif chunk.facts.num_chunks == 1:
+            yield chunk
+        elif chunk.index not in failed:
+            parts = waiting.setdefault(chunk.index, [])
+            parts.append(chunk)
+            if len(parts) == chunk.facts.num_chunks:
+                yield _join(waiting.pop(chunk.index))
 
 
-def _join(parts: Sequence[Seen]) -> Seen:
-    facts = [part.facts for part in parts if part.facts is not None]
-    clips = [clip for each in facts for clip in each.clips or ()]
+def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
+    facts = [chunk.facts for chunk in chunks if chunk.facts is not None]
+    rows = [chunk.rows for chunk in chunks if chunk.rows is not None]
+    order = np.argsort([index for each in facts for index in each.clip_indices or ()])
     whole = replace(
         facts[0],
         frames_missing=max(each.frames_missing for each in facts),
         frames_needed=max(each.frames_needed for each in facts),
-        piece=0,
-        pieces=1,
-        clips=None,
+        chunk=0,
+        num_chunks=1,
+        clip_indices=None,
     )
-    rows = join_rows([part.rows for part in parts if part.rows is not None], clips)
-    seconds = sum(part.seconds or 0.0 for part in parts)
-    return Seen(parts[0].place, facts=whole, rows=rows, seconds=seconds)
+    joined = ClipRows(
+        features=np.concatenate([each.features for each in rows])[order],
+        boxes=np.concatenate([each.boxes for each in rows])[order],
+        times=np.concatenate([each.times for each in rows])[order],
+    )
+    seconds = sum(chunk.seconds or 0.0 for chunk in chunks)
+    return EncodedVideo(chunks[0].index, facts=whole, rows=joined, seconds=seconds)
 
 
-def _begin(
-    engine: Engine, outcomes: Sequence[Outcome], ids: Sequence[str], isolate: bool
-) -> Finish:
-    """Give some videos to the backbone."""
-    cuts = [(outcome.place, outcome.cut) for outcome in outcomes if outcome.cut is not None]
-    videos = [(ids[place], cut.pixels) for place, cut in cuts]
-    began = time.perf_counter()
-    answer = engine.start(_join_clips(videos))
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Decoded chunks that the backbone works on."""
 
-    def finish(before: float) -> list[Seen]:
+    results: Sequence[DecodeResult]
+    answer: PendingFeatures
+    started: float
+
+
+class _Encoder:
+    """Starts and finishes batches; the time of a video begins when the batch before it ended."""
+
+    def __init__(self, engine: Engine, ids: Sequence[str], isolate: bool) -> None:
+        self.engine, self.ids, self.isolate = engine, ids, isolate
+        self.finished = 0.0
+
+    def start(self, results: Sequence[DecodeResult]) -> _Batch:
+        started = time.perf_counter()
+        pixels = [result.clips.pixels for result in results if result.clips is not None]
+        answer = self.engine.start(pixels[0] if len(pixels) == 1 else torch.cat(pixels))
+        return _Batch(results, answer, started)
+
+    def finish(self, batch: _Batch) -> list[EncodedVideo]:
         try:
-            features = _features(engine, videos, answer)
+            features = batch.answer()
         except BackboneError as error:
-            if not isolate:
-                raise
-            if len(outcomes) > 1:
-                alone = [_begin(engine, [each], ids, isolate)(before) for each in outcomes]
-                return [seen for [seen] in alone]
-            [(place, _)] = cuts
-            return [Seen(place, reason=str(error).removeprefix(f"{ids[place]}: "))]
-        seconds = (time.perf_counter() - max(began, before)) / len(cuts)
-        found = []
-        for (place, cut), rows in zip(cuts, features, strict=True):
-            kept = ClipRows(rows.numpy(), cut.boxes, cut.times)
-            found.append(Seen(place, facts=cut.facts, rows=kept, seconds=seconds))
-        return found
+            return self._finish_failed(batch, error)
+        now = time.perf_counter()
+        seconds = (now - max(batch.started, self.finished)) / len(batch.results)
+        self.finished = now
+        return _split(batch, features, seconds)
 
-    return finish
-
-
-def _features(
-    engine: Engine, videos: Sequence[Named], answer: PendingFeatures
-) -> Sequence[Float[Tensor, "_ D"]]:
-    """The features of each video; an error names the video that it is about."""
-    try:
-        features = answer()
-    except BackboneError as error:
-        if len(videos) == 1:
-            raise BackboneError(f"{videos[0][0]}: {error}") from None
-        return [_features(engine, [each], engine.start(each[1]))[0] for each in videos]
-    parts: tuple[Tensor, ...] = features.split([len(pixels) for _, pixels in videos])
-    return parts
+    def _finish_failed(self, batch: _Batch, error: BackboneError) -> list[EncodedVideo]:
+        """Run each video alone to find the one that the error is about."""
+        if len(batch.results) > 1:
+            return [video for one in batch.results for video in self.finish(self.start([one]))]
+        [result] = batch.results
+        if self.isolate:
+            return [EncodedVideo(result.index, reason=str(error))]
+        raise BackboneError(f"{self.ids[result.index]}: {error}") from None
 
 
-def _join_clips(videos: Sequence[Named]) -> UInt8[Tensor, "_ T 3 S S"]:
-    return videos[0][1] if len(videos) == 1 else torch.cat([pixels for _, pixels in videos])
+def _split(batch: _Batch, features: Float[Tensor, "_ D"], seconds: float) -> list[EncodedVideo]:
+    """The rows of each video of a batch."""
+    videos, first = [], 0
+    for result in batch.results:
+        clips = result.clips
+        assert clips is not None
+        rows = features[first : first + len(clips.pixels)].numpy()
+        first += len(rows)
+        kept = ClipRows(rows, clips.boxes, clips.times)
+        videos.append(EncodedVideo(result.index, facts=clips.facts, rows=kept, seconds=seconds))
+    return videos
+
+
+def _count_clips(results: Sequence[DecodeResult]) -> int:
+    return sum(result.clips.facts.num_clips for result in results if result.clips is not None)

@@ -22,14 +22,14 @@ KINDS: tuple[Kind, ...] = ("random", "regular")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One video: where its rows are if it is done, why there are none if it failed.
+class LedgerEntry:
+    """One video: where its rows are if it is done, the reason if it failed.
 
-    `frames_expected` is what the file's header claims, `frames_found` what is really in it, and
-    `frames_missing` how many of the `frames_needed` by clips did not decode and were replaced.
-    `claimed_duration` is what the file's timestamps say, if that cannot be true. `transient` says
-    of a failure that its cause may be gone at the next try. `file` is what was read, and
-    `video_end` the end that the catalog sets to the video.
+    `frames_expected` is claimed by the file's header, `frames_found` were counted, and
+    `frames_missing` of the `frames_needed` by clips did not decode and were replaced.
+    `claimed_duration` is that of the file's timestamps, if it cannot be true. After a `transient`
+    failure a retry may succeed. `file` is the state of the file that was read, and `video_end` the
+    end that the catalog gives the video.
     """
 
     ordinal: int
@@ -56,7 +56,7 @@ class Entry:
 
     @property
     def damage(self) -> str | None:
-        """What is wrong with a video that was kept; None if there is nothing to say."""
+        """What is wrong with a video that could still be read; None if nothing is."""
         return describe_damage(
             frames_needed=self.frames_needed,
             frames_missing=self.frames_missing,
@@ -67,14 +67,18 @@ class Entry:
         )
 
     def rows(self) -> tuple[tuple[Kind, int, int], ...]:
-        """Where the video's clips are: kind, first row, count."""
+        """Where the rows of the video's clips are: kind, first row, count."""
         return (
             ("random", self.random_first, self.random_count),
             ("regular", self.regular_first, self.regular_count),
         )
 
+    def reset(self) -> LedgerEntry:
+        """The same video as a pending one."""
+        return LedgerEntry(ordinal=self.ordinal, id=self.id)
 
-_COLUMNS = tuple(field.name for field in fields(Entry))
+
+_COLUMNS = tuple(field.name for field in fields(LedgerEntry))
 _MARKS = ", ".join("?" * len(_COLUMNS))
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS videos (
@@ -97,19 +101,18 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)"""
 class Ledger:
     """Reads and writes entries; every `write` is one transaction.
 
-    A second table has facts about the whole: how many videos there should be, so that a row that
-    somebody deleted is noticed; which ordinal is next, so that none is given twice; and the
-    fingerprint of the manifest.
+    A second table has facts about the store: the number of videos, so that a deleted row is
+    noticed; the next ordinal, so that none is used twice; and the fingerprint of the manifest.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.is_file():
-            raise StoreError(f"{path.parent} is no feature store (no {path.name})")
+            raise StoreError(f"{path.parent} is not a feature store (no {path.name})")
         self.path = path
-        with self._reading():
+        with self._errors():
             self._connection = sqlite3.connect(_address(path, create), uri=True, timeout=30.0)
         try:
-            with self._reading():
+            with self._errors():
                 if create:
                     self._connection.execute(_SCHEMA)
                     self._connection.execute(_FACTS)
@@ -119,28 +122,28 @@ class Ledger:
             raise
 
     def append(self, ids: Iterable[str]) -> None:
-        """Add videos that are not there yet, as pending, behind those that are."""
+        """Add new videos as pending ones, behind the others."""
         entries = self.entries()
-        known = {entry.id for entry in entries}
-        new = [id for id in ids if id not in known]
+        existing = {entry.id for entry in entries}
+        new = [id for id in ids if id not in existing]
         after_last = entries[-1].ordinal + 1 if entries else 0
         first = max(self._count("next_ordinal"), after_last)
         with self._connection:
             self._connection.executemany(
                 f"INSERT INTO videos ({', '.join(_COLUMNS)}) VALUES ({_MARKS})",
-                [_row(Entry(ordinal=first + i, id=id)) for i, id in enumerate(new)],
+                [_to_row(LedgerEntry(ordinal=first + i, id=id)) for i, id in enumerate(new)],
             )
             self._set_fact("next_ordinal", first + len(new))
             self._set_fact("videos", len(entries) + len(new))
 
-    def write(self, entries: Iterable[Entry]) -> None:
-        """Replace entries by what is now known of the same videos, all or none."""
+    def write(self, entries: Iterable[LedgerEntry]) -> None:
+        """Replace the entries of some videos, all or none."""
         entries = list(entries)
         settings = ", ".join(f"{name} = ?" for name in _COLUMNS)
         with self._connection:
             cursor = self._connection.executemany(
                 f"UPDATE videos SET {settings} WHERE ordinal = ? AND id = ?",
-                [(*_row(entry), entry.ordinal, entry.id) for entry in entries],
+                [(*_to_row(entry), entry.ordinal, entry.id) for entry in entries],
             )
             if entries and cursor.rowcount != len(entries):
                 raise StoreError(
@@ -148,24 +151,24 @@ class Ledger:
                 )
 
     @property
-    def lost(self) -> int:
-        """How many videos are no longer there although nothing here deletes any."""
-        with self._reading():
+    def num_lost(self) -> int:
+        """Number of videos whose rows were deleted by another program."""
+        with self._errors():
             [[count]] = self._connection.execute("SELECT COUNT(*) FROM videos").fetchall()
         return max(self._count("videos") - int(count), 0)
 
-    def entries(self, *statuses: Status) -> Sequence[Entry]:
+    def entries(self, *statuses: Status) -> Sequence[LedgerEntry]:
         """All entries, or those of some statuses, in the order of the catalog."""
-        with self._reading():
+        with self._errors():
             rows = self._connection.execute(
                 f"SELECT {', '.join(_COLUMNS)} FROM videos ORDER BY ordinal"
             ).fetchall()
-        entries = [_entry(row) for row in rows]
+        entries = [_from_row(row) for row in rows]
         return [entry for entry in entries if not statuses or entry.status in statuses]
 
     @property
     def manifest(self) -> str:
-        """The fingerprint of the manifest that the rows are made by."""
+        """The fingerprint of the store's manifest."""
         return self._fact("manifest") or ""
 
     @manifest.setter
@@ -173,8 +176,12 @@ class Ledger:
         with self._connection:
             self._set_fact("manifest", fingerprint)
 
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
     def _fact(self, name: str) -> str | None:
-        with self._reading():
+        with self._errors():
             rows = self._connection.execute("SELECT value FROM facts WHERE name = ?", [name])
             row = rows.fetchone()
         return str(row[0]) if row else None
@@ -191,51 +198,46 @@ class Ledger:
     def _check_columns(self) -> None:
         """Refuse the ledger of another version, or of another program."""
         self._connection.execute("PRAGMA trusted_schema = OFF")
-        found = {row[1] for row in self._connection.execute("PRAGMA table_info(videos)")}
-        if found == set(_COLUMNS):
+        columns = {row[1] for row in self._connection.execute("PRAGMA table_info(videos)")}
+        if columns == set(_COLUMNS):
             return
-        missing, unknown = sorted(set(_COLUMNS) - found), sorted(found - set(_COLUMNS))
+        missing, unknown = sorted(set(_COLUMNS) - columns), sorted(columns - set(_COLUMNS))
         odd = f"no {', '.join(missing)}" if missing else f"also {', '.join(unknown)}"
-        what = f"its videos have {odd}" if found else "it has no table of videos"
+        what = f"its videos have {odd}" if columns else "it has no table of videos"
         raise StoreError(
             f"the ledger {self.path} is of another version or program ({what}); "
             f"use another folder and extract again"
         )
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Say in one line what SQLite has against the file."""
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of SQLite into a StoreError of one line."""
         try:
             yield
         except sqlite3.DatabaseError as error:
             raise StoreError(f"the ledger {self.path} cannot be used: {error}") from None
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._connection.close()
 
-
-def _row(entry: Entry) -> tuple[object, ...]:
-    """An entry as SQLite keeps it: the file's state is JSON."""
+def _to_row(entry: LedgerEntry) -> tuple[object, ...]:
+    """An entry as SQLite stores it: the file's state is JSON."""
     values = {name: getattr(entry, name) for name in _COLUMNS}
     file = None if entry.file is None else msgspec.json.encode(entry.file).decode()
     return tuple((values | {"file": file}).values())
 
 
-def _entry(row: tuple[object, ...]) -> Entry:
-    """An entry from its row; one that no clipset can have written is refused."""
+def _from_row(row: tuple[object, ...]) -> LedgerEntry:
+    """An entry from its row; values of the wrong type are refused."""
     values = dict(zip(_COLUMNS, row, strict=True))
     try:
         file = None if values["file"] is None else msgspec.json.decode(str(values["file"]))
-        return msgspec.convert(
-            values | {"file": file, "transient": bool(values["transient"])}, Entry
-        )
+        changes = {"file": file, "transient": bool(values["transient"])}
+        return msgspec.convert(values | changes, LedgerEntry)
     except msgspec.MsgspecError as error:
         raise StoreError(f"the ledger's row {values['ordinal']} is damaged: {error}") from None
 
 
 def _address(path: Path, create: bool) -> str:
-    """How SQLite opens a file: for reading only where nothing can be written."""
+    """The URI by which SQLite opens a file: read-only where nothing can be written."""
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     mode = "rwc" if create else "rw" if writable else "ro"
     return f"{path.absolute().as_uri()}?mode={mode}"

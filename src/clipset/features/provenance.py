@@ -1,7 +1,7 @@
-"""The network that made a store's features, loaded again.
+"""Loads the network that made a store's features.
 
-A store may come from somebody else: code and hub names that its manifest holds are shown, never
-used. A registered or installed backbone is known by its name; any other has to be named again.
+A store may come from somebody else: code and hub names in its manifest are shown, never used. A
+registered or installed backbone is loaded by its name; any other must be named by the user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from clipset.backbones.custom import is_installed
 from clipset.backbones.registry import load_recorded_backbone
 from clipset.errors import StoreError
 from clipset.features.store import IMPORTED, Manifest
-from clipset.features.writer import difference
+from clipset.features.store_check import describe_difference
 
 
 def name_to_load(manifest: Manifest, backbone: str | None = None) -> str:
@@ -36,13 +36,13 @@ def name_to_load(manifest: Manifest, backbone: str | None = None) -> str:
 
 
 def load_network(manifest: Manifest, name: str) -> nn.Module:
-    """The network of a store, found under `name`; an error if it is another one by now."""
+    """Load a store's network by a name; an error if it is not the same one."""
     recorded = manifest.backbone
     spec, network = load_recorded_backbone(recorded, name)
     spec = replace(spec, weights=recorded.weights)  # the hash is the same, the rest are words
     if recorded.name.startswith("hf:") and spec.name.startswith("hf:"):
-        spec = replace(spec, name=recorded.name)  # a folder may lie somewhere else
+        spec = replace(spec, name=recorded.name)  # the folder may have moved
     if spec != recorded:
-        then, now = (replace(manifest, backbone=each) for each in (recorded, spec))
-        raise StoreError(f"the features were made {difference(then, now)} as it is here")
+        difference = describe_difference(manifest, replace(manifest, backbone=spec))
+        raise StoreError(f"the features were made {difference} as it is here")
     return network

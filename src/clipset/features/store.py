@@ -1,14 +1,14 @@
 """FeatureStore: clip features of each video on disk, read through memory maps.
 
 store/
-├── manifest.json        what the rows are: backbone, sampling, seed, number type, versions
-├── catalog.csv          the videos that were asked for
-├── ledger.sqlite        what happened to each of them, and where its rows are
-├── random/              the clips to learn from
+├── manifest.json        what the rows are: backbone, sampling, seed, dtype, versions
+├── catalog.csv          the requested videos
+├── ledger.sqlite        the state of each video, and where its rows are
+├── random/              random clips, for training
 │   ├── features.npy     (rows, D)
 │   ├── boxes.npy        (rows, 7): start, end in seconds; top, left, bottom, right; flipped
-│   └── times.npy        (rows, T): when each frame of the clip is shown, in seconds
-└── regular/             the clips to judge by, the same files
+│   └── times.npy        (rows, T): the time of each frame of the clip, in seconds
+└── regular/             clips on a regular grid, for evaluation; the same files
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from clipset.config import build, fingerprint, read_json
 from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.errors import NothingReadError, StoreError
 from clipset.features.arrays import open_rows
-from clipset.features.ledger import KINDS, Entry, Kind, Ledger
+from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
 
 FORMAT = 1
-IMPORTED = "imported"  # what a store of imported features calls its backbone
+IMPORTED = "imported"  # the name of the backbone in a store of imported features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """A short name for what the rows are, whoever made them."""
+        """Identifies the kind of rows, whoever made them."""
         return fingerprint(replace(self, made_by={}))
 
     @property
@@ -64,7 +64,7 @@ class Manifest:
         return self.made_by.get("backbone", self.backbone.name)
 
     def columns(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """The files of a kind of clips: name, shape of a row, number type."""
+        """The arrays of a kind of clips: name, row shape, dtype."""
         return {
             "features": ((self.backbone.dim,), self.dtype),
             "boxes": ((len(BOX_COLUMNS),), "float32"),
@@ -74,7 +74,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipTable:
-    """The clips of one kind, one video's after the other's: count[i] rows from first[i] on."""
+    """The clips of one kind, video by video: video i has count[i] rows from first[i] on."""
 
     features: NDArray[np.generic]
     boxes: Float[np.ndarray, "rows 7"]
@@ -82,51 +82,36 @@ class ClipTable:
     first: Int[np.ndarray, " N"]
     count: Int[np.ndarray, " N"]
 
-    @property
-    def fewest(self) -> int:
-        """The least number of clips that a video has."""
-        return int(self.count.min()) if len(self.count) else 0
-
-    @property
-    def per_video(self) -> int:
-        """V, where every video has the same number of clips."""
-        counts = np.unique(self.count)
-        if len(counts) != 1:
-            raise StoreError(
-                f"the videos have {counts.min()} to {counts.max()} clips, not one number"
-            )
-        return int(counts[0])
-
-    def of(self, videos: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B V"]:
-        """The row numbers of some videos' clips; -1 where a video has fewer than another."""
+    def row_indices(self, videos: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B V"]:
+        """The rows of some videos' clips, padded with -1 where a video has fewer than others."""
         count = self.count[videos][:, None]
-        places = np.arange(count.max(initial=0))[None]
+        clip = np.arange(count.max(initial=0))[None]
         rows: Int[np.ndarray, "B V"] = np.where(
-            places < count, self.first[videos][:, None] + places, -1
+            clip < count, self.first[videos][:, None] + clip, -1
         )
         return rows
 
 
 class FeatureStore:
-    """A store opened for reading. Video i of it is `entries[i]`; failed videos are kept apart.
+    """A store opened for reading. Video i is `entries[i]`; failed videos are listed separately.
 
-    Videos that were stored once but are no longer in the catalog stay on disk and are passed over.
+    Stored videos that are no longer in the catalog stay on disk and are skipped. `catalog` may
+    give other labels and splits than those that the store was made with.
     """
 
-    def __init__(self, folder: Path, catalog: Catalog | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path, catalog: Catalog | None = None) -> None:
+        self.folder = folder = Path(folder)
         self.manifest = read_manifest(folder)
-        if catalog is not None:  # other labels and splits than those that it was made with
+        if catalog is not None:
             self.catalog = catalog
         with closing(Ledger(folder / "ledger.sqlite")) as ledger:
-            everything, self.lost = ledger.entries(), ledger.lost
-            self.manifest_fingerprint = ledger.manifest
-        wanted = {video.id for video in self.catalog}
-        asked = [entry for entry in everything if entry.id in wanted]
-        self.everything: Sequence[Entry] = everything
-        self.entries: Sequence[Entry] = [entry for entry in asked if entry.status == "done"]
-        self.failed: Sequence[Entry] = [entry for entry in asked if entry.status == "failed"]
-        self.pending: Sequence[Entry] = [entry for entry in asked if entry.status == "pending"]
+            self.all_entries: Sequence[LedgerEntry] = ledger.entries()
+            self.num_lost, self.manifest_fingerprint = ledger.num_lost, ledger.manifest
+        ids = {video.id for video in self.catalog}
+        listed = [entry for entry in self.all_entries if entry.id in ids]
+        self.entries: Sequence[LedgerEntry] = [e for e in listed if e.status == "done"]
+        self.failed: Sequence[LedgerEntry] = [e for e in listed if e.status == "failed"]
+        self.pending: Sequence[LedgerEntry] = [e for e in listed if e.status == "pending"]
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -138,46 +123,43 @@ class FeatureStore:
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the videos that have rows."""
+        """The ids of the stored videos."""
         return tuple(entry.id for entry in self.entries)
 
     @cached_property
     def durations(self) -> Float[np.ndarray, " N"]:
-        """How long each video is, in seconds."""
+        """The duration of each video in seconds."""
         return np.array([entry.duration for entry in self.entries], dtype=np.float64)
 
     @cached_property
     def random(self) -> ClipTable:
-        """The clips to learn from."""
+        """The random clips."""
         return self.table("random")
 
     @cached_property
     def regular(self) -> ClipTable:
-        """The clips to judge by."""
+        """The regular clips."""
         return self.table("regular")
 
     def table(self, kind: Kind) -> ClipTable:
         """The clips of one kind."""
-        first = np.array(
-            [getattr(entry, f"{kind}_first") for entry in self.entries], dtype=np.int64
-        )
-        count = np.array(
-            [getattr(entry, f"{kind}_count") for entry in self.entries], dtype=np.int64
-        )
-        rows = int((first + count).max(initial=0))
+        rows = [next(r for r in entry.rows() if r[0] == kind) for entry in self.entries]
+        first = np.array([first for _, first, _ in rows], dtype=np.int64)
+        count = np.array([count for _, _, count in rows], dtype=np.int64)
+        num_rows = int((first + count).max(initial=0))
         features, boxes, times = (
-            open_rows(self.folder / kind / f"{name}.npy", rows, *column)
+            open_rows(self.folder / kind / f"{name}.npy", num_rows, *column)
             for name, column in self.manifest.columns().items()
         )
         return ClipTable(features=features, boxes=boxes, times=times, first=first, count=count)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a store, or an error that says what the folder is instead."""
+    """The manifest of a store; an error if the folder is not a store."""
     path = folder / "manifest.json"
     if not path.is_file():
         raise StoreError(
-            f"{folder} is no feature store (no manifest.json); run `clipset extract` first"
+            f"{folder} is not a feature store (no manifest.json); run `clipset extract` first"
         )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -185,27 +167,27 @@ def read_manifest(folder: Path) -> Manifest:
     return build(Manifest, content, str(path))
 
 
-def open_store(folder: Path, catalog: Catalog | None = None) -> FeatureStore:
-    """A finished store with at least one video; `catalog` may say other labels and splits."""
+def open_store(folder: str | Path, catalog: Catalog | None = None) -> FeatureStore:
+    """A finished store with at least one video; `catalog` may give other labels and splits."""
     store = FeatureStore(folder, catalog)
-    if store.lost:
+    if store.num_lost:
         raise StoreError(
-            f"{store.lost} videos were deleted from the ledger of {folder}; "
-            f"run `clipset extract` again, it makes what is missing"
+            f"{store.num_lost} videos were deleted from the ledger of {folder}; "
+            f"run `clipset extract` again to restore them"
         )
     if store.pending:
-        known = len(store) + len(store.failed) + len(store.pending)
+        total = len(store) + len(store.failed) + len(store.pending)
         raise StoreError(
-            f"{folder} is not finished ({len(store.pending)} of {known} videos to go); "
-            f"run `clipset extract` again, it goes on where it stopped"
+            f"{folder} is not finished ({len(store.pending)} of {total} videos to go); "
+            f"run `clipset extract` again to resume"
         )
     if not store.entries:
         reason = f": {store.failed[0].id}: {store.failed[0].reason}" if store.failed else ""
-        raise StoreError(f"{folder} holds no video that could be read{reason}")
+        raise StoreError(f"{folder} has no video that could be read{reason}")
     return store
 
 
-def refuse_nothing_read(store: FeatureStore) -> None:
+def check_any_read(store: FeatureStore) -> None:
     """Raise NothingReadError if every video of a store failed."""
     if store.failed and not store.entries and not store.pending:
         first = store.failed[0]
@@ -213,34 +195,29 @@ def refuse_nothing_read(store: FeatureStore) -> None:
         raise NothingReadError(f"{counted} failed; {first.id}: {first.reason}")
 
 
-def checksum_of(rows: Sequence[NDArray[np.generic]]) -> str:
-    """A fingerprint of one video's rows; one flipped bit changes it."""
+def row_checksum(arrays: Sequence[NDArray[np.generic]]) -> str:
+    """A checksum of one video's rows."""
     digest = hashlib.blake2b(digest_size=16)
-    for array in rows:
+    for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
-def count_rows(entries: Iterable[Entry], kind: Kind) -> int:
-    """Where the rows of the last video end."""
-    ends = (
-        first + count
-        for entry in entries
-        if entry.status == "done"
-        for each, first, count in entry.rows()
-        if each == kind
-    )
+def count_rows(entries: Iterable[LedgerEntry], kind: Kind) -> int:
+    """The end of the last video's rows."""
+    done = (entry for entry in entries if entry.status == "done")
+    ends = (first + count for entry in done for k, first, count in entry.rows() if k == kind)
     return max(ends, default=0)
 
 
-def store_digest(folder: Path) -> str:
-    """A fingerprint of all that a store says: equal for stores with the same content."""
+def store_digest(folder: str | Path) -> str:
+    """A digest of entries and rows: equal for stores with the same content."""
     store = FeatureStore(folder)
     digest = hashlib.blake2b(digest_size=16)
-    for entry in store.everything:
-        said = (entry.ordinal, entry.id, entry.status, entry.reason, entry.checksum)
-        digest.update(repr(said).encode())
+    for entry in store.all_entries:
+        content = (entry.ordinal, entry.id, entry.status, entry.reason, entry.checksum)
+        digest.update(repr(content).encode())
     for kind in KINDS:
         for name in store.manifest.columns():
-            digest.update((folder / kind / f"{name}.npy").read_bytes())
+            digest.update((store.folder / kind / f"{name}.npy").read_bytes())
     return digest.hexdigest()

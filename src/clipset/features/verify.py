@@ -1,43 +1,44 @@
-"""Whether a store is as it was written, and its files agree with each other."""
+"""Checks a store against its checksums, and its files against each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clipset.data.file_state import resolve_path
-from clipset.features.arrays import HEADER_BYTES, has_header, open_found_rows
-from clipset.features.file_changes import find_changed_files
-from clipset.features.ledger import KINDS, Entry, Kind
-from clipset.features.store import IMPORTED, FeatureStore, checksum_of, count_rows
+from clipset.data.catalog import Video
+from clipset.data.file_state import read_file_state, resolve_path
+from clipset.features.arrays import HEADER_BYTES, has_header, open_all_rows
+from clipset.features.ledger import KINDS, Kind, LedgerEntry
+from clipset.features.store import IMPORTED, FeatureStore, count_rows, row_checksum
+from clipset.progress import bar
 
-Problem = tuple[str, str]
+StoreProblem = tuple[str, str]
 """The id of a video or the name of a file, and what is wrong with it."""
 
 
-def verify_store(folder: Path, *, videos: bool = False) -> list[Problem]:
-    """What is not as it was written; with `videos`, also which videos' files have changed.
+def verify_store(folder: str | Path, *, videos: bool = False) -> list[StoreProblem]:
+    """All problems of a store; with `videos`, also the videos whose files have changed.
 
-    The lengths of files are compared only once no video is pending.
+    File lengths are compared only if no video is pending.
     """
     store = FeatureStore(folder)
-    done = [entry for entry in store.everything if entry.status == "done"]
+    done = [entry for entry in store.all_entries if entry.status == "done"]
     problems = [*_compare_parts(store), *find_overlaps(done), *find_damage(store, done)]
     if videos:
-        problems += find_changed_files(store.entries, store.catalog)
+        problems += _find_changed_files(store.entries, store.catalog)
     return problems
 
 
-def _compare_parts(store: FeatureStore) -> Iterator[Problem]:
-    """Manifest, ledger and catalog against each other."""
-    if store.lost:
-        yield "ledger.sqlite", f"{store.lost} videos were deleted from it"
+def _compare_parts(store: FeatureStore) -> Iterator[StoreProblem]:
+    """Compare manifest, ledger and catalog."""
+    if store.num_lost:
+        yield "ledger.sqlite", f"{store.num_lost} videos were deleted from it"
     if store.manifest.fingerprint != store.manifest_fingerprint:
         yield "manifest.json", "is not the one that the rows were made with"
-    entries = {entry.id: entry for entry in store.everything}
+    entries = {entry.id: entry for entry in store.all_entries}
     imported = store.manifest.backbone.name == IMPORTED  # its files are not the catalog's
     for video in store.catalog:
         entry = entries.get(video.id)
@@ -50,53 +51,66 @@ def _compare_parts(store: FeatureStore) -> Iterator[Problem]:
                 yield video.id, f"was read up to {entry.video_end} s, catalog.csv says {video.end}"
 
 
-def find_overlaps(done: Sequence[Entry]) -> Iterator[Problem]:
-    """Rows that two videos claim, or that cannot be."""
+def find_overlaps(done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
+    """Rows that belong to two videos, or have impossible indices."""
     for kind in KINDS:
-        claims = [
-            (first, count, entry.id)
-            for entry in done
-            for each, first, count in entry.rows()
-            if each == kind
-        ]
+        spans = [(first, n, e.id) for e in done for k, first, n in e.rows() if k == kind]
         end, owner = 0, ""
-        for first, count, id in sorted(claims):
+        for first, count, id in sorted(spans):
             if first < 0 or count < 0:
-                yield id, f"its {kind} rows cannot be: {count} from {first} on"
+                yield id, f"its {kind} rows are impossible: {count} from {first} on"
             elif first < end and count:
                 yield id, f"its {kind} rows are also those of {owner}"
             if first + count > end:
                 end, owner = first + count, id
 
 
-def find_damage(store: FeatureStore, done: Sequence[Entry]) -> list[Problem]:
+def find_damage(store: FeatureStore, done: Sequence[LedgerEntry]) -> list[StoreProblem]:
     """Rows and headers that are not the ones that were written."""
     columns = store.manifest.columns()
     paths = {
         (kind, name): store.folder / kind / f"{name}.npy" for kind in KINDS for name in columns
     }
-    arrays = {key: open_found_rows(path, *columns[key[1]]) for key, path in paths.items()}
+    arrays = {key: open_all_rows(path, *columns[key[1]]) for key, path in paths.items()}
     problems = [(entry.id, damage) for entry in done if (damage := _damage(entry, arrays))]
-    if any(entry.status == "pending" for entry in store.everything):
+    if any(entry.status == "pending" for entry in store.all_entries):
         return problems
     for (kind, name), path in paths.items():
         rows, (shape, dtype) = count_rows(done, kind), columns[name]
         size = HEADER_BYTES + rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
         if not has_header(path, rows, shape, dtype):
-            problems.append((f"{kind}/{name}.npy", f"does not say that it has {rows} rows"))
+            problems.append((f"{kind}/{name}.npy", f"its header does not state {rows} rows"))
         elif path.stat().st_size > size:
             problems.append((f"{kind}/{name}.npy", "is longer than its rows"))
     return problems
 
 
-def _damage(entry: Entry, arrays: Mapping[tuple[Kind, str], NDArray[np.generic]]) -> str | None:
+def _damage(
+    entry: LedgerEntry, arrays: Mapping[tuple[Kind, str], NDArray[np.generic]]
+) -> str | None:
     parts = []
     for kind, first, count in entry.rows():
-        for name in (name for each, name in arrays if each == kind):
+        for name in (name for k, name in arrays if k == kind):
             part = arrays[kind, name][first : first + count]
             if len(part) < count:
                 return f"{count - len(part)} of its {count} rows in {kind}/{name}.npy are missing"
             parts.append(part)
-    if checksum_of(parts) != entry.checksum:
+    if row_checksum(parts) != entry.checksum:
         return "its rows are not the ones that were written"
     return None
+
+
+def _find_changed_files(
+    entries: Sequence[LedgerEntry], videos: Iterable[Video]
+) -> list[StoreProblem]:
+    paths = {video.id: video.path for video in videos}
+    problems = []
+    with bar("comparing files", len(entries), "files") as advance:
+        for entry in entries:
+            now = read_file_state(paths[entry.id]) if entry.id in paths else None
+            if now is None:
+                problems.append((entry.id, "its file cannot be read"))
+            elif entry.file is not None and not now.has_same_content(entry.file):
+                problems.append((entry.id, "its file has changed since it was read"))
+            advance()
+    return problems

@@ -1,4 +1,4 @@
-"""StoreWriter: commits videos in the order of the catalog, in whatever order they get ready."""
+"""StoreWriter: commits videos in the order of the catalog, in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ from clipset.data.catalog import Catalog, Video, write_catalog
 from clipset.data.file_state import read_file_state
 from clipset.errors import StoreError
 from clipset.features.arrays import GrowingArray
-from clipset.features.encode import ClipRows, Seen
-from clipset.features.file_changes import compare_files
-from clipset.features.ledger import KINDS, Entry, Kind, Ledger
-from clipset.features.store import Manifest, checksum_of, count_rows, read_manifest
+from clipset.features.encode import ClipRows, EncodedVideo
+from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
+from clipset.features.store import Manifest, count_rows, row_checksum
+from clipset.features.store_check import check_manifest, compare_files
 from clipset.locks import exclusive, is_empty
 from clipset.progress import say
 
-Part = tuple[Kind, str, int, NDArray[Any]]
-
-COMMIT_SECONDS = 1.0  # finished videos wait at most this long for their transaction
+COMMIT_SECONDS = 1.0  # entries wait at most this long for their transaction
 
 
 class StoreWriter:
-    """A store opened for writing, by one process at a time. What is committed stays as it is.
+    """A store opened for writing, by one process at a time. Committed rows never change.
 
-    `sources` are the files that rows are read from, by the ids of their videos. Rows of a file that
-    has other content by now are dropped and made again; None compares no files. Nothing is written
-    before everything has been checked.
+    `sources` are the files that the rows are read from, by the ids of their videos. Rows of a file
+    that has changed are dropped and made again; None compares no files. Nothing is written before
+    everything has been checked.
     """
 
     def __init__(
@@ -51,44 +49,43 @@ class StoreWriter:
         retry_failed: bool = False,
     ) -> None:
         self.folder = folder
-        self._open = ExitStack()
-        with self._open, writing_to(folder):
-            self._open.enter_context(exclusive(folder))
-            self._begin(manifest, catalog, sources)
+        self._resources = ExitStack()
+        with self._resources, writing_to(folder):
+            self._resources.enter_context(exclusive(folder))
+            self._open(manifest, catalog, sources)
             self._sources = {video.id: video for video in sources or ()}
-            self.todo = self._list_pending(catalog, retry_failed)
+            self.pending = self._list_pending(catalog, retry_failed)
             self._arrays = {kind: self._open_arrays(kind) for kind in KINDS}
-            self._open = self._open.pop_all()
-        self.failures = 0
-        self._waiting: dict[int, Seen] = {}
+            self._resources = self._resources.pop_all()
+        self.num_failed = 0
+        self._waiting: dict[int, EncodedVideo] = {}
         self._next = 0
-        self._batch: list[Entry] = []
-        self._committed = time.monotonic()
+        self._uncommitted: list[LedgerEntry] = []
+        self._last_commit = time.monotonic()
         done = self.ledger.entries("done")
-        self._rows: dict[Kind, int] = {kind: count_rows(done, kind) for kind in KINDS}
+        self._num_rows: dict[Kind, int] = {kind: count_rows(done, kind) for kind in KINDS}
 
-    def _begin(self, manifest: Manifest, catalog: Catalog, sources: Sequence[Video] | None) -> None:
-        """Check manifest, ledger and files; then note the catalog and what has changed."""
+    def _open(self, manifest: Manifest, catalog: Catalog, sources: Sequence[Video] | None) -> None:
+        """Check manifest, ledger and files; then write the catalog and the changed entries."""
         is_new = not (self.folder / "manifest.json").exists()
-        join = _new_manifest if is_new else agree
-        self.manifest = join(self.folder, manifest)
-        if is_new:  # so that whoever sees a ledger also sees a catalog
+        open_manifest = _create_manifest if is_new else check_manifest
+        self.manifest = open_manifest(self.folder, manifest)
+        if is_new:  # a store that has a ledger also has a catalog
             write_catalog(_absolute(catalog), self.folder / "catalog.csv")
         self.ledger = Ledger(self.folder / "ledger.sqlite", create=True)
-        self._open.callback(self.ledger.close)
-        self._check_manifest(is_new)
+        self._resources.callback(self.ledger.close)
+        self._check_fingerprint(is_new)
         changes = compare_files(self.ledger.entries(), sources or ())
-        changes.refuse_unverifiable(self.folder)
+        changes.check_verifiable(self.folder)
         write_catalog(_absolute(catalog), self.folder / "catalog.csv")
-        if self.ledger.lost:
-            say(f"{self.ledger.lost} videos were deleted from {self.ledger.path}")
+        if self.ledger.num_lost:
+            say(f"{self.ledger.num_lost} videos were deleted from {self.ledger.path}")
         self.ledger.write([*changes.moved, *changes.pending])
         self.ledger.append(video.id for video in catalog)
         if changes.pending:
-            say(f"{len(changes.pending)} videos have changed since: they are extracted again")
+            say(f"{len(changes.pending)} videos have changed and are extracted again")
 
-    def _check_manifest(self, is_new: bool) -> None:
-        """The ledger knows the manifest that it was begun with."""
+    def _check_fingerprint(self, is_new: bool) -> None:
         if is_new or not self.ledger.manifest:
             self.ledger.manifest = self.manifest.fingerprint
         elif self.ledger.manifest != self.manifest.fingerprint:
@@ -97,89 +94,96 @@ class StoreWriter:
                 f"made with; restore it, or use another folder"
             )
 
-    def _list_pending(self, catalog: Catalog, retry_failed: bool) -> Sequence[Entry]:
-        """The videos that have no rows and may get some."""
+    def _list_pending(self, catalog: Catalog, retry_failed: bool) -> Sequence[LedgerEntry]:
+        """The videos to process."""
         requested = {video.id for video in catalog}
         entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested]
         pending = [e for e in entries if e.status == "pending" or e.transient or retry_failed]
-        if kept := len(entries) - len(pending):
-            say(f"{kept} videos failed before and are left out; --retry-failed tries them again")
+        if skipped := len(entries) - len(pending):
+            say(f"{skipped} videos failed before and are skipped; --retry-failed tries them again")
         return pending
 
     def _open_arrays(self, kind: Kind) -> dict[str, GrowingArray]:
         (self.folder / kind).mkdir(exist_ok=True)
         return {
-            name: self._open.enter_context(
+            name: self._resources.enter_context(
                 GrowingArray(self.folder / kind / f"{name}.npy", shape, dtype)
             )
             for name, (shape, dtype) in self.manifest.columns().items()
         }
 
-    def sign(self, made_by: dict[str, str]) -> None:
-        """Note in the manifest what makes the features, the first time."""
+    def record_provenance(self, made_by: dict[str, str]) -> None:
+        """Record in the manifest what makes the features, the first time."""
         if not self.manifest.made_by:
             versions = {name: version(name) for name in ("clipset", "torch", "av", "numpy")}
-            self.credit(made_by | versions | {"python": platform.python_version()})
+            self.write_provenance(made_by | versions | {"python": platform.python_version()})
 
-    def credit(self, made_by: dict[str, str]) -> None:
+    def write_provenance(self, made_by: dict[str, str]) -> None:
         """Write in the manifest what made the features."""
         self.manifest = replace(self.manifest, made_by=made_by)
         with writing_to(self.folder):
             write_json(self.folder / "manifest.json", to_mapping(self.manifest))
 
-    def put(self, seen: Seen) -> None:
-        """Take in the video at `seen.place` of `todo`; it is committed once all before it are."""
-        self._waiting[seen.place] = seen
+    def put(self, video: EncodedVideo) -> None:
+        """Take the result of `pending[video.index]`; it is written once all before it are."""
+        self._waiting[video.index] = video
         while self._next in self._waiting:
-            self._take(self._waiting.pop(self._next))
+            self._put_next(self._waiting.pop(self._next))
             self._next += 1
 
-    def _take(self, seen: Seen) -> None:
-        entry = seen.note(self.todo[seen.place])
+    def _put_next(self, video: EncodedVideo) -> None:
+        entry = video.update(self.pending[video.index])
         source = self._sources.get(entry.id)
-        if seen.rows is None:
-            self.failures += 1
+        if video.rows is None:
+            self.num_failed += 1
             say(f"skipped {entry.id}: {entry.reason}")
             entry = replace(entry, file=read_file_state(source.path) if source else None)
         elif (damage := entry.damage) is not None:
             say(f"damaged {entry.id}: {damage}")
-        self.add(replace(entry, video_end=source.end if source else None), seen.rows)
+        self.add(replace(entry, video_end=source.end if source else None), video.rows)
 
-    def add(self, entry: Entry, rows: ClipRows | None) -> None:
-        """Put a video's rows behind those that are there, and note its entry."""
+    def add(self, entry: LedgerEntry, rows: ClipRows | None) -> None:
+        """Append a video's rows and record its entry."""
         if rows is not None:
-            entry = replace(
-                entry, random_first=self._rows["random"], regular_first=self._rows["regular"]
-            )
-            entry = self.fill(entry, rows)
+            random_first, regular_first = (self._num_rows[kind] for kind in KINDS)
+            entry = replace(entry, random_first=random_first, regular_first=regular_first)
+            entry = self.write_rows(entry, rows)
             for kind, _, count in entry.rows():
-                self._rows[kind] += count
-        self.note(entry)
+                self._num_rows[kind] += count
+        self.record(entry)
 
-    def fill(self, entry: Entry, rows: ClipRows) -> Entry:
-        """Write a video's rows where its entry says; the entry with their checksum."""
-        parts = parts_of(entry, rows, self.manifest)
+    def write_rows(self, entry: LedgerEntry, rows: ClipRows) -> LedgerEntry:
+        """Write a video's rows where its entry says; returns the entry with their checksum."""
+        parts = []
+        offset = 0
+        for kind, first, count in entry.rows():
+            for name, (_, dtype) in self.manifest.columns().items():
+                part = getattr(rows, name)[offset : offset + count]
+                if name == "features":
+                    check_overflow(part, np.dtype(dtype), entry.id)
+                parts.append((self._arrays[kind][name], first, part.astype(dtype)))
+            offset += count
         with writing_to(self.folder):
-            for kind, name, first, part in parts:
-                self._arrays[kind][name].write(first, part)
-        return replace(entry, checksum=checksum_of([part for *_, part in parts]))
+            for array, first, part in parts:
+                array.write(first, part)
+        return replace(entry, checksum=row_checksum([part for *_, part in parts]))
 
-    def note(self, entry: Entry) -> None:
-        """Have an entry committed soon, together with others."""
-        self._batch.append(entry)
-        if time.monotonic() - self._committed > COMMIT_SECONDS:
+    def record(self, entry: LedgerEntry) -> None:
+        """Commit an entry soon, together with others."""
+        self._uncommitted.append(entry)
+        if time.monotonic() - self._last_commit > COMMIT_SECONDS:
             self.commit()
 
     def commit(self) -> None:
-        """Put the rows on disk, then say so in the ledger."""
-        if self._batch:
+        """Sync the rows to disk, then write the entries."""
+        if self._uncommitted:
             with writing_to(self.folder):
                 for arrays in self._arrays.values():
                     for array in arrays.values():
                         array.sync()
-                self.ledger.write(self._batch)
-            self._batch = []
-        self._committed = time.monotonic()
+                self.ledger.write(self._uncommitted)
+            self._uncommitted = []
+        self._last_commit = time.monotonic()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -193,28 +197,15 @@ class StoreWriter:
         try:
             self.commit()
             with writing_to(self.folder):
-                for each in KINDS:
-                    for array in self._arrays[each].values():
-                        array.finish(self._rows[each])
+                for clip_kind, arrays in self._arrays.items():
+                    for array in arrays.values():
+                        array.finish(self._num_rows[clip_kind])
         finally:
-            self._open.close()
+            self._resources.close()
 
 
-def parts_of(entry: Entry, rows: ClipRows, manifest: Manifest) -> list[Part]:
-    """A video's rows as they are stored: for each file its kind, name, first row and content."""
-    parts: list[Part] = []
-    low = 0
-    for kind, first, count in entry.rows():
-        for name, (_, dtype) in manifest.columns().items():
-            part = getattr(rows, name)[low : low + count]
-            if name == "features":
-                _refuse_overflow(part, np.dtype(dtype), entry.id)
-            parts.append((kind, name, first, part.astype(dtype)))
-        low += count
-    return parts
-
-
-def _refuse_overflow(features: NDArray[Any], dtype: np.dtype[Any], video_id: str) -> None:
+def check_overflow(features: NDArray[Any], dtype: np.dtype[Any], video_id: str) -> None:
+    """Raise StoreError if features are too large for the dtype of the store."""
     largest = float(np.abs(features).max(initial=0.0))
     if largest > float(np.finfo(dtype).max):
         raise StoreError(
@@ -224,47 +215,23 @@ def _refuse_overflow(features: NDArray[Any], dtype: np.dtype[Any], video_id: str
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Say in one line why the disk did not take it; what was committed before is safe."""
+    """Turn errors of the disk into a StoreError of one line; committed rows are safe."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise StoreError(
-            f"cannot write to {folder}: {reason}; what is done so far is kept, "
-            f"make room (or mend the disk) and run the same command again"
+            f"cannot write to {folder}: {reason}; finished videos are kept, "
+            f"free some space (or repair the disk) and run the same command again"
         ) from error
 
 
-def agree(folder: Path, manifest: Manifest) -> Manifest:
-    """The manifest of a store that was made in the wanted way; an error if it was not."""
-    found = read_manifest(folder)
-    if replace(found, made_by={}) != manifest:
-        raise StoreError(f"{folder} was made {difference(found, manifest)}; use another folder")
-    return found
-
-
-def _new_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """Begin a store in an empty folder."""
+def _create_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Start a store in an empty folder."""
     if not is_empty(folder):
-        raise StoreError(f"{folder} holds something that is no feature store; use another folder")
+        raise StoreError(f"{folder} is not empty and not a feature store; use another folder")
     write_json(folder / "manifest.json", to_mapping(manifest))
     return manifest
-
-
-def difference(found: Manifest, wanted: Manifest) -> str:
-    """The first thing in which two manifests differ, as the end of `was made …`."""
-    if found.backbone.name != wanted.backbone.name:
-        return f"with backbone {found.backbone.name}, not {wanted.backbone.name}"
-    for name in ("backbone", "sampling", "seed", "dtype"):
-        old, new = getattr(found, name), getattr(wanted, name)
-        if old != new:
-            inner = getattr(old, "__dataclass_fields__", {})
-            for field_name in inner:
-                was, now = getattr(old, field_name), getattr(new, field_name)
-                if was != now:
-                    return f"with {name} {field_name} {was}, not {now}"
-            return f"with {name} {old}, not {new}"
-    return "in another way"
 
 
 def _absolute(catalog: Catalog) -> Catalog:

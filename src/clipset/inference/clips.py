@@ -16,10 +16,10 @@ from clipset.data.catalog import Video
 from clipset.devices import find_device
 from clipset.errors import RunError
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_pool import cut_videos
-from clipset.features.encode import ClipRows, Seen, look, look_at_pieces
-from clipset.features.extract import count_workers, cut_request, plan
-from clipset.features.ledger import Entry
+from clipset.features.decode_pool import decode_videos
+from clipset.features.encode import ClipRows, EncodedVideo, encode_chunks, encode_videos
+from clipset.features.extract import decode_request, plan_store
+from clipset.features.ledger import LedgerEntry
 from clipset.features.provenance import load_network, name_to_load
 from clipset.features.store import Manifest
 from clipset.progress import bar, say
@@ -77,7 +77,7 @@ class ClipReader:
         self.manifest, self.device = manifest, device
         self.model = wanted
         self.config = ExtractConfig(workers=workers, timeout=timeout)
-        self.request = replace(cut_request(manifest), random=False)
+        self.request = replace(decode_request(manifest), random=False)
         self._network = network
         self._name = "" if network is not None else name_to_load(manifest, backbone)
 
@@ -98,23 +98,25 @@ class ClipReader:
         engine = self.engine
         with (
             bar("looking", len(videos), "videos") as advance,
-            cut_videos(
+            decode_videos(
                 videos,
                 self.request,
-                workers=min(count_workers(self.config), len(videos)),
-                timeout=self.config.seconds_per_video,
-            ) as outcomes,
+                workers=min(self.config.num_workers, len(videos)),
+                timeout=self.config.timeout_seconds,
+            ) as results,
         ):
-            for each in look(engine, outcomes, [video.id for video in videos], isolate=True):
-                seen[each.place] = self._read_one(videos[each.place], each)
+            for each in encode_videos(
+                engine, results, [video.id for video in videos], isolate=True
+            ):
+                seen[each.index] = self._read_one(videos[each.index], each)
                 advance()
         return [seen[place] for place in range(len(videos))]
 
-    def _read_one(self, video: Video, seen: Seen) -> SeenVideo:
+    def _read_one(self, video: Video, seen: EncodedVideo) -> SeenVideo:
         """What is known of a video: its clips, or the reason why there are none."""
         if seen.rows is None or seen.facts is None:
             return SeenVideo(video=video, reason=seen.reason)
-        if (damage := seen.note(Entry(ordinal=0, id=video.id)).damage) is not None:
+        if (damage := seen.update(LedgerEntry(ordinal=0, id=video.id)).damage) is not None:
             say(f"damaged {video.id}: {damage}")
         try:
             clips = self._clips(seen.rows, seen.facts.duration)
@@ -134,25 +136,27 @@ class ClipReader:
 
         Windows of one video come in the order of time, among those of others.
         """
-        with cut_videos(
+        with decode_videos(
             videos,
             replace(self.request, grid=grid),
-            workers=min(count_workers(self.config), len(videos)),
-            timeout=self.config.seconds_per_video,
-        ) as outcomes:
+            workers=min(self.config.num_workers, len(videos)),
+            timeout=self.config.timeout_seconds,
+        ) as results:
             ids = [video.id for video in videos]
-            for each in look_at_pieces(self.engine, outcomes, ids, isolate=True):
+            for each in encode_chunks(self.engine, results, ids, isolate=True):
                 yield self._window(each)
 
-    def _window(self, seen: Seen) -> WindowClips | FailedWindow:
+    def _window(self, seen: EncodedVideo) -> WindowClips | FailedWindow:
         if seen.rows is None or seen.facts is None or seen.facts.window is None:
-            return FailedWindow(index=seen.place, reason=seen.reason or "cannot be read")
+            return FailedWindow(index=seen.index, reason=seen.reason or "cannot be read")
         window = seen.facts.window
         try:
             clips = self._clips(seen.rows, window.end - window.start)
         except RunError as error:
-            return FailedWindow(index=seen.place, reason=str(error))
-        return WindowClips(index=seen.place, window=window, clips=clips, count=seen.facts.pieces)
+            return FailedWindow(index=seen.index, reason=str(error))
+        return WindowClips(
+            index=seen.index, window=window, clips=clips, count=seen.facts.num_chunks
+        )
 
     def _clips(self, rows: ClipRows, duration: float) -> ClipBatch:
         """One video's rows as they would come out of a store."""
@@ -168,9 +172,9 @@ class ClipReader:
         return stored
 
 
-def open_backbone(config: ExtractConfig, *, seed: int = 0, device: str = "auto") -> ClipReader:
+def open_backbone(config: ExtractConfig, *, device: str = "auto") -> ClipReader:
     """A reader with a backbone by its name, without any run."""
-    manifest, network = plan(config, seed)
+    manifest, network = plan_store(config)
     made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
     return ClipReader(
         replace(manifest, made_by=made_by),

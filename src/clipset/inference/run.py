@@ -17,8 +17,8 @@ from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.evaluation.config import EvaluateConfig
 from clipset.evaluation.task import LabelledVideos
+from clipset.features.decode_worker import describe_error
 from clipset.features.store import FeatureStore, open_store
-from clipset.features.worker import describe_error
 from clipset.inference.clips import ClipReader, FailedWindow, SeenVideo, WindowClips
 from clipset.inference.head import (
     FORMAT,

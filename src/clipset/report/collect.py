@@ -26,7 +26,7 @@ from clipset.evaluation.results import (
     read_predictions,
     read_records,
 )
-from clipset.features.ledger import Entry
+from clipset.features.ledger import LedgerEntry
 from clipset.features.store import FeatureStore, open_store
 from clipset.progress import bar
 from clipset.report.content import (
@@ -113,7 +113,7 @@ def read_calibration(path: Path) -> list[Calibration]:
     ]
 
 
-def _damaged_video(entry: Entry) -> DamagedVideo:
+def _damaged_video(entry: LedgerEntry) -> DamagedVideo:
     needed, announced, claimed = entry.frames_needed, entry.frames_expected, entry.claimed_duration
     duration = format_duration(entry.duration)
     return DamagedVideo(

@@ -174,7 +174,7 @@ def _open_tasks(
         _check_task_leaks(tasks, recipe, request)
         folder.mkdir(exist_ok=True)
         catalog = join_tasks(tasks)
-        extract(catalog, store, recipe.extract, seed=request.seed, device=request.device)
+        extract(catalog, store, recipe.extract, device=request.device)
     averaged = plan.columns != "tasks" and len(tasks) > 1
     return [
         _TaskRunner(

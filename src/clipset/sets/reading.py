@@ -32,7 +32,7 @@ def read_clips(
 ) -> ClipBatch:
     """The clips of some videos of a store, by their indices; by default with the paper's boxes."""
     table = store.table(kind)
-    rows = table.of(videos)  # (N, V); -1 for padding
+    rows = table.row_indices(videos)  # (N, V); -1 for padding
     valid = rows >= 0 if (rows < 0).any() else None
     rows = np.where(rows < 0, rows[:, :1], rows)  # padding must not widen the extent of the clips
     features = read_features(store, kind, rows, [store.ids[video] for video in videos])

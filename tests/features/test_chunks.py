@@ -17,11 +17,11 @@ from tests.features import tiny_backbone
 
 from clipset.data.catalog import Video, read_catalog
 from clipset.decoding.reader import VideoReader
-from clipset.features import cutting, encode
-from clipset.features.cutting import cut_video
-from clipset.features.decode_pool import cut_here
-from clipset.features.encode import Seen
-from clipset.features.extract import cut_request, extract, plan
+from clipset.features import decode_clips, encode
+from clipset.features.decode_clips import decode_video
+from clipset.features.decode_pool import decode_in_process
+from clipset.features.encode import EncodedVideo
+from clipset.features.extract import decode_request, extract, plan_store
 from clipset.features.store import FeatureStore, store_digest
 from clipset.features.verify import verify_store
 
@@ -49,13 +49,15 @@ def test_a_video_cut_in_pieces_has_the_same_rows(
     config = replace(TINY, sampling=sampling)
     whole = extract(catalog, tmp_path / "whole", config)
     assert [entry.random_count for entry in whole.entries] == [8, 8, 12]
-    monkeypatch.setattr(cutting, "WHOLE_BYTES", 12 * CLIP_BYTES)  # the third one has 16 clips
-    monkeypatch.setattr(cutting, "PIECE_BYTES", most * CLIP_BYTES)
+    monkeypatch.setattr(
+        decode_clips, "SINGLE_CHUNK_BYTES", 12 * CLIP_BYTES
+    )  # the third one has 16 clips
+    monkeypatch.setattr(decode_clips, "CHUNK_BYTES", most * CLIP_BYTES)
     pieces = extract(catalog, tmp_path / "pieces", config)
     assert not pieces.failed
     assert store_digest(pieces.folder) == store_digest(whole.folder)
-    request = cut_request(whole.manifest)
-    counts = [len(list(cut_video(video.id, video.path, request))) for video in catalog]
+    request = decode_request(whole.manifest)
+    counts = [len(list(decode_video(video.id, video.path, request))) for video in catalog]
     assert counts == [1, 1, -(-16 // most)]
 
 
@@ -64,19 +66,19 @@ def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once
 ) -> None:
     path = make_video(tmp_path / "a.mp4", size=(192, 144), noise=True, **CUT_KINDS["front.mp4"])
     spoil_the_middle(path)
-    request = cut_request(plan(TINY, 0)[0])
-    [whole] = cut_video("a.mp4", path, request)
+    request = decode_request(plan_store(TINY)[0])
+    [whole] = decode_video("a.mp4", path, request)
     assert whole.facts.frames_missing
     opened = []
-    reader = cutting.open_video
+    reader = decode_clips.open_video
 
     def open_noted(path: Path, **how: Any) -> VideoReader:
         opened.append(path)
         return reader(path, **how)
 
-    monkeypatch.setattr(cutting, "open_video", open_noted)
-    monkeypatch.setattr(cutting, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(cutting, "PIECE_BYTES", CLIP_BYTES)
+    monkeypatch.setattr(decode_clips, "open_video", open_noted)
+    monkeypatch.setattr(decode_clips, "SINGLE_CHUNK_BYTES", 0)
+    monkeypatch.setattr(decode_clips, "CHUNK_BYTES", CLIP_BYTES)
     store = extract(read_catalog(tmp_path), tmp_path / "store", replace(TINY, workers=0))
     assert opened == [path]
     assert store.entries[0].frames_missing == whole.facts.frames_missing
@@ -85,26 +87,28 @@ def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once
 def test_a_file_that_changes_between_two_pieces_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cutting, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(cutting, "PIECE_BYTES", 5 * CLIP_BYTES)
+    monkeypatch.setattr(decode_clips, "SINGLE_CHUNK_BYTES", 0)
+    monkeypatch.setattr(decode_clips, "CHUNK_BYTES", 5 * CLIP_BYTES)
     path = write_video(tmp_path / "a.mp4", seed=1)
     outcomes = []
-    for outcome in cut_here(0, Video(id="a", path=path), cut_request(plan(TINY, 0)[0])):
+    for outcome in decode_in_process(
+        0, Video(id="a", path=path), decode_request(plan_store(TINY)[0])
+    ):
         write_video(path, seed=2)
         outcomes.append(outcome)
     assert [outcome.reason for outcome in outcomes] == [None, "the file changed while it was read"]
-    assert [outcome.last for outcome in outcomes] == [False, True]
+    assert [outcome.is_last for outcome in outcomes] == [False, True]
 
 
 def test_a_piece_that_fails_stands_for_its_video() -> None:
-    facts = cutting.CutFacts(
-        random_clips=2, regular_clips=0, duration=1.0, width=1, height=1, frames_expected=None,
-        frames_found=1, frames_missing=0, pieces=2, clips=(0,),
+    facts = decode_clips.VideoFacts(
+        random_count=2, regular_count=0, duration=1.0, width=1, height=1, frames_expected=None,
+        frames_found=1, frames_missing=0, num_chunks=2, clip_indices=(0,),
     )  # fmt: skip
     rows = encode.ClipRows(*(np.zeros((1, n), dtype=np.float32) for n in (4, 7, 2)))
-    first, late = Seen(0, facts, rows), replace(Seen(0, facts, rows), seconds=1.0)
-    broken = Seen(0, reason="broken")
-    assert list(encode.join_pieces([first, broken, late])) == [broken]
+    first, late = EncodedVideo(0, facts, rows), replace(EncodedVideo(0, facts, rows), seconds=1.0)
+    broken = EncodedVideo(0, reason="broken")
+    assert list(encode.join_chunks([first, broken, late])) == [broken]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as on Linux")

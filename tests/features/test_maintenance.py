@@ -76,7 +76,7 @@ def test_a_damaged_store_is_repaired_to_the_same_bytes(
     problems = verify_store(copy)
     assert len(problems) == wrong
     repair = repair_store(copy, workers=0)
-    assert repair.redone == [id for id, _ in problems if not id.endswith(".npy")]
+    assert repair.restored == [id for id, _ in problems if not id.endswith(".npy")]
     assert not repair.changed
     assert not repair.failed
     assert verify_store(copy) == []
@@ -85,7 +85,7 @@ def test_a_damaged_store_is_repaired_to_the_same_bytes(
 
 def test_a_whole_store_is_left_as_it_is(copy: Path, whole: Path) -> None:
     repair = repair_store(copy, workers=0)
-    assert (repair.redone, repair.changed, repair.failed) == ([], [], {})
+    assert (repair.restored, repair.changed, repair.failed) == ([], [], {})
     assert store_digest(copy) == store_digest(whole)
 
 
@@ -101,9 +101,11 @@ def test_a_damaged_video_that_is_gone_is_recorded_as_failed_and_comes_back(tmp_p
     store = open_store(tmp_path / "store")
     assert store.ids == ("1.mp4", "2.mp4")
     assert store.failed[0].reason == (
-        "its rows were damaged and could not be made again: no such file"
+        "its rows were damaged and could not be extracted again: no such file"
     )
-    np.testing.assert_array_equal(store.random.features[store.random.of(np.array([0]))[0]], before)
+    np.testing.assert_array_equal(
+        store.random.features[store.random.row_indices(np.array([0]))[0]], before
+    )
     (tmp_path / "away.mp4").rename(tmp_path / "videos" / "0.mp4")
     assert len(extract(catalog, tmp_path / "store", replace(SMALL, retry_failed=True))) == 3
     assert verify_store(tmp_path / "store") == []
@@ -116,7 +118,7 @@ def test_a_damaged_video_whose_file_was_replaced_says_so(tmp_path: Path) -> None
     flip_bits(tmp_path / "store")
     write_video(tmp_path / "videos" / "0.mp4", seed=9)
     repair = repair_store(tmp_path / "store", workers=0)
-    assert (repair.redone, repair.changed, repair.failed) == (["1.mp4"], ["0.mp4"], {})
+    assert (repair.restored, repair.changed, repair.failed) == (["1.mp4"], ["0.mp4"], {})
     assert verify_store(tmp_path / "store") == []
 
 
@@ -145,7 +147,10 @@ def test_merging_in_another_order_keeps_the_rows_of_each_video(
         other = at_once.ids.index(id)
         for kind in ("random", "regular"):
             ours, theirs = getattr(merged, kind), getattr(at_once, kind)
-            rows, expected = ours.of(np.array([place]))[0], theirs.of(np.array([other]))[0]
+            rows, expected = (
+                ours.row_indices(np.array([place]))[0],
+                theirs.row_indices(np.array([other]))[0],
+            )
             for name in ("features", "boxes", "times"):
                 np.testing.assert_array_equal(
                     getattr(ours, name)[rows], getattr(theirs, name)[expected]

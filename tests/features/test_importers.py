@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clipset.cli import main
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
-from clipset.features.import_config import ImportConfig
+from clipset.features.config import ImportConfig
 from clipset.features.importers import catalog_of, import_features
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
@@ -49,7 +49,7 @@ def test_a_folder_of_arrays_is_a_store_with_the_same_rows_for_both_kinds(
     assert store.ids == ("jump/v1", "jump/v2", "jump/v10", "run/v1", "run/v2", "run/v10")
     assert store.catalog.classes == ("jump", "run")
     for table in (store.random, store.regular):
-        assert table.per_video == 4
+        assert set(table.count.tolist()) == {4}
         assert np.array_equal(table.features[4:8], rows(2))
         assert table.boxes[1].tolist() == [2, 4, 0, 0, 1, 1, 0]
         assert table.times[1].tolist() == [3]
@@ -169,7 +169,7 @@ def test_a_catalog_gives_ids_labels_and_splits(source: Path, tmp_path: Path) -> 
     assert store.ids == ("by_id", "second", "third")
     assert np.array_equal(store.random.features[4:8], rows(1))
     assert [(entry.id, entry.reason) for entry in store.failed] == [
-        ("nobody", "there is no file of features for it")
+        ("nobody", "it has no feature file")
     ]
     strangers = Catalog(name="other", videos=(Video(id="q", path=Path("q.mp4")),))
     with pytest.raises(StoreError, match="no video of the catalog 'other'"):
@@ -201,9 +201,9 @@ def test_a_bad_file_is_noted_and_the_others_are_stored(source: Path, tmp_path: P
 
 
 def test_folders_without_features_are_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds no features"):
+    with pytest.raises(StoreError, match="has no feature files"):
         bring(source, tmp_path / "store")
-    with pytest.raises(StoreError, match="no folder"):
+    with pytest.raises(StoreError, match="folder not found"):
         bring(tmp_path / "nowhere", tmp_path / "store")
     np.save(source / "a.npy", rows(1))
     np.savez(source / "a.npz", rows(1))

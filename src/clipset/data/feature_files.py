@@ -1,0 +1,193 @@
+"""Files of features that other programs wrote: npy, npz, pt and h5, read without running code.
+
+A file holds an array (V, D), a row for each clip, or (D,) for one. Files with named arrays may also
+hold `times` and `boxes`; for a.npy these are a.times.npy and a.boxes.npy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clipset.data.folder import natural_key
+from clipset.errors import StoreError
+from clipset.progress import say
+from clipset.text import path_text, unique_ids
+
+Arrays = Mapping[str, NDArray[Any]]
+SIDECARS = ("times", "boxes")
+MIN_BYTES_ALLOWED, MAX_COMPRESSION = 2**28, 32  # size of arrays in any file, and per file byte
+SAFE_FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # HDF5's gzip, shuffle, …, scale-offset, and h5py's lzf
+
+
+def list_feature_files(source: Path, *, quiet: bool = False) -> dict[str, Path]:
+    """The feature files under a folder, by their relative name without the suffix.
+
+    A sub-folder that cannot be read is skipped, with a message unless `quiet`.
+    """
+    if not source.is_dir():
+        raise StoreError(f"folder not found: {source}; features are read from a folder of files")
+    paths: dict[str, Path] = {}
+    for path in sorted(_walk(source, quiet), key=lambda p: natural_key(path_text(p.as_posix()))):
+        if path.suffix.lower() in READERS and path.is_file() and not _is_sidecar(path):
+            name = path_text(path.relative_to(source).with_suffix("").as_posix())
+            if name in paths:
+                raise StoreError(f"{path} and {paths[name]} are both of one video; keep one")
+            paths[name] = path
+    if not paths:
+        suffixes = ", ".join(READERS)
+        raise StoreError(f"{source} has no feature files; looked for files ending in {suffixes}")
+    ids = unique_ids(paths)
+    return {ids[name]: path for name, path in paths.items()}
+
+
+def read_arrays(path: Path, key: str = "features") -> Arrays:
+    """The arrays of a file; a single one is the features, whatever its name."""
+    try:
+        arrays = dict(READERS[path.suffix.lower()](path))
+    except StoreError:
+        raise
+    except Exception as error:  # damaged files make a library raise anything
+        raise StoreError(f"it cannot be read ({describe_read_error(error)})") from None
+    if key not in arrays:
+        names = [name for name in arrays if name not in SIDECARS]
+        if len(names) != 1:
+            listed = ", ".join(names) or "none"
+            raise StoreError(f"it has no array {key!r}, it has: {listed}; --key names it")
+        arrays[key] = arrays.pop(names[0])
+    return arrays
+
+
+def describe_read_error(error: Exception) -> str:
+    """One line about an error, without the advice of libraries to read unsafely."""
+    if isinstance(error, StoreError):
+        return str(error)
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, pickle.UnpicklingError) or "pickle" in text or "Python objects" in text:
+        return "it holds something else than arrays of numbers"
+    return text.splitlines()[0][:100]
+
+
+def _walk(source: Path, quiet: bool) -> Iterator[Path]:
+    """Every file under a folder."""
+
+    def skip(error: OSError) -> None:
+        reason = (error.strerror or str(error)).lower()
+        if not quiet:
+            say(f"skipped: cannot read the folder {error.filename}: {reason}")
+
+    for folder, _, names in os.walk(source, onerror=skip):
+        yield from (Path(folder) / name for name in names)
+
+
+def _is_sidecar(path: Path) -> bool:
+    return path.suffix == ".npy" and Path(path.stem).suffix.removeprefix(".") in SIDECARS
+
+
+def _read_npy(path: Path) -> Arrays:
+    sidecars = {name: path.with_suffix(f".{name}.npy") for name in SIDECARS}
+    files = {name: file for name, file in sidecars.items() if file.is_file()}
+    return {
+        name: np.load(file, mmap_mode="r", allow_pickle=False)  # never more than the file holds
+        for name, file in {"features": path, **files}.items()
+    }
+
+
+def _read_npz(path: Path) -> Arrays:
+    _check_archive(path)
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        return {name: content[name] for name in content.files}
+
+
+def _read_torch(path: Path) -> Arrays:
+    if zipfile.is_zipfile(path):
+        _check_archive(path)
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    content = content if isinstance(content, dict) else {"features": content}
+    tensors = {str(k): v.detach() for k, v in content.items() if isinstance(v, torch.Tensor)}
+    for value in tensors.values():  # an expanded tensor is larger than its storage
+        _check_size(value.numel() * value.element_size(), path)
+    return {
+        name: (value.float() if value.is_floating_point() else value).numpy()
+        for name, value in tensors.items()
+    }
+
+
+def _read_h5(path: Path) -> Arrays:
+    try:
+        h5py = import_module("h5py")
+    except ImportError:
+        raise StoreError("reading .h5 needs h5py; install it: pip install h5py") from None
+    while h5py.h5pl.size():
+        h5py.h5pl.remove(0)  # plug-ins are foreign code
+    with h5py.File(path, "r") as content:
+        for name in content:
+            if not isinstance(content.get(name, getlink=True), h5py.HardLink):
+                raise StoreError(f"{name} is a link, perhaps to another file; copy the data here")
+        items = {name: content[name] for name in content}
+        datasets = {
+            name: item
+            for name, item in items.items()
+            if isinstance(item, h5py.Dataset) and item.shape and item.dtype.kind in "fiu"
+        }
+        for name, dataset in datasets.items():
+            _check_dataset(name, dataset)
+            _check_size(dataset.size * dataset.dtype.itemsize, path)
+        return {name: np.asarray(dataset) for name, dataset in datasets.items()}
+
+
+def _check_dataset(name: str, dataset: Any) -> None:
+    """Refuse data of other files, and filters that are not HDF5's own."""
+    if dataset.external or dataset.is_virtual:
+        raise StoreError(f"{name} keeps its numbers in other files; copy them into this one")
+    properties = dataset.id.get_create_plist()
+    filters = {int(properties.get_filter(i)[0]) for i in range(properties.get_nfilters())}
+    if not filters <= SAFE_FILTERS:
+        raise StoreError(f"{name} is compressed by a plug-in; write it with gzip, lzf or szip")
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse an archive that claims to become much larger than such a file can."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        _check_size(sum(member.file_size for member in members), path)
+        for member in members if path.suffix.lower() == ".npz" else ():
+            with archive.open(member) as file:
+                _check_header(file, member.file_size)
+
+
+def _check_header(file: Any, size: int) -> None:
+    """Refuse an array whose header claims more bytes than there are, before memory is allocated."""
+    version = np.lib.format.read_magic(file)
+    is_first = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize > size:
+        raise StoreError(f"an array claims {dtype} {shape}, more than the file holds")
+
+
+def _check_size(claimed: int, path: Path) -> None:
+    """Refuse arrays that are far larger than their file: real features compress little."""
+    allowed = max(MIN_BYTES_ALLOWED, path.stat().st_size * MAX_COMPRESSION)
+    if claimed > allowed:
+        raise StoreError(f"it claims {claimed} bytes, a file of its size holds {allowed}")
+
+
+READERS: dict[str, Callable[[Path], Arrays]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".h5": _read_h5,
+    ".hdf5": _read_h5,
+}
