@@ -90,4 +90,4 @@ def test_what_an_interrupt_breaks_on_its_way_is_not_called_an_error(
     with pytest.raises(SystemExit) as end:
         cli.main(["list"])
     assert end.value.code == 130
-    assert capsys.readouterr().err == "clipset: stopped; run the same command again to go on\n"
+    assert capsys.readouterr().err == "clipset: stopped; run the same command again to resume\n"

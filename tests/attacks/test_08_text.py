@@ -81,7 +81,7 @@ def test_every_verb_takes_names_of_any_bytes(
     new = (odd_videos, "--backbone", backbone, "--workers", 0)
     assert run("embed", *new, "--out", out / "new", "--json") == 0
     result = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert result["representation"].endswith("out\\xff/new")
+    assert result["vectors"].endswith("out\\xff/new")
     assert len(result["videos"]) == 8
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from clipset.cli.use import show_predictions, write_rows
+from clipset.cli.predict import print_predictions, write_rows
 from tests.miniatures import run
 
 from clipset.data.catalog import Catalog, Video, read_catalog_table, write_catalog
@@ -35,7 +35,7 @@ def test_a_name_is_shown_as_it_is_and_never_obeyed(
         timeline=(Moment(start=0.0, end=1.0, label=EVIL, probability=0.5),),
     )
     card = SimpleNamespace(features="backbone", probe="knn", why="because")
-    show_predictions([found], card)
+    print_predictions([found], card)
     say(f"skipped {EVIL}")
     with bar(EVIL, 1, "videos") as advance:
         advance(note=EVIL)

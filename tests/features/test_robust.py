@@ -145,7 +145,7 @@ def test_ctrl_c_ends_with_130_without_orphans_and_the_store_goes_on(
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "clipset: stopped; run the same command again to go on\n"
+    assert said == "clipset: stopped; run the same command again to resume\n"
     assert processes_of(process.pid) == []
     assert 2 <= count_done(folder) < 24
     assert verify_store(folder) == []
