@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from clipset.cli.predict import print_predictions, write_rows
 from tests.miniatures import run
 
+from clipset.cli.predict import print_predictions, write_rows
 from clipset.data.catalog import Catalog, Video, read_catalog_table, write_catalog
 from clipset.inference.run import Guess, Moment, Prediction
 from clipset.progress import bar, say
