@@ -95,7 +95,7 @@ def test_ucf101_runs_on_three_splits_and_the_result_is_their_mean(finished: Path
         gap = values[each["features"], each["probe"]] - against
         assert each["difference"] == pytest.approx(gap)
         assert each["n"] == 18  # every video is tested by one split
-    assert "SCALE linear minus Linear, mean over the parts" in page
+    assert "SCALE linear minus Linear, mean over the splits" in page
 
 
 def test_a_run_of_several_splits_goes_on_where_it_stopped(
@@ -135,7 +135,7 @@ def test_errors_are_reported_on_their_own_scale(finished: Path, tmp_path: Path) 
     page = (part / "report.html").read_text()
     assert "mean squared error" in page
     assert ">5.4<" in page
-    assert "How well simple probes predict the numbers" in page
+    assert "Regression by simple probes" in page
     assert 'id="confusion"' not in page  # there are no classes that could be mixed up
     assert "4.8–5.9" in page
 
