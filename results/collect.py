@@ -1,9 +1,9 @@
-"""Finished runs, or folders of `clipset reproduce`, into one file that results/write.py reads.
+"""Collect finished runs, or folders of `clipset reproduce`, in one file for results/write.py.
 
     python results/collect.py runs/lsa64 runs/lsa64_low_shot runs/lsa64_paper --name lsa64_lite0
 
-Runs of one file are compared: of those with the same data, backbone and share of labels, the first
-with each other one.
+Runs with the same data, backbone and fraction of labels are compared: the first with each other
+one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,21 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
-from recipes import as_words, find_recipe
-from records import HERE, Between, CellResult, PartResult, Result, ResultFile, write_result_file
+from recipes import as_options, match_recipe
+from records import (
+    HERE,
+    CellResult,
+    Result,
+    ResultFile,
+    RunDifference,
+    TaskResult,
+    write_result_file,
+)
 
 from clipset.config import build, fingerprint, read_json, to_mapping
 from clipset.data.catalog import read_catalog_table
@@ -31,7 +40,7 @@ from clipset.reproduce.plan import find_plan, read_table_recipe
 from clipset.reproduce.table import TABLE_FILE, Cell, TableFile, read_table_file
 from clipset.runs import read_run
 
-LEFT_OUT = ("per_class", "confusion")
+OMITTED_FIELDS = ("per_class", "confusion")
 MODEL_ROWS = (
     ProbeKey("scale", "knn"), ProbeKey("scale", "linear"), ProbeKey("scale", "finetune"),
 )  # fmt: skip
@@ -42,12 +51,14 @@ def collect(folders: Sequence[Path], name: str, out: Path = HERE) -> Path:
     """Write `NAME.json` from finished runs and tables."""
     results = [collect_one(folder) for folder in folders]
     first: dict[tuple[str, str, float | None], int] = {}
-    between: list[Between] = []
-    for place, result in enumerate(results):
+    differences: list[RunDifference] = []
+    for index, result in enumerate(results):
         if result.kind == "run":
-            before = first.setdefault((result.dataset, result.backbone, result.low_shot), place)
-            between += compare_runs(before, place, folders) if before != place else []
-    return write_result_file(ResultFile(name=name, results=results, between=between), out)
+            key = (result.dataset, result.backbone, result.label_fraction)
+            before = first.setdefault(key, index)
+            differences += compare_runs(before, index, folders) if before != index else []
+    content = ResultFile(name=name, results=results, differences=differences)
+    return write_result_file(content, out)
 
 
 def collect_one(folder: Path) -> Result:
@@ -56,53 +67,55 @@ def collect_one(folder: Path) -> Result:
 
 
 def collect_run(folder: Path) -> Result:
-    """What a run's folder says, in one value."""
+    """The result of a run's folder."""
     run = read_run(folder)
     if not run.get("steps") or run["steps"][-1]["name"] != "report" or not read_results(folder):
-        raise RunError(f"{folder} is not a finished run with scores; run `clipset run` to its end")
+        raise RunError(f"{folder} is not a finished run with scores; finish `clipset run` first")
     recipe = build(Recipe, run["recipe"], str(folder / "run.json"))
-    path, changes = find_recipe(recipe, read_recipe)
-    parts = [collect_part(each, folder) for each in part_folders(folder)]
+    path, changes = match_recipe(recipe, read_recipe)
+    tasks = [collect_task(path, folder) for path in task_folders(folder)]
     seed = f" --seed {run['seed']}" if run["seed"] else ""
     source = str(run.get("source") or run["name"])
-    words = f"clipset run {source} --recipe recipes/{path.name} --out runs/{folder.resolve().name}"
-    rows = [row for part in parts for row in part.rows]
+    command = (
+        f"clipset run {source} --recipe recipes/{path.name} --out runs/{folder.resolve().name}"
+    )
+    rows = [row for task in tasks for row in task.rows]
     return Result(
         kind="run",
         dataset=str(run["name"]),
         source=source,
-        parts=parts,
-        command=f"{words}{as_words(names_only(changes))}{seed}",
+        tasks=tasks,
+        command=f"{command}{as_options(names_only(changes))}{seed}",
         validation="; ".join(dict.fromkeys(row["selected_on"] for row in rows)),
         seeds=sorted({seed for row in rows for seed in row["seeds"]}),
         date=str(run["started"]),
-        **about(recipe, path, changes, run["environment"]),
+        **common_fields(recipe, path, changes, run["environment"]),
     )
 
 
-def part_folders(folder: Path) -> list[Path]:
-    """The folders of a run's parts, or the run itself where it has none."""
+def task_folders(folder: Path) -> list[Path]:
+    """The folders of a run's tasks, or of the run itself if it has one."""
     steps = [str(step["name"]) for step in read_run(folder)["steps"]]
     return [folder / name for name in steps if (folder / name / "results.json").is_file()] or [
         folder
     ]
 
 
-def part_name(folder: Path, run: Path) -> str:
-    """What a part is called; a run without parts has one without a name."""
+def task_name(folder: Path, run: Path) -> str:
+    """The name of a task; empty if a run has only one."""
     return "" if folder == run else folder.name
 
 
-def collect_part(folder: Path, run: Path) -> PartResult:
-    """One problem of a run."""
+def collect_task(folder: Path, run: Path) -> TaskResult:
+    """One task of a run."""
     catalog = read_catalog_table(folder / "catalog.csv")
     splits = Counter(video.split or "none" for video in catalog)
     counts = {"videos": len(catalog), "classes": len(catalog.classes), **splits}
     if (run / "store" / "ledger.sqlite").is_file():
         counts["failed"] = len(FeatureStore(run / "store", catalog).failed)
     rows = [lean_record(result) for result in read_results(folder)]
-    return PartResult(
-        name=part_name(folder, run),
+    return TaskResult(
+        name=task_name(folder, run),
         counts=counts,
         split=str(rows[0]["split"]),
         rows=rows,
@@ -114,7 +127,7 @@ def collect_part(folder: Path, run: Path) -> PartResult:
 def lean_record(result: ProbeResult) -> dict[str, Any]:
     """A result without its matrices."""
     record: dict[str, Any] = to_mapping(result)
-    return {name: value for name, value in record.items() if name not in LEFT_OUT}
+    return {name: value for name, value in record.items() if name not in OMITTED_FIELDS}
 
 
 def training_seconds(metrics: Path) -> float | None:
@@ -126,14 +139,14 @@ def training_seconds(metrics: Path) -> float | None:
 
 
 def collect_table(folder: Path) -> Result:
-    """What a folder of `clipset reproduce` says, in one value."""
+    """The result of a folder of `clipset reproduce`."""
     table = read_table_file(folder)
     done = [cell for cell in table.cells if cell.status == "done"]
     missing = [cell.row for cell in table.cells if cell.status == "failed"]
     if missing or not done:
-        raise RunError(f"{folder} lacks {missing[0] if missing else 'all rows'}; run it to its end")
-    recipe, path, changes = recipe_of(table, done[-1])
-    words = f"clipset reproduce {table.table} --store {table.data} --recipe recipes/{path.name}"
+        raise RunError(f"{folder} lacks {missing[0] if missing else 'all rows'}; finish it first")
+    recipe, path, changes = table_recipe(table, done[-1])
+    command = f"clipset reproduce {table.table} --store {table.data} --recipe recipes/{path.name}"
     return Result(
         kind="table",
         dataset=done[-1].column.rpartition(", ")[0] or table.data,
@@ -141,20 +154,20 @@ def collect_table(folder: Path) -> Result:
         table=table.table,
         title=table.title,
         table_rows=[row for row in table.rows if row not in table.quoted],
-        cells=[as_result(cell) for cell in done],
+        cells=[collect_cell(cell) for cell in done],
         paper=table.paper,
-        command=f"{words} --out tables/{table.table}{as_words(names_only(changes))}",
+        command=f"{command} --out tables/{table.table}{as_options(names_only(changes))}",
         validation="; ".join(
             dict.fromkeys(str(cell.result.selected_on) for cell in done if cell.result)
         ),
         seeds=sorted({seed for cell in done if cell.result for seed in cell.result.seeds}),
         date=max(cell.date for cell in done),
-        **about(recipe, path, changes, table.environments[done[-1].environment]),
+        **common_fields(recipe, path, changes, table.environments[done[-1].environment]),
     )
 
 
-def recipe_of(table: TableFile, cell: Cell) -> tuple[Recipe, Path, list[str]]:
-    """The recipe of a cell; the file and the changes that the whole table was run with."""
+def table_recipe(table: TableFile, cell: Cell) -> tuple[Recipe, Path, list[str]]:
+    """The recipe of a cell; the file and the changes of the whole table."""
     plan = find_plan(table.table)
     row_plan = next(row_plan for row_plan in plan.rows if cell.row.endswith(row_plan.row))
     recipe = build(Recipe, table.recipes[cell.recipe], "table.json")
@@ -162,29 +175,29 @@ def recipe_of(table: TableFile, cell: Cell) -> tuple[Recipe, Path, list[str]]:
     def read(path: Path, changes: Sequence[str]) -> Recipe:
         return read_table_recipe(plan, path, (*changes, *row_plan.changes))
 
-    return recipe, *find_recipe(recipe, read)
+    return recipe, *match_recipe(recipe, read)
 
 
-def as_result(cell: Cell) -> CellResult:
+def collect_cell(cell: Cell) -> CellResult:
     return CellResult(
         row=cell.row,
         column=cell.column,
-        part=cell.task,
+        task=cell.task,
         record={} if cell.result is None else lean_record(cell.result),
         seconds=cell.seconds,
         date=cell.date,
     )
 
 
-def about(
+def common_fields(
     recipe: Recipe, path: Path, changes: list[str], environment: dict[str, str]
 ) -> dict[str, Any]:
-    """What runs and tables have in common."""
+    """The fields that runs and tables share."""
     machine = dict(environment)
     return {
         "backbone": names_only(recipe.extract.backbone),
         "preset": recipe.pretrain.preset,
-        "low_shot": recipe.evaluate.label_fraction,
+        "label_fraction": recipe.evaluate.label_fraction,
         "recipe_file": f"recipes/{path.name}",
         "recipe_text": path.read_text("utf-8"),
         "recipe": names_only(to_mapping(recipe)),
@@ -197,7 +210,7 @@ def about(
 
 
 def names_only(value: Any) -> Any:
-    """The same without folders of this machine: of an absolute path the last name stays."""
+    """The same with absolute paths reduced to their last name."""
     if isinstance(value, dict):
         return {name: names_only(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -211,56 +224,52 @@ def names_only(value: Any) -> Any:
     return f"{name}={PurePath(path).name}" if equals else PurePath(path).name
 
 
-def compare_runs(one: int, two: int, folders: Sequence[Path]) -> list[Between]:
-    """The rows that depend on the model: one run minus another, video by video."""
+def compare_runs(run: int, baseline: int, folders: Sequence[Path]) -> list[RunDifference]:
+    """Paired differences of the probes that depend on the model, for all tasks of two runs."""
     first, second = (
-        {part_name(part, folders[place]): part for part in part_folders(folders[place])}
-        for place in (one, two)
+        {task_name(path, folders[index]): path for path in task_folders(folders[index])}
+        for index in (run, baseline)
     )
     return [
-        each
-        for name, part in first.items()
+        replace(difference, run=run, baseline=baseline, task=name)
+        for name, path in first.items()
         if name in second
-        for each in compare_part(one, two, name, part, second[name])
+        for difference in compare_task(path, second[name])
     ]
 
 
-def compare_part(one: int, two: int, part: str, first: Path, second: Path) -> list[Between]:
-    """The same for one part; nothing if other videos were judged."""
-    ours, theirs = (read_predictions(each / "predictions.safetensors") for each in (first, second))
+def compare_task(first: Path, second: Path) -> list[RunDifference]:
+    """The same for one task; nothing if other videos were evaluated."""
+    ours, theirs = (read_predictions(path / "predictions.safetensors") for path in (first, second))
     if ours.ids != theirs.ids:
         return []
-    found = []
-    for row in MODEL_ROWS:
-        if row in ours.outputs and row in theirs.outputs:
-            values = ours.values(row), theirs.values(row)
-            difference = compare_values(*values, np.random.default_rng(SEED))
-            found.append(
-                Between(
-                    of=one,
-                    against=two,
-                    part=part,
-                    features=row.features,
-                    probe=row.probe,
-                    metric="top1" if ours.classes else "mse",
-                    difference=difference.difference,
-                    interval=difference.interval,
-                    p=difference.p,
+    differences = []
+    for key in MODEL_ROWS:
+        if key in ours.outputs and key in theirs.outputs:
+            test = compare_values(ours.values(key), theirs.values(key), np.random.default_rng(SEED))
+            differences.append(
+                RunDifference(
+                    features=key.features,
+                    probe=key.probe,
+                    metric=ours.metric,
+                    difference=test.difference,
+                    interval=test.interval,
+                    p=test.p,
                     n=len(ours.ids),
                 )
             )
-    return found
+    return differences
 
 
 def main() -> None:
-    """Collect what the command line names."""
+    """Collect the runs of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--name", required=True, help="the file's name, without .json")
     parser.add_argument("--out", type=Path, default=HERE, metavar="FOLDER")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        print(f"→ {collect(given.folders, given.name, given.out)}")
+        print(f"→ {collect(options.folders, options.name, options.out)}")
     except ClipsetError as error:
         parser.error(str(error))
 

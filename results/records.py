@@ -1,4 +1,4 @@
-"""What results/*.json hold: finished runs and tables, without anything of the machine's paths."""
+"""The contents of results/*.json: finished runs, tables and studies, without local paths."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartResult:
-    """One problem of a run: its rows and whether they really differ."""
+class TaskResult:
+    """One task of a run: its scores and paired differences."""
 
     name: str = ""
     counts: dict[str, int]
     """videos, classes, failed, and the videos of each split"""
     split: str
-    """the split that was judged"""
+    """the split that was evaluated"""
     rows: list[dict[str, Any]]
     comparisons: list[dict[str, Any]]
     training_seconds: float | None = None
@@ -28,11 +28,11 @@ class PartResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """One place of a table of the paper on our data."""
+    """One cell of a table of the paper on our data."""
 
     row: str
     column: str
-    part: str = ""
+    task: str = ""
     record: dict[str, Any]
     seconds: float
     date: str
@@ -40,14 +40,14 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A finished run or table, and what is needed to make it again."""
+    """A finished run or table, with everything needed to reproduce it."""
 
     kind: Literal["run", "table"]
     dataset: str
     source: str
     backbone: str
     preset: str
-    low_shot: float | None = None
+    label_fraction: float | None = None
     command: str
     recipe_file: str
     recipe_text: str
@@ -55,13 +55,13 @@ class Result:
     fingerprint: str
     changes: list[str]
     validation: str
-    """what rates and epochs were chosen on"""
+    """the videos that hyperparameters were selected on"""
     seeds: list[int]
     date: str
     commit: str
     clipset: str
     machine: dict[str, str]
-    parts: list[PartResult] = field(default_factory=list)
+    tasks: list[TaskResult] = field(default_factory=list)
     table: str = ""
     title: str = ""
     table_rows: list[str] = field(default_factory=list)
@@ -70,23 +70,23 @@ class Result:
 
     @property
     def variant(self) -> str:
-        """How the model was trained: the preset, and what else was set.
+        """How the model was trained: the preset and other changes.
 
-        How probes were trained otherwise than in the recipe is in the command.
+        Changes to probes are in the command.
         """
         own = [change for change in self.changes if not change.startswith(NOT_TRAINING)]
         probes = [change for change in own if change.startswith(PROBES)]
         own = [change for change in own if change not in probes]
         every = any(change.startswith(EVERY_PROBE) for change in probes)
-        told = "other probes" if every else "other fine-tuning"
-        return ", ".join([self.preset, *own, *([told] if probes else [])])
+        label = "other probes" if every else "other fine-tuning"
+        return ", ".join([self.preset, *own, *([label] if probes else [])])
 
     @property
     def split(self) -> str:
-        """The splits that were judged."""
-        judged = {part.split for part in self.parts}
-        judged |= {str(cell.record["split"]) for cell in self.cells}
-        return ", ".join(sorted(judged))
+        """The splits that were evaluated."""
+        splits = {task.split for task in self.tasks}
+        splits |= {str(cell.record["split"]) for cell in self.cells}
+        return ", ".join(sorted(splits))
 
 
 NOT_TRAINING = (
@@ -104,12 +104,12 @@ PROBES = ("evaluate.training.", *EVERY_PROBE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Between:
-    """The same row of two runs, on the same videos."""
+class RunDifference:
+    """The same probe of two runs (by index), on the same videos."""
 
-    of: int
-    against: int
-    part: str
+    run: int = 0
+    baseline: int = 0
+    task: str = ""
     features: str
     probe: str
     metric: str
@@ -121,17 +121,17 @@ class Between:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFile:
-    """Results that belong together, and how the first run compares with each other one."""
+    """Results that belong together, and the differences of the first run to the others."""
 
     format: int = FORMAT
     name: str
     results: list[Result]
-    between: list[Between] = field(default_factory=list)
+    differences: list[RunDifference] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdeaRow:
-    """A row of an idea over all folds; how far it is from the recipe's on the same videos.
+class ProbeScore:
+    """A score of an ablation over all folds, and its difference to the recipe on the same videos.
 
     There are no intervals if nothing in the study was trained with two seeds.
     """
@@ -146,24 +146,24 @@ class IdeaRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Idea:
-    """One change to a recipe, and what came of it."""
+class Ablation:
+    """One change to a recipe, and its scores."""
 
     name: str
-    what: str
+    description: str
     changes: list[str]
     store: str
     training_seconds: float
-    seeds: int
-    rows: list[IdeaRow]
+    num_trainings: int
+    rows: list[ProbeScore]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """How much better a row of a recipe is than another, over all folds and seeds."""
+class ProbeDifference:
+    """The difference of two probes of a recipe, over all folds and seeds."""
 
-    row: tuple[str, str]
-    other: tuple[str, str]
+    probe: tuple[str, str]
+    baseline: tuple[str, str]
     value: float
     interval: tuple[float, float]
     p: float
@@ -171,13 +171,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """Ideas against a recipe, by cross-validation over the training videos; the recipe first.
+    """Ablations of a recipe by cross-validation on the training videos; the recipe comes first.
 
-    `seeds` are those of the probes on one model; an idea has its own number of trainings.
-    `trainings`: the seeds that the recipe itself was trained with.
-    `spreads`: by how much the score of a fold moves from one seed of the training to another.
-    `claims`: what the method promises, of those rows that were run.
-    Without folds, all training videos were learned from and the test videos judged.
+    `seed_std`: standard deviation of a fold's score over training seeds.
+    `differences`: SCALE probes against their baselines.
+    `training_seeds`: the seeds of the recipe itself.
+    Without folds, models were trained on all training videos and evaluated on the test videos.
     """
 
     format: int = FORMAT
@@ -190,14 +189,14 @@ class Study:
     stores: list[str]
     folds: int
     videos: int
-    seeds: int
-    spreads: dict[str, float]
+    num_probe_seeds: int
+    seed_std: dict[str, float]
     date: str
     commit: str
     machine: dict[str, str]
-    ideas: list[Idea]
-    claims: list[Claim] = field(default_factory=list)
-    trainings: list[int] = field(default_factory=list)
+    ablations: list[Ablation]
+    differences: list[ProbeDifference] = field(default_factory=list)
+    training_seeds: list[int] = field(default_factory=list)
 
 
 def write_result_file(content: ResultFile, folder: Path = HERE) -> Path:

@@ -1,4 +1,4 @@
-"""Results as tables in markdown, each with where its numbers come from."""
+"""Results as markdown tables, each with the origin of its numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from records import Between, Idea, PartResult, Result, ResultFile, Study
+from records import Ablation, Result, ResultFile, RunDifference, Study, TaskResult
 
 from clipset.config import to_mapping
 from clipset.evaluation.results import ERROR_METRICS
@@ -20,7 +20,7 @@ from clipset.report.wording import (
 )
 
 Row = tuple[str, str]
-CLAIMS: tuple[tuple[Row, Row], ...] = (
+COMPARED: tuple[tuple[Row, Row], ...] = (
     (("scale", "finetune"), ("backbone", "transformer")),
     (("scale", "linear"), ("backbone", "linear")),
     (("scale", "knn"), ("backbone", "knn")),
@@ -35,15 +35,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*lines, ""]
 
 
-def _line(words: Sequence[str]) -> str:
-    return f"| {' | '.join(word.replace('|', '∣') for word in words)} |"
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |"
 
 
-def origin(result: Result, what: str = "") -> list[str]:
+def origin(result: Result, label: str = "") -> list[str]:
     """Where a column comes from: recipe, commit, seeds, machine and command."""
     seeds = ", ".join(map(str, result.seeds))
     return provenance(
-        f"{what + ': ' if what else ''}[{result.recipe_file}](../{result.recipe_file}) "
+        f"{label + ': ' if label else ''}[{result.recipe_file}](../{result.recipe_file}) "
         f"({result.fingerprint}), commit {result.commit}, seeds {seeds}, "
         f"{machine_name(result.machine)}, {result.date[:10]}:",
         result.command,
@@ -76,52 +76,52 @@ def score(record: dict[str, Any] | None) -> str:
     return f"{value} {format_interval(record['metric'], interval)}" if interval else value
 
 
-def find_row(part: PartResult, row: Row) -> dict[str, Any] | None:
+def find_row(task: TaskResult, row: Row) -> dict[str, Any] | None:
     """The record of a row."""
-    found = (each for each in part.rows if (each["features"], each["probe"]) == row)
-    return next(found, None)
+    matches = (record for record in task.rows if (record["features"], record["probe"]) == row)
+    return next(matches, None)
 
 
-def scores(columns: Sequence[tuple[str, PartResult]]) -> list[str]:
-    """All rows that any column has, in the paper's order."""
-    rows = {(each["features"], each["probe"]) for _, part in columns for each in part.rows}
-    ordered = sorted(rows, key=lambda row: (row_order(*row), row))
-    told = [
-        [row_name(*row), *(score(find_row(part, row)) for _, part in columns)] for row in ordered
+def scores(columns: Sequence[tuple[str, TaskResult]]) -> list[str]:
+    """All probes of any column, in the paper's order."""
+    rows = {(record["features"], record["probe"]) for _, task in columns for record in task.rows}
+    cells = [
+        [row_name(*row), *(score(find_row(task, row)) for _, task in columns)]
+        for row in sorted(rows, key=lambda row: (row_order(*row), row))
     ]
-    return table(["", *(title for title, _ in columns)], told)
+    return table(["", *(title for title, _ in columns)], cells)
 
 
-def claims(columns: Sequence[tuple[str, PartResult]]) -> list[str]:
-    """The differences that the method claims, on the same videos."""
-    told = [
+def differences(columns: Sequence[tuple[str, TaskResult]]) -> list[str]:
+    """SCALE probes against their baselines, on the same videos."""
+    cells = [
         [
-            f"{row_name(*row)} − {row_name(*other)}",
-            *(difference(find_claim(part, row, other)) for _, part in columns),
+            f"{row_name(*row)} − {row_name(*baseline)}",
+            *(difference_text(find_comparison(task, row, baseline)) for _, task in columns),
         ]
-        for row, other in CLAIMS
+        for row, baseline in COMPARED
     ]
-    return table(["paired difference", *(title for title, _ in columns)], told)
+    return table(["paired difference", *(title for title, _ in columns)], cells)
 
 
-def find_claim(part: PartResult, row: Row, other: Row) -> dict[str, Any] | None:
+def find_comparison(task: TaskResult, row: Row, baseline: Row) -> dict[str, Any] | None:
     """The comparison of two rows."""
-    for each in part.comparisons:
-        against = (each["baseline_features"], each["baseline_probe"])
-        if (each["features"], each["probe"]) == row and against == other:
-            return each
+    for record in task.comparisons:
+        against = (record["baseline_features"], record["baseline_probe"])
+        if (record["features"], record["probe"]) == row and against == baseline:
+            return record
     return None
 
 
-def difference(found: dict[str, Any] | None) -> str:
-    """A difference with its interval and p; shares in points of a hundred."""
-    if found is None:
+def difference_text(record: dict[str, Any] | None) -> str:
+    """A difference with its interval and p; accuracies in points."""
+    if record is None:
         return "–"
     value, low, high = (
-        _signed(number) if found["metric"] in ERROR_METRICS else f"{100 * number:+.1f}"
-        for number in (found["difference"], *found["interval"])
+        _signed(number) if record["metric"] in ERROR_METRICS else f"{100 * number:+.1f}"
+        for number in (record["difference"], *record["interval"])
     )
-    p = "p < 0.001" if found["p"] < 0.001 else f"p = {found['p']:.3f}"
+    p = "p < 0.001" if record["p"] < 0.001 else f"p = {record['p']:.3f}"
     return f"{value} ({low} to {high}), {p}".replace("-", "−")
 
 
@@ -130,52 +130,44 @@ def _signed(number: float) -> str:
 
 
 def variants(results: Sequence[Result]) -> list[str]:
-    """Trainings side by side: what they cost, and what the rows that depend on them score."""
-    named = [(result.variant, result.parts[0]) for result in results]
+    """Trainings side by side: time, and scores of the probes that depend on them."""
+    named = [(result.variant, result.tasks[0]) for result in results]
     seconds = [
-        "–" if part.training_seconds is None else f"{part.training_seconds:,.0f}"
-        for _, part in named
+        "–" if task.training_seconds is None else f"{task.training_seconds:,.0f}"
+        for _, task in named
     ]
     rows = [
-        [row_name(*row), *(score(find_row(part, row)) for _, part in named)] for row in MODEL_ROWS
+        [row_name(*row), *(score(find_row(task, row)) for _, task in named)] for row in MODEL_ROWS
     ]
     header = ["", *(name for name, _ in named)]
     return table(header, [["training, seconds", *seconds], *rows])
 
 
-def between(file: ResultFile, chosen: Sequence[Result]) -> list[str]:
-    """How the runs of a file compare with its first one."""
-    pairs: dict[tuple[int, int, str], list[Between]] = {}
-    for each in file.between:
-        if file.results[each.of] in chosen and file.results[each.against] in chosen:
-            pairs.setdefault((each.of, each.against, each.part), []).append(each)
-    told = []
-    for (one, two, part), found in pairs.items():
-        share = labels(file.results[one])
-        name = f"{file.results[one].variant} − {file.results[two].variant}, {part or share}"
-        by_row = {(each.features, each.probe): each for each in found}
-        told.append([name, *(_between(by_row.get(row)) for row in MODEL_ROWS)])
+def run_differences(file: ResultFile, selected: Sequence[Result]) -> list[str]:
+    """The first run of a file against the others."""
+    pairs: dict[tuple[int, int, str], list[RunDifference]] = {}
+    for each in file.differences:
+        if file.results[each.run] in selected and file.results[each.baseline] in selected:
+            pairs.setdefault((each.run, each.baseline, each.task), []).append(each)
+    rows = []
+    for (run, baseline, task), differences in pairs.items():
+        detail = task or labels(file.results[run])
+        name = f"{file.results[run].variant} − {file.results[baseline].variant}, {detail}"
+        by_row = {(each.features, each.probe): each for each in differences}
+        found = (by_row.get(row) for row in MODEL_ROWS)
+        rows.append([name, *(difference_text(to_mapping(d) if d else None) for d in found)])
     header = ["paired difference", *(row_name(*row) for row in MODEL_ROWS)]
-    return table(header, told) if told else []
-
-
-def _between(each: Between | None) -> str:
-    if each is None:
-        return "–"
-    return difference(
-        {"metric": each.metric, "difference": each.difference, "interval": each.interval}
-        | {"p": each.p}
-    )
+    return table(header, rows) if rows else []
 
 
 def labels(result: Result) -> str:
-    """How many labels the probes saw, in words."""
-    return share_of_labels(result.low_shot)
+    """The fraction of labels, in words."""
+    return label_text(result.label_fraction)
 
 
-def share_of_labels(share: float | None) -> str:
-    """All labels, or how many percent of them."""
-    return "all labels" if share is None else f"{100 * share:g} % of the labels"
+def label_text(fraction: float | None) -> str:
+    """All labels, or a percentage."""
+    return "all labels" if fraction is None else f"{100 * fraction:g} % of the labels"
 
 
 def ablation(result: Result) -> list[str]:
@@ -197,46 +189,53 @@ def ablation(result: Result) -> list[str]:
     return table(["", *ours, *(f"paper: {column}" for column in theirs)], rows)
 
 
-def tried(results: Sequence[Result]) -> list[str]:
-    """Runs that were judged on validation videos: what was changed, and what came of it."""
+def validation_table(results: Sequence[Result]) -> list[str]:
+    """Runs that were evaluated on validation videos."""
     rows = []
-    rivals = ("knn", "linear", "transformer", "ordered")
-    shown: tuple[Row, ...] = (*MODEL_ROWS, *(("backbone", rival) for rival in rivals))
+    baselines = ("knn", "linear", "transformer", "ordered")
+    columns: tuple[Row, ...] = (*MODEL_ROWS, *(("backbone", probe) for probe in baselines))
     for result in results:
-        for part in result.parts:
-            where = ", ".join(filter(None, [result.dataset, result.backbone, part.name]))
-            seconds = part.training_seconds
+        for task in result.tasks:
+            where = ", ".join(filter(None, [result.dataset, result.backbone, task.name]))
+            seconds = task.training_seconds
             rows.append(
                 [
                     where,
                     f"{result.variant}, {labels(result)}",
                     "–" if seconds is None else f"{seconds:,.0f}",
-                    *(score(find_row(part, row)) for row in shown),
+                    *(score(find_row(task, row)) for row in columns),
                 ]
             )
-    header = ["data", "training", "seconds", *(row_name(*row) for row in shown)]
+    header = ["data", "training", "seconds", *(row_name(*row) for row in columns)]
     return table(header, rows)
 
 
-def ideas(study: Study) -> list[str]:
-    """One change at a time: what it is, what it costs, and how far each row moves."""
-    base, *others = study.ideas
-    rows = [_idea(base, base), *(_idea(idea, base) for idea in others)]
-    what = "idea" if study.folds else "training"
-    return table([what, "change", "seeds", "time", *(row_name(*row) for row in MODEL_ROWS)], rows)
+def ablation_table(study: Study) -> list[str]:
+    """One change at a time: its time and its differences to the recipe."""
+    base, *others = study.ablations
+    rows = [_ablation_row(base, base), *(_ablation_row(ablation, base) for ablation in others)]
+    kind = "ablation" if study.folds else "training"
+    return table([kind, "change", "seeds", "time", *(row_name(*row) for row in MODEL_ROWS)], rows)
 
 
-def _idea(idea: Idea, base: Idea) -> list[str]:
-    """Scores of the recipe, differences of an idea; time as a multiple of the recipe's."""
-    changes = [f"`{change}`" for change in idea.changes]
-    own = ", ".join(changes + [f"features `{idea.store}`"] * (idea.store != base.store)) or "–"
-    time = f"{idea.training_seconds / base.training_seconds:.1f}"
-    found = {(row.features, row.probe): to_mapping(row) for row in idea.rows}
-    moved = (_moved(found.get(row)) for row in MODEL_ROWS)
-    return [idea.what, own, str(idea.seeds), time, *moved]
+def _ablation_row(ablation: Ablation, base: Ablation) -> list[str]:
+    """Scores of the recipe, differences of an ablation; time relative to the recipe."""
+    changes = [f"`{change}`" for change in ablation.changes]
+    if ablation.store != base.store:
+        changes.append(f"features `{ablation.store}`")
+    time = f"{ablation.training_seconds / base.training_seconds:.1f}"
+    found = {(row.features, row.probe): to_mapping(row) for row in ablation.rows}
+    differences = (_difference_to_recipe(found.get(row)) for row in MODEL_ROWS)
+    return [
+        ablation.description,
+        ", ".join(changes) or "–",
+        str(ablation.num_trainings),
+        time,
+        *differences,
+    ]
 
 
-def _moved(row: dict[str, Any] | None) -> str:
+def _difference_to_recipe(row: dict[str, Any] | None) -> str:
     if row is None:
         return "–"
     if row["difference"] is None:
@@ -244,55 +243,55 @@ def _moved(row: dict[str, Any] | None) -> str:
     if row["difference_interval"] is None:
         return f"{100 * row['difference']:+.1f}".replace("-", "−")
     gap = {"metric": "top1", "difference": row["difference"], "p": row["p"]}
-    told = difference(gap | {"interval": row["difference_interval"]})
+    text = difference_text(gap | {"interval": row["difference_interval"]})
     low, high = row["difference_interval"]
-    return f"**{told}**" if low > 0 or high < 0 else told
+    return f"**{text}**" if low > 0 or high < 0 else text
 
 
 def study_rows(study: Study) -> list[str]:
-    """All rows of the recipe, and what the method claims of them, if rivals were run, too."""
-    if not study.claims:
+    """All probes of the recipe, and their differences to the baselines, if these were run."""
+    if not study.differences:
         return []
-    found = [to_mapping(row) | {"metric": "top1"} for row in study.ideas[0].rows]
+    found = [to_mapping(row) | {"metric": "top1"} for row in study.ablations[0].rows]
     found.sort(key=lambda row: row_order(row["features"], row["probe"]))
     told = [[row_name(row["features"], row["probe"]), score(row)] for row in found]
     gaps = [
         [
-            f"{row_name(*each.row)} − {row_name(*each.other)}",
-            difference(
+            f"{row_name(*each.probe)} − {row_name(*each.baseline)}",
+            difference_text(
                 {"metric": "top1", "difference": each.value, "interval": each.interval, "p": each.p}
             ),
         ]
-        for each in study.claims
+        for each in study.differences
     ]
-    title = study.ideas[0].what
+    title = study.ablations[0].description
     return table(["", title], told) + table(["paired difference", title], gaps)
 
 
 def seed_effect(study: Study) -> str:
     """How far another seed alone moves a score."""
-    spreads = [(row, study.spreads.get(" ".join(row))) for row in MODEL_ROWS]
-    shown = [f"{100 * value:.1f} ({row_name(*row)})" for row, value in spreads if value is not None]
-    if not shown:
+    stds = [(row, study.seed_std.get(" ".join(row))) for row in MODEL_ROWS]
+    points = [f"{100 * std:.1f} ({row_name(*row)})" for row, std in stds if std is not None]
+    if not points:
         return "Everything was trained with one seed, so its effect is not known."
-    what = "the score of a fold" if study.folds else "the score"
-    return (
-        f"Another seed of training moves {what} by {', '.join(shown)} points (standard deviation)."
-    )
+    subject = "the score of a fold" if study.folds else "the score"
+    effect = f"{', '.join(points)} points (standard deviation)"
+    return f"Another seed of training moves {subject} by {effect}."
 
 
 def study_origin(study: Study) -> list[str]:
     """Where a study comes from: recipe, commits, seeds, machine and command."""
-    stores = "".join(f" --store {each}" for each in study.stores)
+    num_seeds = study.num_probe_seeds
+    stores = "".join(f" --store {store}" for store in study.stores)
     changes = "".join(f" --set {shlex.quote(change)}" for change in study.changes)
-    scored = f"--folds {study.folds}" if study.folds else "--test"
-    if not study.folds:  # what was scored on test videos, and nothing else
-        scored += "".join(f" --seed {seed}" for seed in study.trainings)
-        scored += f" --only {' '.join(idea.name for idea in study.ideas)}"
+    mode = f"--folds {study.folds}" if study.folds else "--test"
+    if not study.folds:  # exactly the trainings that were scored on test videos
+        mode += "".join(f" --seed {seed}" for seed in study.training_seeds)
+        mode += f" --only {' '.join(ablation.name for ablation in study.ablations)}"
     return provenance(
-        f"[{study.recipe_file}](../{study.recipe_file}), commit {study.commit}, {study.seeds} "
-        f"{'seeds' if study.seeds > 1 else 'seed'} of the probes, {machine_name(study.machine)}, "
+        f"[{study.recipe_file}](../{study.recipe_file}), commit {study.commit}, {num_seeds} "
+        f"{'seeds' if num_seeds > 1 else 'seed'} of the probes, {machine_name(study.machine)}, "
         f"{study.date[:10]}:",
-        f"python results/study.py{stores} --recipe {study.recipe_file} {scored} "
+        f"python results/study.py{stores} --recipe {study.recipe_file} {mode} "
         f"--out studies/{study.name} --name {study.name}{changes}",
     )

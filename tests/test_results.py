@@ -111,8 +111,8 @@ def test_a_result_says_all_that_a_number_depends_on(written: Path) -> None:
     full, few, paper = file["results"]
     assert (full["dataset"], full["backbone"]) == ("Squares", "tints.py:make")
     assert (full["preset"], paper["preset"]) == ("recommended", "paper")
-    assert (full["low_shot"], few["low_shot"]) == (None, 0.5)
-    [part] = full["parts"]
+    assert (full["label_fraction"], few["label_fraction"]) == (None, 0.5)
+    [part] = full["tasks"]
     assert part["counts"] == {"videos": 12, "classes": 2, "train": 9, "test": 3, "failed": 0}
     assert part["training_seconds"] > 0
     assert full["source"].endswith("/labels.csv")
@@ -120,7 +120,7 @@ def test_a_result_says_all_that_a_number_depends_on(written: Path) -> None:
     for record in part["rows"]:
         assert {"value", "interval", "seeds", "selected_on", "split"} <= set(record)
     assert {"processor", "cores", "torch"} <= set(full["machine"])
-    assert {(each["of"], each["against"]) for each in file["between"]} == {(0, 2)}
+    assert {(each["run"], each["baseline"]) for each in file["differences"]} == {(0, 2)}
 
 
 def test_the_command_of_a_result_gives_the_recipe_of_its_run(written: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_page_has_every_table_and_where_it_comes_from(written: Path) -> None
         "| training, seconds |",
         "| order | count (squared error) |",
         "### Loss functions: Squares",
-        "## Tried on validation videos",
+        "## Validation results",
         "## A note",
     ):
         assert words in text, words
@@ -176,7 +176,7 @@ def test_the_page_has_every_table_and_where_it_comes_from(written: Path) -> None
 
 
 def test_validation_runs_never_stand_in_a_table_of_test_scores(written: Path) -> None:
-    before, after = page(written).split("## Tried on validation videos")
+    before, after = page(written).split("## Validation results")
     assert "runs/tried" not in before
     assert "runs/tried" in after
     assert "Scored on val." in before.split("### Loss functions")[1]
@@ -188,17 +188,17 @@ def test_a_run_without_an_end_is_refused(tmp_path: Path, runs: Path) -> None:
         load("collect").collect([tmp_path], "none", tmp_path)
 
 
-IDEAS = """
+ABLATIONS = """
 [masked-only]
-what = "hidden clips alone"
+description = "hidden clips alone"
 changes = ["pretrain.model.losses=masked"]
 
 [gentle]
-what = "a tenth of the rate"
+description = "a tenth of the rate"
 changes = ["evaluate.training.encoder_lr_scales=[0.1]"]
 
 [layers]
-what = "more layers"
+description = "more layers"
 changes = []
 store = "layers"
 """
@@ -208,7 +208,16 @@ def run_study(runs: Path, folder: Path, *more: str) -> None:
     changes = [word for word in (*TINY, SHORT, NAMED) if not word.startswith("--set=extract")]
     words = [
         *("--store", runs / "full" / "store", "--recipe", ROOT / "recipes" / "quick.toml"),
-        *("--ideas", folder / "ideas.toml", "--out", folder, "--folds", 3, "--results", folder),
+        *(
+            "--ablations",
+            folder / "ablations.toml",
+            "--out",
+            folder,
+            "--folds",
+            3,
+            "--results",
+            folder,
+        ),
         *(
             *changes,
             rows("scale_knn", "finetune"),
@@ -224,9 +233,9 @@ def run_study(runs: Path, folder: Path, *more: str) -> None:
 
 @pytest.fixture(scope="module")
 def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two ideas in three folds, the recipe with two seeds; a third has no features."""
+    """Two ablations in three folds, the recipe with two seeds; a third has no features."""
     folder = tmp_path_factory.mktemp("study")
-    (folder / "ideas.toml").write_text(IDEAS)
+    (folder / "ablations.toml").write_text(ABLATIONS)
     run_study(runs, folder)
     run_study(runs, folder, "--only", "recipe", "--seed", "1")
     times = {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/seed-*/*")}
@@ -235,16 +244,16 @@ def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_ideas_are_judged_once_on_each_training_video_and_on_no_other(study: Path) -> None:
+def test_ablations_are_evaluated_once_on_each_training_video_and_on_no_other(study: Path) -> None:
     read = load("collect").read_predictions
-    for idea in ("recipe", "masked-only", "gentle"):
-        where = [study / idea / f"fold-{fold}" / "seed-0" for fold in (1, 2, 3)]
+    for ablation in ("recipe", "masked-only", "gentle"):
+        where = [study / ablation / f"fold-{fold}" / "seed-0" for fold in (1, 2, 3)]
         folds = [read(folder / "predictions.safetensors").ids for folder in where]
         assert sorted(id for ids in folds for id in ids) == [f"{number}.mp4" for number in range(9)]
         assert folds[1] == ("3.mp4", "4.mp4", "5.mp4")  # whole persons
 
 
-def test_ideas_that_change_only_probes_share_a_model(study: Path) -> None:
+def test_ablations_that_change_only_probes_share_a_model(study: Path) -> None:
     assert (
         len(list((study / "models").iterdir())) == 3 * 3
     )  # recipe and gentle; masked-only; the second seed
@@ -256,15 +265,15 @@ def test_a_cell_is_trained_with_its_seed(study: Path) -> None:
     ]
     assert sorted(card["seed"] for card in cards) == [0] * 6 + [1] * 3
     [found] = load("records").read_studies(study)
-    assert [(idea.name, idea.seeds) for idea in found.ideas] == [
+    assert [(ablation.name, ablation.num_trainings) for ablation in found.ablations] == [
         ("recipe", 2),
         ("masked-only", 1),
         ("gentle", 1),
     ]
-    assert set(found.spreads) == {"scale knn", "scale finetune"}
+    assert set(found.seed_std) == {"scale knn", "scale finetune"}
 
 
-def test_models_that_ideas_share_count_once_in_what_chance_does(
+def test_models_that_ablations_share_count_once_in_the_seed_variance(
     runs: Path, study: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "study"
@@ -272,14 +281,16 @@ def test_models_that_ideas_share_count_once_in_what_chance_does(
     [before] = load("records").read_studies(folder)
     run_study(runs, folder, "--only", "gentle", "--seed", "1")
     [after] = load("records").read_studies(folder)
-    assert [idea.seeds for idea in after.ideas] == [2, 1, 2]
-    assert after.spreads == before.spreads
+    assert [ablation.num_trainings for ablation in after.ablations] == [2, 1, 2]
+    assert after.seed_std == before.seed_std
 
 
-def test_an_idea_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> None:
+def test_an_ablation_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> None:
     [found] = load("records").read_studies(study)
-    assert [idea.name for idea in found.ideas] == ["recipe", "masked-only", "gentle"]
-    base, masked, gentle = ({(row.features, row.probe): row for row in i.rows} for i in found.ideas)
+    assert [ablation.name for ablation in found.ablations] == ["recipe", "masked-only", "gentle"]
+    base, masked, gentle = (
+        {(row.features, row.probe): row for row in i.rows} for i in found.ablations
+    )
     assert gentle["scale", "knn"].difference == 0.0  # the same model, with the seed that both have
     tuned = ("scale", "finetune")
     assert masked[tuned].difference == pytest.approx(masked[tuned].value - base[tuned].value)
@@ -289,41 +300,43 @@ def test_an_idea_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> 
     assert f"--store {Path(found.stores[0]).name} --recipe recipes/quick.toml" in text
 
 
-def test_an_idea_that_was_run_with_other_settings_is_not_collected(
+def test_an_ablation_that_was_run_with_other_settings_is_not_collected(
     runs: Path, study: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "study"
     shutil.copytree(study, folder)
     run_study(runs, folder, "--set=pretrain.mask_ratio=0.5", "--only", "recipe")
     [found] = load("records").read_studies(folder)
-    assert [idea.name for idea in found.ideas] == ["recipe"]
-    assert found.ideas[0].rows[0].interval is None  # one seed does not tell what chance does
+    assert [ablation.name for ablation in found.ablations] == ["recipe"]
+    assert found.ablations[0].rows[0].interval is None  # one seed does not show the variance
     assert "its effect is not known" in load("write").render([], (), [found])
 
 
-def test_final_tests_use_test_videos_and_several_trainings(runs: Path, tmp_path: Path) -> None:
+def test_final_results_are_of_test_videos_and_several_trainings(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path
-    (folder / "ideas.toml").write_text(IDEAS)
+    (folder / "ablations.toml").write_text(ABLATIONS)
     more = ("--test", "--only", "recipe", "masked-only", "--seed", "0", "--seed", "1")
     run_study(runs, folder, *more, rows("knn", "scale_knn", "scale_linear"))
     [found] = load("records").read_studies(folder)
-    assert (found.folds, found.videos, len(found.ideas)) == (0, 3, 2)
+    assert (found.folds, found.videos, len(found.ablations)) == (0, 3, 2)
     ids = (
         load("collect")
         .read_predictions(folder / "recipe" / "test" / "seed-1" / "predictions.safetensors")
         .ids
     )
     assert ids == ("9.mp4", "10.mp4", "11.mp4")
-    assert {row.features for row in found.ideas[1].rows} == {"scale"}  # others do not depend on it
-    [claim] = found.claims  # the only row whose rival was run
-    values = {(row.features, row.probe): row.value for row in found.ideas[0].rows}
-    assert claim.value == pytest.approx(values["scale", "knn"] - values["backbone", "knn"])
+    assert {row.features for row in found.ablations[1].rows} == {
+        "scale"
+    }  # others do not depend on it
+    [difference] = found.differences  # the only probe whose baseline was run
+    values = {(row.features, row.probe): row.value for row in found.ablations[0].rows}
+    assert difference.value == pytest.approx(values["scale", "knn"] - values["backbone", "knn"])
     text = load("write").render([], (), [found])
     assert "3 test videos. Another seed of training moves the score" in text
     assert "| SCALE k-NN − k-NN |" in text
     assert "--test --seed 0 --seed 1 --only recipe masked-only" in text
     assert ", all labels" in text
-    assert "Ideas, one change at a time" not in text
+    assert "Ablations: one change at a time" not in text
 
 
 def draw_trials(
@@ -334,31 +347,34 @@ def draw_trials(
     trials = []
     for place, count in enumerate(seeds):
         luck = generator.normal(0.0, 0.08, (2, count, 1))
-        chance = easy[:, None] + luck + gain * (place == len(seeds) - 1)
-        trials.append(list((generator.random((2, count, 60)) < chance).astype(np.float64)))
+        probability = easy[:, None] + luck + gain * (place == len(seeds) - 1)
+        trials.append(list((generator.random((2, count, 60)) < probability).astype(np.float64)))
     return trials
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.1])
 def test_intervals_hold_the_truth_although_a_trial_has_one_seed(gain: float) -> None:
-    chance, generator = load("chance"), np.random.default_rng(0)
+    significance, generator = load("significance"), np.random.default_rng(0)
     held = []
     for _ in range(400):
         base, *_, last = trials = draw_trials(generator, gain, (3, 2, 2, 1))
-        gap = chance.compare_scores(last, base, chance.spread_of(trials))
+        gap = significance.compare_scores(last, base, significance.estimate_seed_variance(trials))
         held.append(gap.interval[0] <= gain <= gap.interval[1])
     assert 0.93 <= np.mean(held) <= 0.995
 
 
 def test_intervals_hold_the_truth_where_only_one_of_two_rows_depends_on_a_seed() -> None:
-    chance, generator = load("chance"), np.random.default_rng(3)
+    significance, generator = load("significance"), np.random.default_rng(3)
     held = []
     for _ in range(400):
         trials = draw_trials(generator, 0.0, (3, 3))
         solved = (generator.random((2, 1, 60)) < 0.6).astype(np.float64)
         fixed = list(solved.repeat(3, axis=1))  # the same whatever the seed
-        gap = chance.compare_scores(
-            trials[0], fixed, chance.spread_of(trials), chance.spread_of([fixed])
+        gap = significance.compare_scores(
+            trials[0],
+            fixed,
+            significance.estimate_seed_variance(trials),
+            significance.estimate_seed_variance([fixed]),
         )
         held.append(gap.interval[0] <= 0.0 <= gap.interval[1])
     assert 0.93 <= np.mean(held) <= 0.995
@@ -373,33 +389,35 @@ def test_the_spread_is_that_of_the_seeds_by_a_plain_loop() -> None:
             middle = sum(scores) / len(scores)
             squares += sum((score - middle) ** 2 for score in scores)
             freedom += len(scores) - 1
-    found = load("chance").spread_of(trials)
-    assert found.freedom == freedom == 6
-    assert found.deviation == pytest.approx((squares / freedom) ** 0.5)
+    found = load("significance").estimate_seed_variance(trials)
+    assert found.dof == freedom == 6
+    assert found.std == pytest.approx((squares / freedom) ** 0.5)
 
 
 def test_a_trial_that_wins_on_every_video_is_apart_for_certain() -> None:
-    chance = load("chance")
+    significance = load("significance")
     better, worse = [np.ones((2, 3))], [np.zeros((2, 3))]
-    gap = chance.compare_scores(better, worse, chance.spread_of([better, worse]))
+    gap = significance.compare_scores(
+        better, worse, significance.estimate_seed_variance([better, worse])
+    )
     assert (gap.value, gap.interval, gap.p) == (1.0, (1.0, 1.0), 0.0)
 
 
 def test_a_trial_is_not_apart_from_itself() -> None:
-    chance = load("chance")
+    significance = load("significance")
     [trial] = draw_trials(np.random.default_rng(2), 0.0, (2,))
-    gap = chance.compare_scores(trial, trial, chance.spread_of([trial]))
+    gap = significance.compare_scores(trial, trial, significance.estimate_seed_variance([trial]))
     assert (gap.value, gap.interval, gap.p) == (0.0, (0.0, 0.0), 1.0)
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--only", "gentel"), "called 'gentel'.*gentle"),
-        (("--only", "layers"), "no idea with features is called 'layers'"),
+        (("--only", "gentel"), "unknown ablation 'gentel'.*gentle"),
+        (("--only", "layers"), "unknown ablation 'layers'"),
         (("--fold", "4"), "fold-1, fold-2, fold-3"),
         (("--fold", "0"), "fold-1, fold-2, fold-3"),
-        (("--test", "--fold", "1"), "is test;"),
+        (("--test", "--fold", "1"), "known: test"),
     ],
 )
 def test_a_study_refuses_what_it_does_not_have(
