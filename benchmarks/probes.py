@@ -20,23 +20,17 @@ import torch.nn.functional as F
 from record import parse, write_record
 from torch import Generator, Tensor, nn, optim
 
-from clipset.evaluation.config import EvaluateConfig, ProbeTraining
-from clipset.evaluation.heads import (
-    EPSILON,
-    HEAD_STEPS,
-    HeadGrid,
-    HeadInputs,
-    HeadSetting,
-    fit_heads,
-    list_settings,
-)
-from clipset.evaluation.inputs import clip_inputs, set_inputs
-from clipset.evaluation.selection import count_epochs, divide, score
-from clipset.evaluation.stacks import LinearStack
-from clipset.evaluation.suite import ROW_OF, run_probes
-from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos
+from clipset.evaluation.suite import run_suite
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
+from clipset.probes.base import ProbeSetup
+from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.head_inputs import HeadInputs
+from clipset.probes.heads import EPSILON, MAX_STEPS, HeadGrid, HeadSettings, head_grid
+from clipset.probes.linear import LinearProbe, LinearStack
+from clipset.probes.registry import PROBES, probe_key
+from clipset.probes.search import count_epochs, make_validation_split, score_outputs
+from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos
 from clipset.progress import set_quiet
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch
@@ -76,7 +70,7 @@ def made_up_task(scale: float, seed: int) -> EvaluationTask:
 
 
 def train_alone(
-    data: HeadInputs, setting: HeadSetting, config: ProbeTraining, learn: Tensor, check: Tensor,
+    data: HeadInputs, setting: HeadSettings, config: ProbeTraining, learn: Tensor, check: Tensor,
     statistics: tuple[Tensor, Tensor], *, epochs: int, seed: int,
     encoder: SetEncoder | None = None, clips: ClipBatch | None = None,
 ) -> Tensor:  # fmt: skip
@@ -84,7 +78,7 @@ def train_alone(
 
     With an encoder, that runs in every step.
     """
-    width = data.width
+    width = data.dim
     norm, layer = nn.BatchNorm1d(width, affine=False), nn.Linear(width, CLASSES)
     mean, std = statistics  # those of training at once; a running mean would cost nothing either
     norm.get_buffer("running_mean").copy_(mean)
@@ -115,7 +109,7 @@ def train_alone(
                 )
                 with torch.no_grad():
                     concat_parts(encoder, part)  # instead of the cache
-            truth = data.wanted[videos].repeat_interleave(rows.shape[1])
+            truth = data.labels[videos].repeat_interleave(rows.shape[1])
             loss = F.cross_entropy(layer(norm(rows.flatten(0, 1))), truth)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
@@ -130,8 +124,16 @@ def train_alone(
                 for part in check.split(256)
             ]  # fmt: skip
             said = torch.cat(found)
-            score(said, data.wanted[check])
+            score_outputs(said, data.labels[check])
     return said
+
+
+def head_inputs(
+    task: EvaluationTask, model: ScaleModel | None, config: ProbeTraining, seed: int
+) -> HeadInputs:
+    """What linear heads see, with a model the cached tokens of its encoder, too."""
+    setup = ProbeSetup(task=task, model=model, config=EvaluateConfig(training=config), seed=seed)
+    return LinearProbe(setup, "backbone" if model is None else "scale").inputs
 
 
 def race(
@@ -139,30 +141,29 @@ def race(
     encoder: SetEncoder | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Seconds of all heads at once and one after another, and how far their results are apart."""
-    parts, settings = divide(task.train, seed), list_settings(config)
-    assert parts.check is not None
-    check = parts.check
-
-    def note(grid: HeadGrid, _: int) -> None:
-        for found in grid.answer(data.regular[check]).values():
-            score(found, data.wanted[check])
-
+    split, settings = make_validation_split(task.train, seed), head_grid(config)
+    assert split.validation is not None
+    check = split.validation
     began, cpu = time.perf_counter(), time.process_time()
-    grid = fit_heads(
-        LinearStack, data, settings, config, videos=parts.learn, outputs=CLASSES, schedule=epochs,
-        epochs=epochs, seed=seed, after_epoch=note,
+    grid = HeadGrid(
+        LinearStack, data, settings, config, videos=split.train, num_outputs=CLASSES,
+        num_epochs=epochs, seed=seed,
     )  # fmt: skip
+    for _ in range(epochs):
+        grid.run_epoch()
+        for outputs in grid.predict(data.regular[check]).values():
+            score_outputs(outputs, data.labels[check])
     together, together_cpu = time.perf_counter() - began, time.process_time() - cpu
-    said = grid.answer(data.regular[check])
-    apart, wrong, statistics = 0.0, 0.0, data.statistics(parts.learn)
+    said = grid.predict(data.regular[check])
+    apart, wrong, statistics = 0.0, 0.0, data.statistics(split.train)
     began, cpu = time.perf_counter(), time.process_time()
     for number, setting in enumerate(settings):
         found = train_alone(
-            data, setting, config, parts.learn, check, statistics, epochs=epochs, seed=seed,
+            data, setting, config, split.train, check, statistics, epochs=epochs, seed=seed,
             encoder=encoder, clips=task.train.random,
         )  # fmt: skip
         apart = max(apart, float((found - said[number]).abs().mean()))
-        right = [score(each, data.wanted[check])[0] for each in (found, said[number])]
+        right = [score_outputs(each, data.labels[check])[0] for each in (found, said[number])]
         wrong = max(wrong, abs(right[0] - right[1]))
     alone, alone_cpu = time.perf_counter() - began, time.process_time() - cpu
     return {
@@ -196,24 +197,28 @@ def main() -> None:
         "train": list(task.train.random.features.shape),
         "test": list(task.test.clips.features.shape),
         "classes": CLASSES,
-        "grid": len(list_settings(config)),
+        "grid": len(head_grid(config)),
         "threads": torch.get_num_threads(),
         "epochs_of_the_race": options.epochs,
     }
     if options.part in ("linear", "all"):
         found = race(
-            clip_inputs(task.train), task, config, epochs=options.epochs, seed=options.seed
+            head_inputs(task, None, config, options.seed),
+            task,
+            config,
+            epochs=options.epochs,
+            seed=options.seed,
         )
         ratios["grid20_over_sequential"] = found["ratio"]
         figures["linear"] = found
     if options.part in ("scale_linear", "all"):
         began = time.perf_counter()
-        data = set_inputs(task.train, model.encoder, config, "set", options.seed)
+        data = head_inputs(task, model, config, options.seed)
         caching = time.perf_counter() - began
         found = race(
             data, task, config, epochs=options.epochs, seed=options.seed, encoder=model.encoder
         )
-        share = caching * options.epochs / count_epochs(TRAIN, config, HEAD_STEPS)
+        share = caching * options.epochs / count_epochs(TRAIN, config, MAX_STEPS)
         found |= {"caching": caching, "caching_share": share}
         ratios["scale_grid20_over_sequential"] = found["alone"] / (found["together"] + share)
         figures["scale_linear"] = found
@@ -221,16 +226,16 @@ def main() -> None:
         chosen = tuple(options.rows) if options.rows else EvaluateConfig().probes
         table = replace(EvaluateConfig(), probes=chosen, num_seeds=options.seeds, training=config)
         began = time.perf_counter()
-        results = run_probes(task, model, table, seed=options.seed)
+        results = run_suite(task, model, table, seed=options.seed).results
         figures["all_rows_minutes"] = (time.perf_counter() - began) / 60
         figures["rows"] = {
             name: {
                 "seconds": round(result.seconds, 1), "candidates": result.num_candidates,
                 "top1": round(result.value, 4), "epochs": result.epochs,
             }
-            for name in ROW_OF
+            for name in PROBES
             for result in results
-            if (result.features, result.probe) == ROW_OF[name]
+            if result.key == probe_key(name)
         }  # fmt: skip
     write_record(options.out, "probes", ratios=ratios, figures=figures)
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from clipset.data.catalog import read_catalog
 from clipset.data.splits import assign_splits
-from clipset.evaluation.config import EvaluateConfig
 from clipset.evaluation.results import ProbeResult
-from clipset.evaluation.suite import run_probes
-from clipset.evaluation.task import make_task
+from clipset.evaluation.suite import run_suite
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import open_store
+from clipset.probes.config import EvaluateConfig
+from clipset.probes.task import make_task
 from clipset.representation import embed_store, nearest
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain
@@ -37,7 +37,8 @@ def walk(
     store = open_store(out / "store")
     model = pretrain(store, out / "model", pretraining, seed=seed)  # masked clips, set contrast
 
-    results = run_probes(make_task(store, model=model.config), model, probing, seed=seed)
+    task = make_task(store, model=model.config)
+    results = run_suite(task, model, probing, seed=seed).results
     for result in results:
         low, high = result.interval
         row = f"{result.features} {result.probe}"

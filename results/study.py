@@ -43,10 +43,12 @@ from tables import COMPARED
 from clipset.config import fingerprint, near_names, read_json, to_mapping, write_json
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError
-from clipset.evaluation.results import ProbeKey, read_predictions
-from clipset.evaluation.suite import ROW_OF, run_suite
-from clipset.evaluation.task import make_task
+from clipset.evaluation.results import read_predictions
+from clipset.evaluation.suite import run_suite
 from clipset.features.store import FeatureStore, open_store
+from clipset.probes.config import ProbeKey
+from clipset.probes.registry import probe_key
+from clipset.probes.task import make_task
 from clipset.progress import say
 from clipset.recipe import Recipe, read_recipe
 from clipset.runs import environment
@@ -160,10 +162,10 @@ def run_cell(cell: Cell, models: Path) -> None:
     where = models / cell.model_name(store)
     model = pretrain(store, where, recipe.pretrain, seed=cell.seed, device="cpu")
     task = make_task(store, store.catalog, training=recipe.pretrain)
-    rows = tuple(ROW_OF[name] for name in recipe.evaluate.probes)
+    names = recipe.evaluate.probes
     if cell.trial.name != BASE:  # other probes do not depend on the change
-        rows = tuple(row for row in rows if row in MODEL_ROWS)
-    suite = run_suite(task, model, recipe.evaluate, seed=cell.seed, rows=rows)
+        names = tuple(name for name in names if probe_key(name) in MODEL_ROWS)
+    suite = run_suite(task, model, recipe.evaluate, seed=cell.seed, probes=names)
     cell.folder.mkdir(parents=True, exist_ok=True)
     suite.write(cell.folder / "results.json")
     about = {

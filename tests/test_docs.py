@@ -21,10 +21,10 @@ from clipset.cli import app
 from clipset.clips.config import Sampling
 from clipset.data.catalog import read_catalog_table
 from clipset.data.tasks import DataConfig
-from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.features.config import ExtractConfig
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
+from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.recipe import Recipe, resolve_recipe
 from clipset.representation import embed_store, write_vectors
 from clipset.training.config import PretrainConfig

@@ -41,12 +41,12 @@ from clipset.evaluation.statistics import (
     mean_results,
 )
 from clipset.evaluation.suite import run_suite
-from clipset.evaluation.task import make_task
 from clipset.features.extract import extract, plan_store
 from clipset.features.store import FeatureStore, Manifest, check_any_read, open_store
 from clipset.features.store_check import check_store
 from clipset.features.verify import verify_store
 from clipset.locks import exclusive
+from clipset.probes.task import make_task
 from clipset.progress import bar, say
 from clipset.recipe import Recipe, find_recipe, read_recipe
 from clipset.report.collect import collect_content

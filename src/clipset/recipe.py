@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from clipset.config import build, read_toml, refuse_deep, to_mapping
 from clipset.data.tasks import DataConfig
 from clipset.errors import ConfigError
-from clipset.evaluation.config import EvaluateConfig
 from clipset.features.config import ExtractConfig
 from clipset.presets import read_preset
+from clipset.probes.config import EvaluateConfig
 from clipset.text import path_text
 from clipset.training.config import PretrainConfig
 

@@ -21,7 +21,7 @@ from tests.miniatures import run, write_backbone
 from clipset.clips.windows import MIN_WINDOW_LIMIT, WindowGrid
 from clipset.data.catalog import Video
 from clipset.decoding.reader import open_video
-from clipset.inference.clips import SeenVideo
+from clipset.inference.clips import VideoClips
 from clipset.inference.run import count_windows
 
 NO_B_FRAMES = {"x264-params": "bframes=0"}
@@ -137,7 +137,7 @@ def test_windows_never_outnumber_frames_and_come_one_at_a_time() -> None:
 def test_a_timeline_with_fewer_windows_than_requested_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    video = SeenVideo(video=Video(id="a.mp4", path=Path("a.mp4")), duration=3600.0, frames=60)
+    video = VideoClips(video=Video(id="a.mp4", path=Path("a.mp4")), duration=3600.0, frames=60)
     assert count_windows(video, WindowGrid(1.0, 0.01)) == MIN_WINDOW_LIMIT
     assert "a.mp4: 1,000 windows instead of 359,901: it has 60 frames" in capsys.readouterr().err
 

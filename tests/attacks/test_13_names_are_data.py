@@ -13,7 +13,7 @@ from tests.miniatures import run
 
 from clipset.cli.predict import print_predictions, write_rows
 from clipset.data.catalog import Catalog, Video, read_catalog_table, write_catalog
-from clipset.inference.run import Guess, Moment, Prediction
+from clipset.inference.run import ClassProbability, Moment, Prediction
 from clipset.progress import bar, say
 from clipset.report.content import Counts, MapPoint, ReportContent
 from clipset.report.page import render_report
@@ -31,10 +31,10 @@ def test_a_name_is_shown_as_it_is_and_never_obeyed(
     monkeypatch.setenv("COLUMNS", "200")
     found = Prediction(
         video=EVIL,
-        guesses=(Guess(label=EVIL, probability=0.5),),
+        guesses=(ClassProbability(label=EVIL, probability=0.5),),
         timeline=(Moment(start=0.0, end=1.0, label=EVIL, probability=0.5),),
     )
-    card = SimpleNamespace(features="backbone", probe="knn", why="because")
+    card = SimpleNamespace(key=("backbone", "knn"), reason="because")
     print_predictions([found], card)
     say(f"skipped {EVIL}")
     with bar(EVIL, 1, "videos") as advance:
@@ -89,7 +89,8 @@ def test_a_bar_on_a_terminal_obeys_no_name(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_cell_of_a_table_for_people_is_a_formula(tmp_path: Path) -> None:
     found = [
-        Prediction(video=word, guesses=(Guess(label=word, probability=0.5),)) for word in FORMULAS
+        Prediction(video=word, guesses=(ClassProbability(label=word, probability=0.5),))
+        for word in FORMULAS
     ]
     write_rows(tmp_path / "p.csv", found)
     table = VectorTable(

@@ -12,10 +12,10 @@ from tests.miniatures import run
 
 import clipset as package
 from clipset.errors import ClipsetError
-from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.inference.head import load_head
 from clipset.inference.run import load_run
 from clipset.model.config import ModelConfig
+from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.recipe import Recipe, read_recipe
 from clipset.training.config import PretrainConfig
 

@@ -10,9 +10,9 @@ import pytest
 from clipset.cli import main
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import ProbeError
-from clipset.evaluation.config import EvaluateConfig, ProbeTraining
-from clipset.evaluation.low_shot import FRACTIONS, nested_parts, run_low_shot
+from clipset.evaluation.low_shot import FRACTIONS, nested_subsets, run_low_shot
 from clipset.features.store import FeatureStore
+from clipset.probes.config import EvaluateConfig, ProbeTraining
 
 QUICK = EvaluateConfig(
     num_seeds=1,
@@ -42,7 +42,7 @@ def made_up(per_class: int) -> Catalog:
 
 def test_each_part_lies_within_the_next_and_the_test_videos_stay() -> None:
     catalog = made_up(200)
-    parts = nested_parts(catalog, FRACTIONS, seed=3)
+    parts = nested_subsets(catalog, FRACTIONS, seed=3)
     assert list(parts) == list(FRACTIONS)
     sizes = [len(part.split("train")) for part in parts.values()]
     assert sizes == [6, 12, 30, 60, 150, 300, 600]
@@ -52,19 +52,19 @@ def test_each_part_lies_within_the_next_and_the_test_videos_stay() -> None:
         assert before < now
         before = now
         assert part.split("test").videos == catalog.split("test").videos
-    assert nested_parts(catalog, FRACTIONS, seed=3) == parts
-    assert nested_parts(catalog, FRACTIONS, seed=4) != parts
+    assert nested_subsets(catalog, FRACTIONS, seed=3) == parts
+    assert nested_subsets(catalog, FRACTIONS, seed=4) != parts
 
 
 def test_a_share_that_adds_no_video_is_passed_over() -> None:
-    parts = nested_parts(made_up(10), FRACTIONS, seed=0)
+    parts = nested_subsets(made_up(10), FRACTIONS, seed=0)
     assert list(parts) == [0.01, 0.25, 0.5, 1.0]
     assert [len(part.split("train")) for part in parts.values()] == [3, 6, 15, 30]
 
 
 def test_shares_out_of_order_are_refused() -> None:
     with pytest.raises(ProbeError, match="in rising order"):
-        nested_parts(made_up(10), (0.5, 0.1), seed=0)
+        nested_subsets(made_up(10), (0.5, 0.1), seed=0)
 
 
 def test_every_point_is_judged_on_the_same_videos(small_store: FeatureStore) -> None:
@@ -76,7 +76,7 @@ def test_every_point_is_judged_on_the_same_videos(small_store: FeatureStore) -> 
         assert curve.n == 6
         assert [point.videos for point in curve.points] == [3, 9, 18]
         assert all(point.interval[0] <= point.value <= point.interval[1] for point in curve.points)
-        assert all("test" not in point.selected_on for point in curve.points)
+        assert all("test" not in (point.selected_on or "") for point in curve.points)
 
 
 def test_the_verb_writes_the_curves(

@@ -10,8 +10,9 @@ from scipy.stats import binomtest
 
 from clipset.errors import ProbeError
 from clipset.evaluation.metrics import mean_class, r_squared, top_k
-from clipset.evaluation.results import Predictions, ProbeKey, read_predictions, write_predictions
+from clipset.evaluation.results import Predictions, read_predictions, write_predictions
 from clipset.evaluation.statistics import compare_probes, compare_values, interval, mcnemar
+from clipset.probes.config import ProbeKey
 
 
 def test_the_interval_of_an_error_covers_the_truth_about_95_times_of_100() -> None:

@@ -8,18 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clipset.evaluation.results import (
-    Predictions,
-    ProbeKey,
-    read_predictions,
-    write_predictions,
-)
+from clipset.evaluation.results import Predictions, read_predictions, write_predictions
 from clipset.evaluation.statistics import (
     compare_over_tasks,
     compare_probes,
     compare_values,
     intervals_over_tasks,
 )
+from clipset.probes.config import ProbeKey
 
 ONE = ProbeKey("scale", "linear")
 TWO = ProbeKey("backbone", "linear")

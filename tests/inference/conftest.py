@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.conftest import SMALL
 
-from clipset.evaluation.config import EvaluateConfig, ProbeTraining
 from clipset.inference.run import TrainedRun, load_run
 from clipset.model.config import ModelConfig
 from clipset.pipeline import run
+from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.recipe import Recipe
 from clipset.training.config import PretrainConfig
 

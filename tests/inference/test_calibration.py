@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from clipset.evaluation.calibration import (
-    Bin,
+    ReliabilityBin,
+    apply_temperature,
     calibration_error,
-    error_of,
     fit_temperature,
+    prediction_calibration_error,
     reliability,
-    temper,
 )
 
 
@@ -36,14 +36,14 @@ def test_calibrated_probabilities_are_right_as_often_as_they_say() -> None:
     guesses, classes = honest_guesses(6000, 5, 3.0, seed=1)
     temperature = fit_temperature(guesses, classes)
     fresh, truth = honest_guesses(6000, 5, 3.0, seed=2)
-    assert error_of(fresh, truth) > 0.15
-    assert error_of(temper(fresh, temperature), truth) < 0.03
+    assert prediction_calibration_error(fresh, truth) > 0.15
+    assert prediction_calibration_error(apply_temperature(fresh, temperature), truth) < 0.03
 
 
 def test_the_temperature_changes_no_decision() -> None:
     guesses, _ = honest_guesses(200, 5, 1.0, seed=3)
     for temperature in (0.1, 7.0):
-        tempered = temper(guesses, temperature)
+        tempered = apply_temperature(guesses, temperature)
         assert torch.equal(tempered.argmax(dim=1), guesses.argmax(dim=1))
         torch.testing.assert_close(tempered.sum(dim=1), torch.ones(200))
 
@@ -51,7 +51,7 @@ def test_the_temperature_changes_no_decision() -> None:
 def test_a_few_videos_without_a_mistake_do_not_mean_certainty() -> None:
     classes = torch.arange(4) % 2
     guesses = 0.5 + 0.4 * (torch.nn.functional.one_hot(classes, 2) - 0.5)  # 0.7 for the truth
-    sure = temper(guesses, fit_temperature(guesses, classes)).max(dim=1).values
+    sure = apply_temperature(guesses, fit_temperature(guesses, classes)).max(dim=1).values
     assert 0.85 < float(sure.max()) < 0.95  # (4 + 1.5) / (4 + 2)
 
 
@@ -71,5 +71,5 @@ def test_the_error_is_the_one_of_a_plain_loop() -> None:
 
 def test_a_confidence_of_one_is_in_the_last_bin_and_empty_bins_are_left_out() -> None:
     [only] = reliability(np.array([1.0, 0.95]), np.array([1.0, 0.0]))
-    assert only == Bin(low=0.9, high=1.0, count=2, confidence=0.975, right=0.5)
+    assert only == ReliabilityBin(low=0.9, high=1.0, count=2, confidence=0.975, accuracy=0.5)
     assert calibration_error([]) == 0.0

@@ -18,13 +18,13 @@ import clipset
 from clipset.clips.windows import WindowGrid
 from clipset.data.catalog import read_catalog_table, write_catalog
 from clipset.errors import BackboneError, ClipError, ModelError, ProbeError, RunError
-from clipset.evaluation.config import EvaluateConfig, ProbeName
-from clipset.evaluation.networks import SetProbe
-from clipset.evaluation.suite import ROW_OF
 from clipset.inference.clips import WindowClips, open_backbone
 from clipset.inference.head import load_head
 from clipset.inference.run import TrainedRun, embed_videos, load_run
 from clipset.inference.sources import list_new_videos
+from clipset.probes.config import EvaluateConfig, ProbeName
+from clipset.probes.registry import PROBES
+from clipset.probes.transformer import SetClassifier
 from clipset.representation import embed_store, read_vectors
 from clipset.sets.reading import read_clips
 
@@ -151,27 +151,26 @@ def test_the_classifier_is_chosen_on_training_videos_only(trained: TrainedRun) -
     train = trained.catalog.split("train")
     assert card.videos == len(train) == 18
     assert card.selected_on == "4 of 18 training videos (stratified)"
-    rows = {(trial.features, trial.probe): trial for trial in card.trials}
-    assert list(rows) == [ROW_OF[name] for name in EvaluateConfig().probes]
-    best = max(rows.values(), key=lambda trial: trial.score)
-    assert (card.features, card.probe) == (best.features, best.probe)
+    assert tuple(each.probe for each in card.candidates) == EvaluateConfig().probes
+    best = max(card.candidates, key=lambda candidate: candidate.rank)
+    assert card.probe == best.probe
     assert card.calibration_error is not None
-    assert card.why == f"the best of 8 rows, {best.right:.1%} right on {card.selected_on}"
+    assert card.reason == f"the best of 8 probes, {best.accuracy:.1%} correct on {card.selected_on}"
 
 
-@pytest.mark.parametrize("row", ROW_OF)
-def test_every_row_of_the_table_can_be_the_classifier(
-    run_folder: Path, trained: TrainedRun, row: ProbeName, tmp_path: Path
+@pytest.mark.parametrize("probe", PROBES)
+def test_every_probe_can_be_the_classifier(
+    run_folder: Path, trained: TrainedRun, probe: ProbeName, tmp_path: Path
 ) -> None:
     """And a kept one answers as the fitted one did."""
     videos = list(range(6))
-    clips = read_clips(trained.store, "regular", np.array(videos), trained.shape)
+    clips = read_clips(trained.store, "regular", np.array(videos), trained.architecture)
     copied = tmp_path / "run"
     shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*"))
-    fitted = load_run(copied, workers=0, row=row).head
-    assert (fitted.card.features, fitted.card.probe) == ROW_OF[row]
-    assert fitted.card.why.startswith("the row that was asked for, ")
-    kept = load_head(copied / f"head-{row}", fitted.card.fingerprint)
+    fitted = load_run(copied, workers=0, probe=probe).head
+    assert fitted.card.probe == probe
+    assert fitted.card.reason.startswith("the requested probe, ")
+    kept = load_head(copied / f"head-{probe}", fitted.card.fingerprint)
     assert kept is not None
     assert kept.card == fitted.card
     found = fitted.predict(clips)
@@ -187,19 +186,19 @@ def test_a_transformer_that_classifies_by_the_set_token_alone_is_kept_as_such(
     content = json.loads((copied / "run.json").read_text())
     content["recipe"]["evaluate"]["training"]["set_token_only"] = True
     (copied / "run.json").write_text(json.dumps(content))
-    head = load_run(copied, workers=0, row="finetune").head
-    assert isinstance(head.network, SetProbe)
+    head = load_run(copied, workers=0, probe="finetune").head
+    assert isinstance(head.network, SetClassifier)
     assert head.network.set_only
     kept = load_head(copied / "head-finetune", head.card.fingerprint)
     assert kept is not None
-    assert isinstance(kept.network, SetProbe)
+    assert isinstance(kept.network, SetClassifier)
     assert kept.network.set_only
 
 
 def test_pretraining_goes_on_while_the_classifier_is_fine_tuned_if_the_recipe_says_so(
     run_folder: Path, trained: TrainedRun, tmp_path: Path
 ) -> None:
-    clips = read_clips(trained.store, "regular", np.arange(6), trained.shape)
+    clips = read_clips(trained.store, "regular", np.arange(6), trained.architecture)
     said = []
     for weight in (0.0, 0.1):
         copied = tmp_path / str(weight)
@@ -207,7 +206,7 @@ def test_pretraining_goes_on_while_the_classifier_is_fine_tuned_if_the_recipe_sa
         content = json.loads((copied / "run.json").read_text())
         content["recipe"]["evaluate"]["training"]["joint_weight"] = weight
         (copied / "run.json").write_text(json.dumps(content))
-        head = load_run(copied, workers=0, row="finetune").head
+        head = load_run(copied, workers=0, probe="finetune").head
         kept = load_head(copied / "head-finetune", head.card.fingerprint)
         assert kept is not None
         said.append(kept.predict(clips))
@@ -224,14 +223,14 @@ def test_the_split_for_choices_chooses_and_calibrates_where_there_is_one(
     some = set(train[::3])
     split = (replace(v, split="val") if v.id in some else v for v in catalog)
     write_catalog(catalog.only(split), copied / "catalog.csv")
-    card = load_run(copied, workers=0, row="linear").head.card
+    card = load_run(copied, workers=0, probe="linear").head.card
     assert card.selected_on == "the 6 videos of the split 'val'"
     assert card.videos == 12
     assert card.calibration_error is not None
     alone = (replace(v, split="train" if v.split == "test" else v.split)
              for v in read_catalog_table(copied / "catalog.csv"))  # fmt: skip
     write_catalog(catalog.only(alone), copied / "catalog.csv")
-    judged = load_run(copied, workers=0, row="linear").head.card
+    judged = load_run(copied, workers=0, probe="linear").head.card
     assert "training videos" in judged.selected_on  # the table is judged on `val`: it has no say
 
 
@@ -240,10 +239,10 @@ def test_a_row_that_needs_a_model_is_refused_where_there_is_none(
 ) -> None:
     copied = tmp_path / "run"
     shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*", "model"))
-    with pytest.raises(ProbeError, match=r"none of the table's rows \(scale_linear\) can say"):
-        load_run(copied, workers=0, row="scale_linear").head  # noqa: B018
-    with pytest.raises(ProbeError, match="there is no row 'best'; rows are knn, scale_knn"):
-        load_run(copied, workers=0, row="best")
+    with pytest.raises(ProbeError, match=r"none of the probes \(scale_linear\) can predict"):
+        load_run(copied, workers=0, probe="scale_linear").head  # noqa: B018
+    with pytest.raises(ProbeError, match="unknown probe 'best'; known: attentive, finetune"):
+        load_run(copied, workers=0, probe="best")
 
 
 def test_labels_of_test_videos_do_not_change_the_classifier(
@@ -256,7 +255,7 @@ def test_labels_of_test_videos_do_not_change_the_classifier(
     wrong = (replace(video, label="red") if video.split == "test" else video for video in catalog)
     write_catalog(catalog.only(wrong), copied / "catalog.csv")
     other = load_run(copied, workers=0).head
-    assert other.card.trials == trained.head.card.trials
+    assert other.card.candidates == trained.head.card.candidates
     for one, two in zip(other.network.parameters(), trained.head.network.parameters(), strict=True):
         assert torch.equal(one, two)
 

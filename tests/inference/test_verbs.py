@@ -45,7 +45,7 @@ def test_predict_prints_a_table_and_one_line_for_a_bad_file(
     said = capfd.readouterr()
     assert "green" in said.out
     assert "%" in said.out
-    assert "right on 4 of 18 training videos" in said.out
+    assert "correct on 4 of 18 training videos" in said.out
     assert len(said.err.splitlines()) == 1
     assert said.err.startswith(f"clipset: {tmp_path / 'bad.mp4'}: ")
 

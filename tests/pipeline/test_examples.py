@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from clipset.clips.config import Sampling
-from clipset.evaluation.config import EvaluateConfig, ProbeTraining
-from clipset.evaluation.suite import ROWS
 from clipset.features.config import ExtractConfig
 from clipset.model.config import ModelConfig
+from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.registry import probe_key
 from clipset.training.config import PretrainConfig
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "walk.py"
@@ -42,10 +42,12 @@ def test_the_example_walks_from_a_folder_to_scores_and_neighbours(
         small_videos, tmp_path, extraction=EXTRACTION, pretraining=PRETRAINING, probing=PROBING
     )
     said = capsys.readouterr().out.splitlines()
-    assert [(result.features, result.probe) for result in results] == list(ROWS)
-    assert all("% to " in line for line in said[: len(ROWS)])
-    assert said[len(ROWS)].startswith("most like ")
-    assert len(said) == len(ROWS) + 1 + 3
+    assert [(result.features, result.probe) for result in results] == [
+        probe_key(name) for name in PROBING.probes
+    ]
+    assert all("% to " in line for line in said[: len(PROBING.probes)])
+    assert said[len(PROBING.probes)].startswith("most like ")
+    assert len(said) == len(PROBING.probes) + 1 + 3
     assert (tmp_path / "model" / "model.json").is_file()
 
 

@@ -25,7 +25,8 @@ from clipset.data.datasets.lvu import CLASSIFICATION, REGRESSION
 from clipset.data.tasks import DataConfig, Task, join_tasks, read_tasks
 from clipset.errors import ClipsetError
 from clipset.evaluation.results import read_predictions
-from clipset.evaluation.suite import ROWS
+from clipset.probes.config import EvaluateConfig
+from clipset.probes.registry import probe_key
 from clipset.recipe import read_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -34,6 +35,9 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_backbone(tmp_path_factory.mktemp("backbone"))
+
+
+ROWS = [probe_key(name) for name in EvaluateConfig().probes]
 
 
 def run_recipe(name: str, data: Path, out: Path, backbone: str, *more: str) -> list[dict[str, Any]]:
@@ -66,7 +70,7 @@ def finished(ucf101: Path, backbone: str, tmp_path_factory: pytest.TempPathFacto
 def test_ucf101_runs_on_three_splits_and_the_result_is_their_mean(finished: Path) -> None:
     out = finished
     records = json.loads((out / "results.json").read_text())
-    assert rows(records) == list(ROWS)
+    assert rows(records) == ROWS
     for record in records:
         values = [
             next(
@@ -160,7 +164,7 @@ def test_hmdb51_runs_on_three_splits(tmp_path: Path, backbone: str) -> None:
             lines = [f"{name}.avi {flag} " for name, flag in zip(names, flags, strict=True)]
             write_lines(folder / "splits" / f"{label}_test_split{fold}.txt", lines)
     records = run_recipe("hmdb51", folder, tmp_path / "out", backbone)
-    assert rows(records) == list(ROWS)
+    assert rows(records) == ROWS
     assert {record["n"] for record in records} == {18}
     card = json.loads((tmp_path / "out" / "split-1" / "model" / "model.json").read_text())
     assert card["videos"] == 12
@@ -184,7 +188,7 @@ def write_kinetics(folder: Path) -> Path:
 def test_kinetics_is_judged_on_its_validation_videos(tmp_path: Path, backbone: str) -> None:
     folder = write_kinetics(tmp_path / "k400")
     records = run_recipe("k400", folder, tmp_path / "out", backbone)
-    assert rows(records) == list(ROWS)
+    assert rows(records) == ROWS
     assert {(record["split"], record["n"]) for record in records} == {("val", 6)}
     assert read_catalog_table(tmp_path / "out" / "catalog.csv").splits == ("train", "val")
 
@@ -226,7 +230,7 @@ def test_ssv2_has_two_times_three_regular_clips_and_mirrors_none(
     for part, found in entries.items():
         (lists / f"{part}.json").write_text(json.dumps(found))
     records = run_recipe("ssv2", folder, tmp_path / "out", backbone)
-    assert rows(records) == list(ROWS)
+    assert rows(records) == ROWS
     assert {(record["split"], record["n"]) for record in records} == {("val", 6)}
     manifest = json.loads((tmp_path / "out" / "store" / "manifest.json").read_text())
     sampling = manifest["sampling"]
@@ -245,7 +249,7 @@ def test_lvu_runs_on_all_tasks_with_features_extracted_once(lvu: Path) -> None:
     out, records = lvu, json.loads((lvu / "results.json").read_text())
     found = {(record["task"], record["metric"]) for record in records}
     assert found == {(task, "top1") for task in CLASSIFICATION} | {(t, "mse") for t in REGRESSION}
-    assert rows(records) == 9 * list(ROWS)
+    assert rows(records) == 9 * ROWS
     assert {record["split"] for record in records} == {"test"}
     assert list(out.rglob("ledger.sqlite")) == [out / "store" / "ledger.sqlite"]
     ends = [line.rsplit(",", 1)[1] for line in (out / "catalog.csv").read_text().splitlines()[1:]]

@@ -13,14 +13,14 @@ from tests.conftest import SMALL
 from tests.features.test_own import OWN
 
 from clipset.errors import StoreError
-from clipset.evaluation.config import FitConfig, ProbeConfig
-from clipset.evaluation.suite import ROWS, run_probes
-from clipset.evaluation.task import make_task
+from clipset.evaluation.suite import run_suite
 from clipset.features.ledger import Ledger, LedgerEntry
 from clipset.features.store import FeatureStore, open_store
 from clipset.inference.run import load_run
 from clipset.model.config import ModelConfig
 from clipset.pipeline import run
+from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.task import make_task
 from clipset.recipe import Recipe
 from clipset.representation import embed_store, encode_clips, read_vectors
 from clipset.sets.batch import mean_over_clips
@@ -30,7 +30,11 @@ from clipset.training.pretrain import pretrain
 
 TINY = ModelConfig(width=32, num_layers=1, projection_hidden=(16, 16), projection_dim=8)
 TRAINING = PretrainConfig(epochs=2, min_steps=1, clips_per_set=3, validate_every=1, model=TINY)
-PROBING = ProbeConfig(seeds=1, mlp_hidden=16, fit=FitConfig(epochs=2, clips=4, rates=(0.003,)))
+PROBING = EvaluateConfig(
+    num_seeds=1,
+    mlp_hidden=16,
+    training=ProbeTraining(epochs=2, num_clips=4, learning_rates=(0.003,)),
+)
 
 
 def test_a_model_of_official_boxes_embeds_new_videos_with_its_own_boxes(
@@ -41,7 +45,7 @@ def test_a_model_of_official_boxes_embeds_new_videos_with_its_own_boxes(
     recipe = Recipe(
         extract=replace(SMALL, backbone=backbone, frames=None, stride=None, size=None),
         pretrain=replace(TRAINING, model=replace(TINY, box_coordinates="official")),
-        probe=PROBING,
+        evaluate=PROBING,
     )
     run(small_videos, tmp_path / "run", recipe)
     trained = load_run(tmp_path / "run", workers=0, backbone=backbone)
@@ -83,7 +87,7 @@ def test_videos_with_unequal_counts_are_read_and_trained_on(
     means = mean_over_clips(model.encoder.standardise(clips.features), clips.valid)
     np.testing.assert_allclose(table.pooled[:, :dim], means, atol=1e-5)
     task = make_task(unequal, model=model.config)
-    assert len(run_probes(task, model, PROBING)) == len(ROWS)
+    assert len(run_suite(task, model, PROBING).results) == len(PROBING.probes)
     other = replace(clips, features=clips.features[..., :6])
     with pytest.raises(StoreError, match=f"have 6 channels, the model takes {dim}"):
         encode_clips(model.encoder, other)

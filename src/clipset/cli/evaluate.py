@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from clipset.cli.app import SEEDED, Changes, Common, Seeded, Switch, app, show_result
 from clipset.cli.tables import print_comparisons, print_curves, print_records
-from clipset.evaluation.config import ProbeName
+from clipset.probes.config import ProbeName
 
 if TYPE_CHECKING:
     from clipset.evaluation.results import LowShotCurve
@@ -69,8 +69,8 @@ def evaluate(
     from clipset.data.leaks import check_leaks
     from clipset.evaluation.low_shot import run_low_shot
     from clipset.evaluation.suite import run_suite
-    from clipset.evaluation.task import make_task
     from clipset.features.store import open_store
+    from clipset.probes.task import make_task
     from clipset.recipe import read_recipe
     from clipset.training.checkpoint import find_model, load_model, read_training
 

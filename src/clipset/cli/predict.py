@@ -8,7 +8,8 @@ from typing import Any
 
 from clipset.cli.app import COMPUTING, Computing, app, print_line, print_table, show_result
 from clipset.cli.tables import report_failures
-from clipset.evaluation.config import ProbeName
+from clipset.inference import DEFAULT_TOP
+from clipset.probes.config import ProbeName
 from clipset.text import csv_text
 
 
@@ -16,7 +17,7 @@ from clipset.text import csv_text
 def predict(
     *videos: Path,
     run: Path,
-    top: int = 3,
+    top: int = DEFAULT_TOP,
     window: float | None = None,
     step: float | None = None,
     timeline: bool | None = None,
@@ -65,14 +66,14 @@ def predict(
 
     if csv is not None:
         check_output(csv, "file")
-    opened = load_run(run, device=common.device, workers=workers, row=probe, backbone=backbone)
+    opened = load_run(run, device=common.device, workers=workers, probe=probe, backbone=backbone)
     predictions = opened.predict(videos, top=top, window=window, step=step, timeline=timeline)
     card = opened.head.card
     result = {
         "run": run,
         "classifier": {
-            "features": card.features, "probe": card.probe, "selected_on": card.selected_on,
-            "why": card.why, "trials": card.trials,
+            "features": card.key.features, "probe": card.key.probe, "selected_on": card.selected_on,
+            "reason": card.reason, "candidates": card.candidates,
             "temperature": card.temperature, "calibration_error": card.calibration_error,
         },
         "videos": [each for each in predictions if each.reason is None],
@@ -105,7 +106,7 @@ def print_predictions(predictions: Iterable[Any], card: Any) -> None:
         for moment in prediction.timeline:
             span = f"{moment.start:8.1f} s – {moment.end:.1f} s"
             print_line(f"{span}  {moment.label}  {moment.probability:.1%}")
-    print_line(f"{row_name(card.features, card.probe)}: {card.why}")
+    print_line(f"{row_name(*card.key)}: {card.reason}")
 
 
 def write_rows(path: Path, predictions: Iterable[Any]) -> None:

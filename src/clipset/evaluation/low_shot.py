@@ -1,7 +1,8 @@
-"""How scores grow with the number of labels: the same probes on nested parts of the train split."""
+"""Low-shot curves: the same probes with more and more training labels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,22 +10,17 @@ import numpy as np
 from clipset.data.catalog import Catalog
 from clipset.data.splits import keep_fraction
 from clipset.errors import ProbeError
-from clipset.evaluation.config import EvaluateConfig
-from clipset.evaluation.results import LowShotCurve, LowShotPoint, ProbeKey, ProbeResult
-from clipset.evaluation.suite import run_probes
-from clipset.evaluation.task import make_task, pretraining_on
+from clipset.evaluation.results import LowShotCurve, LowShotPoint, ProbeResult
+from clipset.evaluation.suite import run_suite
 from clipset.features.store import FeatureStore
+from clipset.probes.config import EvaluateConfig, ProbeName
+from clipset.probes.task import make_task, pretraining_setup
 from clipset.progress import say
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-CURVES = (
-    ProbeKey("backbone", "linear"),
-    ProbeKey("scale", "linear"),
-    ProbeKey("backbone", "transformer"),
-    ProbeKey("scale", "finetune"),
-)  # each beside what it is compared with
+PROBES: tuple[ProbeName, ...] = ("linear", "scale_linear", "transformer", "finetune")
 
 
 def run_low_shot(
@@ -35,55 +31,59 @@ def run_low_shot(
     *,
     seed: int = 0,
     fractions: tuple[float, ...] = FRACTIONS,
-    rows: tuple[ProbeKey, ...] = CURVES,
+    probes: Sequence[ProbeName] = PROBES,
     training: PretrainConfig | None = None,
 ) -> list[LowShotCurve]:
-    """Run the probes on parts of the training videos, each part within the next one.
+    """Run probes on nested subsets of the training videos, always with the same test videos.
 
-    A share that leaves the same videos as the one before (at least one of each class stays) is
-    passed over. The pre-trained model stays as it is: it has seen no label.
+    A fraction that adds no video to the one before (each class has at least one) is skipped. The
+    pre-trained model stays the same: it saw no label.
     """
     catalog = catalog or store.catalog
-    runs: dict[float, list[ProbeResult]] = {}
-    videos: dict[float, int] = {}
-    for fraction, part in nested_parts(catalog, fractions, seed).items():
-        task = make_task(store, part, None if model is None else model.config, training)
-        if training is not None:  # videos whose labels are left out are still there without them
-            task = replace(task, pretraining=pretraining_on(store, catalog, training))
+    results: dict[float, list[ProbeResult]] = {}
+    num_videos: dict[float, int] = {}
+    for fraction, subset in nested_subsets(catalog, fractions, seed).items():
+        task = make_task(store, subset, None if model is None else model.config, training)
+        if training is not None:  # joint pre-training also sees the unlabelled videos
+            task = replace(task, pretraining=pretraining_setup(store, catalog, training))
         say(f"{fraction:.0%} of the labels: {len(task.train)} training videos")
-        runs[fraction] = run_probes(task, model, config, seed=seed, rows=rows)
-        videos[fraction] = len(task.train)
-    first = next(iter(runs.values()))
-    return [
-        LowShotCurve(
-            features=row.features,
-            probe=row.probe,
-            metric=row.metric,
-            split=row.split,
-            n=row.n,
-            points=tuple(
-                LowShotPoint(
-                    fraction=fraction,
-                    videos=videos[fraction],
-                    value=results[place].value,
-                    interval=results[place].interval,
-                    selected_on=results[place].selected_on,
-                )
-                for fraction, results in runs.items()
-            ),
+        results[fraction] = run_suite(task, model, config, seed=seed, probes=probes).results
+        num_videos[fraction] = len(task.train)
+    curves = []
+    for index, first in enumerate(next(iter(results.values()))):
+        points = tuple(
+            LowShotPoint(
+                fraction=fraction,
+                videos=num_videos[fraction],
+                value=each[index].value,
+                interval=each[index].interval,
+                selected_on=each[index].selected_on,
+            )
+            for fraction, each in results.items()
         )
-        for place, row in enumerate(first)
-    ]
+        curves.append(
+            LowShotCurve(
+                features=first.features,
+                probe=first.probe,
+                metric=first.metric,
+                split=first.split,
+                n=first.n,
+                points=points,
+            )
+        )
+    return curves
 
 
-def nested_parts(catalog: Catalog, fractions: tuple[float, ...], seed: int) -> dict[float, Catalog]:
-    """For each share the catalog with so much of its train split; each within the next."""
+def nested_subsets(
+    catalog: Catalog, fractions: tuple[float, ...], seed: int
+) -> dict[float, Catalog]:
+    """The catalog with each fraction of its train split; each subset is part of the next."""
     if not fractions or sorted(set(fractions)) != list(fractions):
-        raise ProbeError(f"shares of the labels must be given in rising order, got {fractions}")
-    parts: dict[float, Catalog] = {}
+        raise ProbeError(f"fractions of the labels must be in rising order, got {fractions}")
+    subsets: dict[float, Catalog] = {}
     for fraction in fractions:
-        # The same seed draws the same order of each class, of which a share is the beginning.
-        part = keep_fraction(catalog, fraction, generator=np.random.default_rng(seed))
-        if not parts or len(part) > len(list(parts.values())[-1]):
-            parts[fraction] = part
-    return parts
+        # The same seed shuffles each class in the same way, and a fraction is its beginning.
+        subset = keep_fraction(catalog, fraction, generator=np.random.default_rng(seed))
+        if not subsets or len(subset) > len(list(subsets.values())[-1]):
+            subsets[fraction] = subset
+    return subsets

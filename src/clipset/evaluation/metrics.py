@@ -11,17 +11,15 @@ from torch import Tensor
 
 from clipset.errors import ProbeError
 from clipset.evaluation.results import Confusion
-from clipset.evaluation.task import EvaluationTask
+from clipset.probes.task import EvaluationTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestScores:
+class ScoredPredictions:
     """Predictions beside the ground truth.
 
     `values` says for each seed and video whether it was classified correctly, or the squared error.
     """
-
-    __test__ = False  # not a test case
 
     metric: str
     values: Float[np.ndarray, "S M"]
@@ -32,12 +30,16 @@ class TestScores:
     confusion: Confusion | None
 
 
-def score_predictions(task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]) -> TestScores:
+def score_predictions(
+    task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]
+) -> ScoredPredictions:
     """The scores of the predictions of each seed."""
     return (_score_classes if task.classes else _score_targets)(task, predictions)
 
 
-def _score_classes(task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]) -> TestScores:
+def _score_classes(
+    task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]
+) -> ScoredPredictions:
     """Top-1, top-5 (of more than five classes), mean class accuracy, per class, confusion."""
     pairs = np.stack([task.test.evaluate(each) for each in predictions])  # (S, M, 2)
     truth = pairs[0, :, 0]
@@ -50,7 +52,7 @@ def _score_classes(task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]
     }
     if len(task.classes) > 5:
         metrics["top5"] = float(np.mean([top_k(p.numpy(), truth, 5).mean() for p in predictions]))
-    return TestScores(
+    return ScoredPredictions(
         metric="top1",
         values=correct,
         truth=truth,
@@ -61,7 +63,9 @@ def _score_classes(task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]
     )
 
 
-def _score_targets(task: EvaluationTask, predictions: list[Float[Tensor, "M 1"]]) -> TestScores:
+def _score_targets(
+    task: EvaluationTask, predictions: list[Float[Tensor, "M 1"]]
+) -> ScoredPredictions:
     """Mean squared error in the unit of the targets, mean absolute error, R²."""
     if task.train.targets is None:
         raise ProbeError("the training videos have classes, not targets")
@@ -70,7 +74,7 @@ def _score_targets(task: EvaluationTask, predictions: list[Float[Tensor, "M 1"]]
     truth = pairs[0, :, 0]
     explained = [value for each in pairs if (value := r_squared(each)) is not None]
     mean_target = float(task.train.targets.mean())
-    return TestScores(
+    return ScoredPredictions(
         metric="mse",
         values=errors**2,
         truth=truth,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,9 +18,9 @@ from safetensors.numpy import save
 from clipset.checksums import find_damage, seal
 from clipset.config import build, read_json, write_atomic
 from clipset.errors import ConfigError, ProbeError
+from clipset.probes.config import ProbeKey
 
 T = TypeVar("T")
-Features = Literal["backbone", "scale"]
 ERROR_METRICS = ("mse",)  # lower is better, in the unit of the targets
 LARGEST_VALUE = 1e100  # no number in a file is larger, so that none overflows when it is drawn
 ROUNDING = 1e-6  # what rounding may add to a fraction
@@ -32,16 +32,6 @@ READ_ERRORS = (
     OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError,
     msgspec.ValidationError,
 )  # fmt: skip
-
-
-class ProbeKey(NamedTuple):
-    """The features that a probe sees and the kind of probe, such as `("scale", "linear")`."""
-
-    features: str
-    probe: str
-
-    def __str__(self) -> str:
-        return f"{self.features}/{self.probe}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

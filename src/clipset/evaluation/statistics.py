@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from clipset.evaluation.results import Comparison, Predictions, ProbeKey, ProbeResult
+from clipset.evaluation.results import Comparison, Predictions, ProbeResult
+from clipset.probes.config import ProbeKey
 
 MEAN = "mean"  # the task of a mean over several
 RESAMPLES = 5000
@@ -54,10 +55,7 @@ def compare_values(
     """Paired bootstrap: the same videos are drawn for both, seeds for each on its own."""
     test = _paired_bootstrap([(values, baseline)], [np.arange(values.shape[1])], generator)
     if len(values) == len(baseline) == 1 and np.isin(values, (0.0, 1.0)).all():
-        exact = mcnemar(values[0], baseline[0])
-        return PairedTest(
-            difference=test.difference, interval=test.interval, p=test.p, mcnemar=exact
-        )
+        return replace(test, mcnemar=mcnemar(values[0], baseline[0]))
     return test
 
 

@@ -1,84 +1,71 @@
-"""All probes on one store and one model, as records for results.json."""
+"""Run probes on one task, score them on its test videos and compare them."""
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from clipset.config import encode_json, to_mapping, write_together
 from clipset.errors import ProbeError, StoreError
-from clipset.evaluation.config import EvaluateConfig, ProbeName
-from clipset.evaluation.job import Job, Outcome, default_shape
-from clipset.evaluation.metrics import TestScores, score_predictions
-from clipset.evaluation.results import (
-    Comparison,
-    Predictions,
-    ProbeKey,
-    ProbeResult,
-    encode_predictions,
-)
-from clipset.evaluation.rows import run_row
+from clipset.evaluation.metrics import ScoredPredictions, score_predictions
+from clipset.evaluation.results import Comparison, Predictions, ProbeResult, encode_predictions
 from clipset.evaluation.statistics import compare_probes, interval
-from clipset.evaluation.task import EvaluationTask, LabelledVideos, keep_few
+from clipset.probes.base import ProbeSetup, Selection, predict
+from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
+from clipset.probes.registry import make_probe, probe_key
+from clipset.probes.task import EvaluationTask
 from clipset.progress import bar
 from clipset.representation.encode import refuse_others
 from clipset.training.checkpoint import ScaleModel
 
-ROW_OF: dict[ProbeName, ProbeKey] = {
-    "knn": ProbeKey("backbone", "knn"),
-    "scale_knn": ProbeKey("scale", "knn"),
-    "linear": ProbeKey("backbone", "linear"),
-    "scale_linear": ProbeKey("scale", "linear"),
-    "mlp": ProbeKey("backbone", "mlp"),
-    "transformer": ProbeKey("backbone", "transformer"),
-    "finetune": ProbeKey("scale", "finetune"),
-    "ordered": ProbeKey("backbone", "ordered"),
-    "attentive": ProbeKey("backbone", "attentive"),
-    "scale_attentive": ProbeKey("scale", "attentive"),
-}
-ROWS: tuple[ProbeKey, ...] = tuple(ROW_OF[name] for name in EvaluateConfig().probes)
-ALL_ROWS: tuple[ProbeKey, ...] = tuple(ROW_OF.values())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteResult:
-    """The table, whether its rows really differ, and what every row predicted."""
+    """The results of all probes, their comparisons and their predictions."""
 
     results: list[ProbeResult]
     comparisons: list[Comparison]
     predictions: Predictions
 
-    def write(self, results: Path, facts: Mapping[str, Any] | None = None) -> None:
-        """Write the records to a file, `comparisons.json` and `predictions.safetensors` beside.
+    def write(self, path: Path, facts: Mapping[str, Any] | None = None) -> None:
+        """Write the results, with `comparisons.json` and `predictions.safetensors` beside them.
 
-        `facts` are put into every record.
+        `facts` are fields of every result, such as `ssl_split`.
         """
         records = to_mapping([replace(result, **(facts or {})) for result in self.results])
         write_together(
             {
-                results.with_name("predictions.safetensors"): encode_predictions(self.predictions),
-                results.with_name("comparisons.json"): encode_json(to_mapping(self.comparisons)),
-                results: encode_json(records),
+                path.with_name("predictions.safetensors"): encode_predictions(self.predictions),
+                path.with_name("comparisons.json"): encode_json(to_mapping(self.comparisons)),
+                path: encode_json(records),
             }
         )
 
 
-def run_probes(
-    task: EvaluationTask,
-    model: ScaleModel | None,
-    config: EvaluateConfig | None = None,
-    *,
-    seed: int = 0,
-    rows: tuple[ProbeKey, ...] | None = None,
-) -> list[ProbeResult]:
-    """Run the rows of the table; without a model, only those on the backbone's features."""
-    return run_suite(task, model, config, seed=seed, rows=rows).results
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRun:
+    """The test predictions of a probe, one for each seed, and its settings."""
+
+    outputs: list[Float[Tensor, "M C"]]
+    seeds: tuple[int, ...]
+    selection: Selection
+    labels: str | None = None
+    """how many training labels were used, if not all"""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The selected settings, for the record."""
+        settings = asdict(self.selection.settings)
+        return settings if self.labels is None else settings | {"labels": self.labels}
 
 
 def run_suite(
@@ -87,147 +74,143 @@ def run_suite(
     config: EvaluateConfig | None = None,
     *,
     seed: int = 0,
-    rows: tuple[ProbeKey, ...] | None = None,
+    probes: Sequence[ProbeName] | None = None,
 ) -> SuiteResult:
-    """Run the rows of the table and compare them."""
+    """Run probes (by default those of the settings) and compare them.
+
+    Without a model, only those on the backbone's features. The model itself is not changed.
+    """
     config = config or EvaluateConfig()
-    rows = tuple(ROW_OF[name] for name in config.probes) if rows is None else rows
-    rows = tuple(row for row in rows if row.features == "backbone" or model is not None)
-    if not rows:
-        raise ProbeError("all rows asked for need a trained model; give one, or ask for others")
-    _refuse_other_backbone(task, model)
-    in_order, at_all = _as_seen(task, config)
+    names = [
+        name
+        for name in (config.probes if probes is None else probes)
+        if model is not None or probe_key(name).features == "backbone"
+    ]
+    if not names:
+        raise ProbeError("all probes need a trained model; give one, or other probes")
+    model = None if model is None else _checked_copy(model, task)
     seeds = tuple(range(seed, seed + config.num_seeds))
     results: list[ProbeResult] = []
-    outputs: dict[ProbeKey, Outcome] = {}
-    scores: TestScores | None = None
-    with bar("probing", len(rows), "probes") as advance:
-        for row in rows:
-            began = time.perf_counter()
-            seen = in_order if row.probe == "ordered" else at_all
-            outcome = _run(seen, model, config, row, seeds)
-            result, scores = _result(row, task, outcome, began)
-            results.append(result)
-            outputs[row] = outcome
-            advance(note=f"{row.features} {row.probe} {result.value:.3f}")
+    runs: dict[ProbeKey, ProbeRun] = {}
+    scores: ScoredPredictions | None = None
+    with bar("probing", len(names), "probes") as advance:
+        for name in names:
+            began, key = time.perf_counter(), probe_key(name)
+            runs[key] = _run_probe(name, select_clips(task, config, name), model, config, seeds)
+            scores = score_predictions(task, runs[key].outputs)
+            results.append(_make_result(key, task, runs[key], scores, time.perf_counter() - began))
+            advance(note=f"{key.features} {key.probe} {results[-1].value:.3f}")
     assert scores is not None  # there is at least one probe
     predictions = Predictions(
         ids=task.test.ids,
         classes=task.classes,
         truth=scores.truth,
-        seeds={row: outcome.seeds for row, outcome in outputs.items()},
-        outputs={row: torch.stack(each.predictions).numpy() for row, each in outputs.items()},
+        seeds={key: run.seeds for key, run in runs.items()},
+        outputs={key: torch.stack(run.outputs).numpy() for key, run in runs.items()},
     )
-    return SuiteResult(
-        results=results, comparisons=compare_probes(predictions, seed=seed), predictions=predictions
-    )
+    comparisons = compare_probes(predictions, seed=seed)
+    return SuiteResult(results=results, comparisons=comparisons, predictions=predictions)
 
 
-def _as_seen(task: EvaluationTask, config: EvaluateConfig) -> tuple[EvaluationTask, EvaluationTask]:
-    """The task with the clips that probes see: for clips in order, and for all other rows."""
-    more = task.judged_by_all() if config.test_clips == "all" else task
-    if config.training.train_clips == "random":
-        return task, more
-    random = task.train.with_all_clips().random
-    first, second = (
-        replace(each, train=replace(each.train, random=random)) for each in (task, more)
-    )
-    return first, second
+def select_clips(task: EvaluationTask, config: EvaluateConfig, name: ProbeName) -> EvaluationTask:
+    """The task with the clips of the settings; clips in order stay the regular ones."""
+    random = task.train.random
+    if config.training.train_clips == "all":
+        random = task.train_on_all_clips().train.random
+    if config.test_clips == "all" and name != "ordered":
+        task = task.predict_from_all_clips()
+    return replace(task, train=replace(task.train, random=random))
 
 
-def _refuse_other_backbone(task: EvaluationTask, model: ScaleModel | None) -> None:
-    if model is None:
-        return
+def _checked_copy(model: ScaleModel, task: EvaluationTask) -> ScaleModel:
+    """A copy that probes may change, of a model for the backbone of the task."""
     try:
         refuse_others(model.encoder, task.train.random)
     except StoreError as error:
         raise ProbeError(str(error)) from None
+    return copy.deepcopy(model)
 
 
-def _run(
+def _run_probe(
+    name: ProbeName,
     task: EvaluationTask,
     model: ScaleModel | None,
     config: EvaluateConfig,
-    row: ProbeKey,
     seeds: tuple[int, ...],
-) -> Outcome:
-    """One row; with few labels, once for each seed's own choice of them."""
+) -> ProbeRun:
+    """One probe; with a fraction of the labels, once for each seed's own draw of them."""
     if config.label_fraction is None:
-        return _run_once(task, model, config, row, seeds)
-    if not task.classes:
+        return _search_and_fit(name, task, model, config, seeds)
+    if task.is_regression:
         raise ProbeError("label_fraction needs classes; this catalog has targets")
-    found = []
-    for seed in seeds:
-        few = keep_few(task, config.label_fraction, seed)
-        found.append(_run_once(few, model, config, row, (seed,)))
-    labels = f"{len(few.train)} of {len(task.train)} training labels"
-    return replace(
-        found[0],
-        predictions=[each.predictions[0] for each in found],
+    tasks = [task.subsample_labels(config.label_fraction, seed) for seed in seeds]
+    runs = [
+        _search_and_fit(name, few, model, config, (seed,))
+        for few, seed in zip(tasks, seeds, strict=True)
+    ]
+    return ProbeRun(
+        outputs=[run.outputs[0] for run in runs],
         seeds=seeds,
-        settings=found[0].settings | {"labels": labels},
+        selection=runs[0].selection,
+        labels=f"{len(tasks[-1].train)} of {len(task.train)} training labels",
     )
 
 
-def _run_once(
+def _search_and_fit(
+    name: ProbeName,
     task: EvaluationTask,
     model: ScaleModel | None,
     config: EvaluateConfig,
-    row: ProbeKey,
     seeds: tuple[int, ...],
-) -> Outcome:
-    middle, spread = 0.0, 1.0
+) -> ProbeRun:
+    """Select settings on validation videos, then train on all training videos with each seed."""
+    mean, std = 0.0, 1.0
     if task.train.targets is not None:
-        middle = float(task.train.targets.mean())
-        spread = max(float(task.train.targets.std(correction=0)), 1e-12)
-        validation = task.validation
+        mean = float(task.train.targets.mean())
+        std = max(float(task.train.targets.std(correction=0)), 1e-12)
         task = replace(
             task,
-            train=_standardised(task.train, middle, spread),
-            validation=validation and _standardised(validation, middle, spread),
+            train=task.train.standardise_targets(mean, std),
+            validation=task.validation and task.validation.standardise_targets(mean, std),
         )
-    job = Job(
-        task=task,
-        trained=model,
-        model=default_shape(task.train.random) if model is None else model.config,
-        config=config,
-        seeds=seeds,
-    )
-    outcome = run_row(job, row)
-    if task.train.targets is None:
-        return outcome
-    return replace(outcome, predictions=[each * spread + middle for each in outcome.predictions])
+    probe = make_probe(name, ProbeSetup(task=task, model=model, config=config, seed=seeds[0]))
+    selection, every = probe.search(), torch.arange(len(task.train))
+    seeds = seeds if probe.is_seeded else seeds[:1]
+    outputs = [
+        predict(
+            probe.fit(selection, every, seed), task.test.clips, is_regression=task.is_regression
+        )
+        for seed in seeds
+    ]
+    if task.is_regression:
+        outputs = [each * std + mean for each in outputs]
+    return ProbeRun(outputs=outputs, seeds=seeds, selection=selection)
 
 
-def _standardised(videos: LabelledVideos, middle: float, spread: float) -> LabelledVideos:
-    if videos.targets is None:
-        return videos
-    return replace(videos, targets=(videos.targets - middle) / spread)
-
-
-def _result(
-    key: ProbeKey, task: EvaluationTask, outcome: Outcome, began: float
-) -> tuple[ProbeResult, TestScores]:
-    """The result of a probe, and its scores beside the ground truth."""
-    scores = score_predictions(task, outcome.predictions)
-    result = ProbeResult(
+def _make_result(
+    key: ProbeKey,
+    task: EvaluationTask,
+    run: ProbeRun,
+    scores: ScoredPredictions,
+    seconds: float,
+) -> ProbeResult:
+    return ProbeResult(
         features=key.features,
         probe=key.probe,
         metric=scores.metric,
         value=float(scores.values.mean()),
-        interval=interval(scores.values, np.random.default_rng(outcome.seeds[0])),
+        interval=interval(scores.values, np.random.default_rng(run.seeds[0])),
         n=scores.values.shape[1],
-        seeds=outcome.seeds,
-        selected_on=outcome.selected_on,
+        seeds=run.seeds,
+        selected_on=run.selection.selected_on,
         split=task.split,
         chance_level=scores.chance_level,
-        learning_rate=outcome.rate,
-        epochs=outcome.epochs,
-        seconds=time.perf_counter() - began,
+        learning_rate=run.selection.learning_rate,
+        epochs=run.selection.epochs,
+        seconds=seconds,
         per_class=scores.per_class,
         confusion=scores.confusion,
         metrics=scores.metrics,
-        settings=outcome.settings,
-        num_candidates=outcome.tried,
+        settings=run.settings,
+        num_candidates=run.selection.num_candidates,
     )
-    return result, scores

@@ -28,7 +28,7 @@ from clipset.sets.reading import ModelInput, make_clips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenVideo:
+class VideoClips:
     """A new video's regular clips as a model sees them, or the reason why there are none."""
 
     video: Video
@@ -92,9 +92,9 @@ class ClipReader:
             engine = "auto"  # engines agree to a few millionths
         return open_engine(self.manifest.backbone, network, device=self.device, engine=engine)
 
-    def read(self, videos: Sequence[Video]) -> list[SeenVideo]:
+    def read(self, videos: Sequence[Video]) -> list[VideoClips]:
         """The regular clips of every video, in order; one that cannot be read says why."""
-        seen: dict[int, SeenVideo] = {}
+        seen: dict[int, VideoClips] = {}
         engine = self.engine
         with (
             bar("looking", len(videos), "videos") as advance,
@@ -112,17 +112,17 @@ class ClipReader:
                 advance()
         return [seen[place] for place in range(len(videos))]
 
-    def _read_one(self, video: Video, seen: EncodedVideo) -> SeenVideo:
+    def _read_one(self, video: Video, seen: EncodedVideo) -> VideoClips:
         """What is known of a video: its clips, or the reason why there are none."""
         if seen.rows is None or seen.facts is None:
-            return SeenVideo(video=video, reason=seen.reason)
+            return VideoClips(video=video, reason=seen.reason)
         if (damage := seen.update(LedgerEntry(ordinal=0, id=video.id)).damage) is not None:
             say(f"damaged {video.id}: {damage}")
         try:
             clips = self._clips(seen.rows, seen.facts.duration)
         except RunError as error:
-            return SeenVideo(video=video, reason=str(error))
-        return SeenVideo(
+            return VideoClips(video=video, reason=str(error))
+        return VideoClips(
             video=video,
             clips=clips,
             duration=seen.facts.duration,

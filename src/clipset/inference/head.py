@@ -1,9 +1,11 @@
-"""The classifier of a run: chosen and calibrated on validation videos, trained on all, kept."""
+"""The classifier of a run: selected and calibrated on validation videos, trained on all, saved."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -13,89 +15,92 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import first_nonfinite
 from clipset.checksums import find_damage, seal
-from clipset.config import build, encode_json, read_json, to_mapping, write_together
+from clipset.config import build, encode_json, near_names, read_json, to_mapping, write_together
 from clipset.errors import ClipsetError, ModelError, ProbeError
-from clipset.evaluation.calibration import error_of, fit_temperature, temper
-from clipset.evaluation.classifiers import KEPT, rebuild
-from clipset.evaluation.config import EvaluateConfig, ProbeName
-from clipset.evaluation.fit import predict
-from clipset.evaluation.job import Job, Plan, default_shape, every_video
-from clipset.evaluation.results import ProbeKey
-from clipset.evaluation.rows import plan_row
-from clipset.evaluation.selection import score
-from clipset.evaluation.suite import ROW_OF
-from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos
+from clipset.evaluation.calibration import (
+    apply_temperature,
+    fit_temperature,
+    prediction_calibration_error,
+)
 from clipset.model.config import ModelConfig
+from clipset.probes.base import Probe, ProbeSetup, Selection, predict
+from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
+from clipset.probes.registry import make_probe, probe_key, rebuild_classifier
+from clipset.probes.search import score_outputs
+from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos
 from clipset.progress import bar
 from clipset.sets.batch import ClipBatch
 from clipset.training.checkpoint import ScaleModel, load_file
 from clipset.training.joint import PretrainingSetup
 
-FORMAT = 3
-UNBOUNDED = f"{KEPT}scale"  # infinite where a channel never changes, so that it has no say
-PREFERRED = (
-    ProbeKey("scale", "linear"),
-    ProbeKey("scale", "attentive"),
-    ProbeKey("backbone", "linear"),
-    ProbeKey("backbone", "attentive"),
-    ProbeKey("backbone", "mlp"),
-    ProbeKey("scale", "finetune"),
-    ProbeKey("backbone", "transformer"),
-    ProbeKey("scale", "knn"),
-    ProbeKey("backbone", "knn"),
-    ProbeKey("backbone", "ordered"),
-)  # of rows that are equally good, and where nothing can be chosen, the first of these
+FORMAT = 4
+UNBOUNDED = "scale"  # infinite for a constant channel, which then has no weight
+PREFERRED: tuple[ProbeName, ...] = (
+    "scale_linear",
+    "scale_attentive",
+    "linear",
+    "attentive",
+    "mlp",
+    "finetune",
+    "transformer",
+    "scale_knn",
+    "knn",
+    "ordered",
+)  # of probes with the same accuracy, and without validation videos, the first of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """How one row of the table did on the validation videos, at its best settings."""
+class ValidationScore:
+    """The score of one probe on the validation videos, with its best settings."""
 
-    features: str
-    probe: str
-    rate: float | None
+    probe: ProbeName
+    learning_rate: float | None
     epochs: int | None
-    right: float
+    accuracy: float
     log_likelihood: float
 
     @property
-    def score(self) -> tuple[float, int]:
-        """What choices go by: more videos right; how sure a row is has to be calibrated anyway."""
-        return self.right, -PREFERRED.index(ProbeKey(self.features, self.probe))
+    def rank(self) -> tuple[float, int]:
+        """Higher is better. Confidence does not count: it is calibrated anyway."""
+        return self.accuracy, -PREFERRED.index(self.probe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadCard:
-    """What a head is, why it was chosen, and what it was trained on.
+    """What a head is, why it was selected, and what it was trained on.
 
     `calibration_error` is that of the validation videos before and after the temperature.
     """
 
-    features: str
-    probe: str
+    probe: ProbeName
     classes: tuple[str, ...]
     dim: int
     model: ModelConfig
     config: EvaluateConfig
     temperature: float
     calibration_error: tuple[float, float] | None
-    selected_on: str
-    trials: tuple[Trial, ...]
+    selected_on: str | None
+    candidates: tuple[ValidationScore, ...]
     videos: int
     seed: int
     fingerprint: str
     format: int = FORMAT
 
     @property
-    def why(self) -> str:
-        """Why this row of the table is the head."""
-        mine = [t for t in self.trials if (t.features, t.probe) == (self.features, self.probe)]
-        if not mine:
-            return f"chosen on {self.selected_on}"
-        right = f"{mine[0].right:.1%} right on {self.selected_on}"
-        if len(self.trials) == 1:
-            return f"the row that was asked for, {right}"
-        return f"the best of {len(self.trials)} rows, {right}"
+    def key(self) -> ProbeKey:
+        """Features and kind of the probe."""
+        return probe_key(self.probe)
+
+    @property
+    def reason(self) -> str:
+        """Why this probe is the head."""
+        own = [each for each in self.candidates if each.probe == self.probe]
+        if not own:
+            return "the preferred probe, without validation videos"
+        accuracy = f"{own[0].accuracy:.1%} correct on {self.selected_on}"
+        if len(self.candidates) == 1:
+            return f"the requested probe, {accuracy}"
+        return f"the best of {len(self.candidates)} probes, {accuracy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +112,25 @@ class Head:
 
     def predict(self, clips: ClipBatch) -> Float[Tensor, "M C"]:
         """The calibrated probability of every class."""
-        return temper(predict(self.network, clips), self.card.temperature)
+        return apply_temperature(predict(self.network, clips), self.card.temperature)
 
 
-def list_rows(
-    config: EvaluateConfig, train: LabelledVideos, *, model: bool
-) -> tuple[ProbeKey, ...]:
-    """The rows of the run's table that can be a head.
+def list_candidates(
+    config: EvaluateConfig, train: LabelledVideos, *, has_model: bool
+) -> list[ProbeName]:
+    """The probes of the settings that can be a head.
 
-    Clips in order cannot where videos have different numbers of them.
+    Clips in order cannot if videos have different numbers of them.
     """
-    rows = [ROW_OF[name] for name in config.probes]
-    able = [row for row in rows if row.features == "backbone" or model]
+    able = [n for n in config.probes if has_model or probe_key(n).features == "backbone"]
     if train.regular.valid is not None:
-        able = [row for row in able if row.probe != "ordered"]
+        able = [name for name in able if name != "ordered"]
     if not able:
         raise ProbeError(
-            f"none of the table's rows ({', '.join(config.probes)}) can say what new videos show; "
-            f"name another with --row"
+            f"none of the probes ({', '.join(config.probes)}) can predict new videos of this run; "
+            f"give another with --probe"
         )
-    return tuple(able)
+    return able
 
 
 def fit_head(
@@ -140,113 +144,103 @@ def fit_head(
     validation: LabelledVideos | None = None,
     pretraining: PretrainingSetup | None = None,
 ) -> Head:
-    """Choose a row of the table and its temperature on validation videos; train it on all.
+    """Select a probe and its temperature on validation videos; train it on all training videos.
 
-    These are `validation` if given, else a part of the training videos. `pretraining`: what the
-    model learned from.
+    The validation videos are `validation`, else a subset of the training videos.
     """
-    rows = list_rows(config, train, model=model is not None)
-    job = _job(train, classes, model, config, seed, validation, pretraining)
-    parts = job.divide()
-    if parts.can_choose:
-        row, plan, temperature, error, trials = _choose(job, rows)
+    candidates = list_candidates(config, train, has_model=model is not None)
+    no_videos = torch.zeros(0, dtype=torch.int64)
+    task = EvaluationTask(
+        classes=classes,
+        train=train.train_on_all_clips() if config.training.train_clips == "all" else train,
+        test=HeldOut((), train.regular.of(no_videos), no_videos),
+        validation=validation,
+        pretraining=pretraining,
+    )
+    setup = ProbeSetup(task=task, model=copy.deepcopy(model), config=config, seed=seed)
+    split = setup.split_validation()
+    if split.exists:
+        selected = _select(setup, candidates)
     else:
-        row = min(rows, key=PREFERRED.index)
-        plan, temperature, error, trials = plan_row(job, row), 1.0, None, ()
+        name = min(candidates, key=PREFERRED.index)
+        probe = make_probe(name, setup)
+        selected = _Selected(name=name, probe=probe, selection=probe.search())
     card = HeadCard(
-        features=row.features,
-        probe=row.probe,
+        probe=selected.name,
         classes=classes,
         dim=train.random.features.shape[-1],
-        model=job.model,
+        model=setup.architecture,
         config=config,
-        temperature=temperature,
-        calibration_error=error,
-        selected_on=parts.selected_on,
-        trials=trials,
+        temperature=selected.temperature,
+        calibration_error=selected.calibration_error,
+        selected_on=split.description,
+        candidates=selected.scores,
         videos=len(train),
         seed=seed,
         fingerprint=fingerprint,
     )
-    return Head(plan.fit(every_video(job), seed).eval(), card)
+    every = torch.arange(len(train))
+    return Head(selected.probe.fit(selected.selection, every, seed).eval(), card)
 
 
-def _job(
-    train: LabelledVideos, classes: tuple[str, ...], model: ScaleModel | None,
-    config: EvaluateConfig, seed: int, validation: LabelledVideos | None,
-    pretraining: PretrainingSetup | None,
-) -> Job:  # fmt: skip
-    """What rows are made from, without any test video."""
-    none = torch.zeros(0, dtype=torch.int64)
-    task = EvaluationTask(
-        classes=classes,
-        train=train.with_all_clips() if config.training.train_clips == "all" else train,
-        test=HeldOut((), train.regular.of(none), none),
-        validation=validation,
-        pretraining=pretraining,
-    )
-    return Job(
-        task=task,
-        trained=model,
-        model=default_shape(train.random) if model is None else model.config,
-        config=config,
-        seeds=(seed,),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Selected:
+    """The selected probe with its settings and calibration."""
+
+    name: ProbeName
+    probe: Probe
+    selection: Selection
+    temperature: float = 1.0
+    calibration_error: tuple[float, float] | None = None
+    scores: tuple[ValidationScore, ...] = ()
 
 
-def _choose(
-    job: Job, rows: tuple[ProbeKey, ...]
-) -> tuple[ProbeKey, Plan, float, tuple[float, float], tuple[Trial, ...]]:
-    """The row that does best on the validation videos, calibrated there."""
-    parts, check = job.divide(), job.task.validation
-    if parts.check is not None:
-        check = job.task.train.only(parts.check)
-    assert check is not None  # only called where there is something to choose by
-    found: list[tuple[Trial, Plan, Tensor]] = []
-    with bar("choosing a classifier", len(rows), "rows") as advance:
-        for row in rows:
-            plan = plan_row(job, row)
-            guesses = predict(plan.fit(parts.learn, job.seeds[0]), check.regular)  # (M, C)
-            trial = _trial(row, plan, guesses, check)
-            found.append((trial, plan, guesses))
-            advance(note=f"{row.features} {row.probe} {trial.right:.1%}")
-    best, plan, guesses = max(found, key=lambda each: each[0].score)
-    temperature = fit_temperature(guesses, check.classes)
-    after = error_of(temper(guesses, temperature), check.classes)
-    error = (error_of(guesses, check.classes), after)
-    trials = tuple(trial for trial, _, _ in found)
-    return ProbeKey(best.features, best.probe), plan, temperature, error, trials
-
-
-def _trial(
-    row: ProbeKey, plan: Plan, guesses: Float[Tensor, "M C"], check: LabelledVideos
-) -> Trial:
-    right, likely = score(guesses, check.classes)
-    return Trial(
-        features=row.features,
-        probe=row.probe,
-        rate=plan.rate,
-        epochs=plan.epochs,
-        right=right,
-        log_likelihood=likely,
+def _select(setup: ProbeSetup, names: list[ProbeName]) -> _Selected:
+    """The probe with the best score on the validation videos, calibrated there."""
+    split = setup.split_validation()
+    validation = split.videos(setup.task.train, setup.task.validation)
+    candidates: list[tuple[ValidationScore, _Selected, Tensor]] = []
+    with bar("selecting a classifier", len(names), "probes") as advance:
+        for name in names:
+            probe = make_probe(name, setup)
+            selection = probe.search()
+            outputs = predict(probe.fit(selection, split.train, setup.seed), validation.regular)
+            accuracy, likelihood = score_outputs(outputs, validation.classes)
+            score = ValidationScore(
+                probe=name,
+                learning_rate=selection.learning_rate,
+                epochs=selection.epochs,
+                accuracy=accuracy,
+                log_likelihood=likelihood,
+            )
+            selected = _Selected(name=name, probe=probe, selection=selection)
+            candidates.append((score, selected, outputs))
+            advance(note=f"{name} {accuracy:.1%}")
+    _, best, outputs = max(candidates, key=lambda each: each[0].rank)
+    temperature = fit_temperature(outputs, validation.classes)
+    errors = [
+        prediction_calibration_error(each, validation.classes)
+        for each in (outputs, apply_temperature(outputs, temperature))
+    ]
+    return replace(
+        best,
+        temperature=temperature,
+        calibration_error=(errors[0], errors[1]),
+        scores=tuple(score for score, _, _ in candidates),
     )
 
 
-def row_called(name: str) -> ProbeName:
-    """A row of the probes' table by its name."""
-    for row in ROW_OF:
-        if row == name:
-            return row
-    raise ProbeError(f"there is no row {name!r}; rows are {', '.join(ROW_OF)}")
-
-
-def only_row(config: EvaluateConfig, name: ProbeName | None) -> EvaluateConfig:
-    """The same settings for one row of the table, if one is named."""
-    return config if name is None else replace(config, probes=(name,))
+def find_probe(name: str) -> ProbeName:
+    """A probe by its name."""
+    names: tuple[ProbeName, ...] = get_args(ProbeName)
+    for known in names:
+        if known == name:
+            return known
+    raise ProbeError(f"unknown probe {name!r}; {near_names(name, names)}")
 
 
 def save_head(head: Head, folder: Path) -> None:
-    """Write `head.safetensors`, then `head.json`, which makes it whole."""
+    """Write `head.safetensors`, then `head.json`."""
     state = {name: value.contiguous() for name, value in head.network.state_dict().items()}
     card = encode_json(to_mapping(head.card))
     weights = seal(save(state), {"head.json": card})
@@ -254,7 +248,7 @@ def save_head(head: Head, folder: Path) -> None:
 
 
 def load_head(folder: Path, fingerprint: str) -> Head | None:
-    """The head in a folder, if it is there and was made from the same things."""
+    """The head in a folder; None if there is none with this fingerprint."""
     path = folder / "head.json"
     if not path.is_file():
         return None
@@ -266,7 +260,7 @@ def load_head(folder: Path, fingerprint: str) -> Head | None:
     damage = find_damage(folder / "head.safetensors", beside=path.name)
     if damage is None:
         try:
-            return _rebuild(folder / "head.safetensors", build(HeadCard, content, str(path)))
+            return _read_head(folder / "head.safetensors", build(HeadCard, content, str(path)))
         except (ClipsetError, OSError, SafetensorError, RuntimeError, KeyError) as error:
             damage = str(error).splitlines()[0]
     raise ModelError(
@@ -274,15 +268,15 @@ def load_head(folder: Path, fingerprint: str) -> Head | None:
     )
 
 
-def _rebuild(weights: Path, card: HeadCard) -> Head:
+def _read_head(weights: Path, card: HeadCard) -> Head:
     state = load_file(weights)
     bad = first_nonfinite({name: value for name, value in state.items() if name != UNBOUNDED})
     if state.get(UNBOUNDED, torch.zeros(1)).isnan().any():
         bad = UNBOUNDED
     if bad is not None:
         raise ModelError(f"{bad} holds NaN or infinity")
-    network = rebuild(
-        ProbeKey(card.features, card.probe), state, card.config, outputs=len(card.classes),
-        dim=card.dim, model=card.model,
+    classifier = rebuild_classifier(
+        card.probe, state, card.config, num_outputs=len(card.classes), feature_dim=card.dim,
+        model=card.model,
     )  # fmt: skip
-    return Head(network, card)
+    return Head(classifier, card)

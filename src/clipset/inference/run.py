@@ -1,10 +1,10 @@
-"""TrainedRun: what a run learned, for videos that it has never seen."""
+"""TrainedRun: a finished run predicts the classes of new videos, and embeds them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,23 +15,16 @@ from clipset.clips.windows import WindowGrid
 from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
-from clipset.evaluation.config import EvaluateConfig
-from clipset.evaluation.task import LabelledVideos
 from clipset.features.decode_worker import describe_error
 from clipset.features.store import FeatureStore, open_store
-from clipset.inference.clips import ClipReader, FailedWindow, SeenVideo, WindowClips
-from clipset.inference.head import (
-    FORMAT,
-    Head,
-    fit_head,
-    load_head,
-    only_row,
-    row_called,
-    save_head,
-)
+from clipset.inference import DEFAULT_TOP
+from clipset.inference.clips import ClipReader, FailedWindow, VideoClips, WindowClips
+from clipset.inference.head import FORMAT, Head, find_probe, fit_head, load_head, save_head
 from clipset.inference.sources import Sources, list_new_videos
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
+from clipset.probes.config import EvaluateConfig
+from clipset.probes.task import LabelledVideos
 from clipset.progress import bar, say
 from clipset.representation import DEFAULT_PARTS, VectorPart, VectorTable, encode_clips
 from clipset.runs import read_run
@@ -39,12 +32,12 @@ from clipset.sets.reading import read_clips
 from clipset.training.checkpoint import ScaleModel, load_model, read_card, read_training
 from clipset.training.joint import PretrainingSetup
 
-LONG = 3.0  # a video this many times longer than the usual training video gets a timeline
+LONG_FACTOR = 3.0  # a video this many times longer than the median training video gets a timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guess:
-    """A label and how likely it is."""
+class ClassProbability:
+    """A label and its probability."""
 
     label: str
     probability: float
@@ -52,7 +45,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What a piece of a video shows, from `start` to `end` seconds."""
+    """The most probable label of a window of a video, from `start` to `end` seconds."""
 
     start: float
     end: float
@@ -62,39 +55,39 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a video shows, likeliest first; or the reason why it could not be read.
+    """The most probable classes of a video, or the reason why it could not be read.
 
     A long video has a timeline, too.
     """
 
     video: str
-    guesses: tuple[Guess, ...] = ()
+    guesses: tuple[ClassProbability, ...] = ()
     timeline: tuple[Moment, ...] = ()
     reason: str | None = None
 
     @property
     def label(self) -> str | None:
-        """The likeliest label."""
+        """The most probable label."""
         return self.guesses[0].label if self.guesses else None
 
     @property
     def probability(self) -> float | None:
-        """How likely it is."""
+        """Its probability."""
         return self.guesses[0].probability if self.guesses else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded(VectorTable):
-    """Vectors of new videos; `failed` says of the others why they could not be read."""
+class NewVectors(VectorTable):
+    """Vectors of new videos; `failed` holds the reasons of unreadable ones."""
 
     failed: dict[str, str] = field(default_factory=dict)
 
 
 class TrainedRun:
-    """A finished run: `predict` says what new videos show, `embed` gives their vectors.
+    """A finished run: `predict` gives the classes of new videos, `embed` their vectors.
 
-    The classifier is fitted the first time that it is needed, and kept in the run's folder. It is
-    the best row of the run's table on validation videos, or the `row` that is named.
+    The classifier is fitted when it is first needed, and saved in the run's folder. It is the best
+    probe of the run on validation videos, or the `probe` that is named.
     """
 
     def __init__(
@@ -103,30 +96,30 @@ class TrainedRun:
         *,
         device: str = "auto",
         workers: int | None = None,
-        row: str | None = None,
+        probe: str | None = None,
         backbone: str | None = None,
     ) -> None:
-        self.folder, self.row = folder, None if row is None else row_called(row)
+        self.folder, self.probe = folder, None if probe is None else find_probe(probe)
         self.content = read_run(folder)
-        listed = folder / "catalog.csv"
-        catalog = read_catalog_table(listed) if listed.is_file() else None
+        table = folder / "catalog.csv"
+        catalog = read_catalog_table(table) if table.is_file() else None
         self.store: FeatureStore = open_store(folder / "store", catalog)
         self.device, self.workers, self.backbone = device, workers, backbone
 
     @cached_property
     def reader(self) -> ClipReader:
-        """What shows new videos to the backbones that the run's model wants to see."""
+        """Encodes new videos with the run's backbone."""
         return ClipReader(
             self.store.manifest,
-            self.shape,
+            self.architecture,
             device=self.device,
             workers=self.workers,
             backbone=self.backbone,
         )
 
     @property
-    def shape(self) -> ModelConfig | None:
-        """The shape of the model, if the run has one."""
+    def architecture(self) -> ModelConfig | None:
+        """The architecture of the model, if the run has one."""
         return None if self.model is None else self.model.config
 
     @cached_property
@@ -136,13 +129,6 @@ class TrainedRun:
             return None
         return load_model(self.folder / "model")
 
-    @property
-    def _pretraining(self) -> PretrainingSetup | None:
-        """What the model learned from."""
-        if self.model is None:
-            return None
-        return PretrainingSetup(self.store, read_training(self.folder / "model"))
-
     @cached_property
     def catalog(self) -> Catalog:
         """The run's own videos."""
@@ -150,106 +136,112 @@ class TrainedRun:
 
     @cached_property
     def head(self) -> Head:
-        """The classifier: the one in the folder, or a new one if the run has changed since.
-
-        It is the row of the run's table that does best on validation videos, or `row`.
-        """
-        folder = self.folder / ("head" if self.row is None else f"head-{self.row}")
+        """The classifier: the saved one, or a new one if the run has changed since."""
+        folder = self.folder / ("head" if self.probe is None else f"head-{self.probe}")
         recipe = self.content.get("recipe", {})
         config = build(EvaluateConfig, recipe.get("evaluate", {}), f"the recipe of {self.folder}")
-        config = only_row(config, self.row)
+        if self.probe is not None:
+            config = replace(config, probes=(self.probe,))
         seed = int(self.content.get("seed", 0))
-        places, classes = self._to_learn_from()
-        check = self._to_choose_by(classes)
+        train, classes = self._training_videos()
+        validation = self._validation_videos(classes)
         identity = fingerprint(
             FORMAT,
             config,
             seed,
             self.store.manifest,
-            [self.store.entries[place].checksum for place in (*places, *check)],
+            [self.store.entries[index].checksum for index in (*train, *validation)],
             self.catalog.fingerprint,
             "" if self.model is None else read_card(self.folder / "model").fingerprint,
         )
-        found = load_head(folder, identity)
-        if found is None:
-            found = fit_head(
-                self._videos(places, classes), classes, self.model, config, seed=seed,
-                fingerprint=identity, validation=self._videos(check, classes) if check else None,
-                pretraining=self._pretraining,
+        head = load_head(folder, identity)
+        if head is None:
+            head = fit_head(
+                self._read_labelled(train, classes), classes, self.model, config, seed=seed,
+                fingerprint=identity, pretraining=self._pretraining,
+                validation=self._read_labelled(validation, classes) if validation else None,
             )  # fmt: skip
             try:
-                save_head(found, folder)
+                save_head(head, folder)
             except OutputError as error:
                 say(f"{error.problem}; the classifier is fitted again next time")
-        return found
+        return head
 
     def predict(
         self,
         videos: Sources,
         *,
-        top: int = 5,
+        top: int = DEFAULT_TOP,
         window: float | None = None,
         step: float | None = None,
         timeline: bool | None = None,
     ) -> list[Prediction]:
-        """The likeliest labels of each video, and for long ones a timeline.
+        """The `top` most probable classes of each video, and a timeline of long ones.
 
-        A timeline is made of windows of `window` seconds (by default as long as the usual training
-        video), `step` seconds apart (by default half a window). Unless `timeline` says otherwise,
-        the videos that get one are all if a window or step is given, else the long ones.
+        A timeline consists of windows of `window` seconds (default: the median duration of the
+        run's videos), `step` seconds apart (default: half a window). `timeline` requests one for
+        every video, or for none; by default every video if a window or step is given, else the
+        long ones.
         """
         if top < 1:
             raise RunError(f"top must be at least 1, got {top}")
         every = timeline if timeline is not None else (window, step) != (None, None)
-        window = self.usual_duration if window is None else window
+        window = self.median_duration if window is None else window
         step = window / 2 if step is None else step
         grid = WindowGrid(window, step)
         reader, head = self.reader, self.head  # the reader may refuse, before a head is fitted
-        seen = reader.read(list_new_videos(videos).videos)
-        long = [
+        clips = reader.read(list_new_videos(videos).videos)
+        indices = [
             index
-            for index, each in enumerate(seen)
+            for index, each in enumerate(clips)
             if each.clips is not None
             and (every or (timeline is None and self.is_long(each.duration)))
         ]
-        timelines = self._timelines([seen[index] for index in long], head, grid)
-        found = dict(zip(long, timelines, strict=True))
+        timelines = self._timelines([clips[index] for index in indices], head, grid)
+        by_index = dict(zip(indices, timelines, strict=True))
         return [
-            self._predict(each, head, top, found.get(index, ())) for index, each in enumerate(seen)
+            self._predict(each, head, top, by_index.get(index, ()))
+            for index, each in enumerate(clips)
         ]
 
-    def embed(self, videos: Sources, *, parts: tuple[VectorPart, ...] = DEFAULT_PARTS) -> Embedded:
-        """The vectors of each video that can be read, as the run represents its own videos."""
+    def embed(
+        self, videos: Sources, *, parts: tuple[VectorPart, ...] = DEFAULT_PARTS
+    ) -> NewVectors:
+        """The vectors of each readable video, as the run embeds its own videos."""
         encoder = None if self.model is None else self.model.encoder
         return embed_videos(self.reader, encoder, videos, parts=parts)
 
     @property
-    def usual_duration(self) -> float:
-        """How long the run's videos are: half of them are longer."""
+    def median_duration(self) -> float:
+        """The median duration of the run's videos, in seconds."""
         return float(np.median(self.store.durations))
 
     def is_long(self, duration: float) -> bool:
-        """Whether a video is much longer than what the run learned from."""
-        return duration > max(LONG * self.usual_duration, float(self.store.durations.max()))
+        """Whether a video is much longer than those of the run."""
+        longest = float(self.store.durations.max())
+        return duration > max(LONG_FACTOR * self.median_duration, longest)
 
     def _predict(
-        self, seen: SeenVideo, head: Head, top: int, timeline: tuple[Moment, ...] | str
+        self, video: VideoClips, head: Head, top: int, timeline: tuple[Moment, ...] | str
     ) -> Prediction:
-        """What a video shows; whatever goes wrong is the reason of this video alone."""
-        if seen.clips is None or isinstance(timeline, str):
-            reason = timeline if isinstance(timeline, str) else seen.reason
-            return Prediction(video=seen.video.id, reason=reason)
+        """The prediction of one video; an error is the reason of this video alone."""
+        name = video.video.id
+        if video.clips is None or isinstance(timeline, str):
+            reason = timeline if isinstance(timeline, str) else video.reason
+            return Prediction(video=name, reason=reason)
         try:
-            found = head.predict(seen.clips)[0]
+            probabilities = head.predict(video.clips)[0]
         except Exception as error:
-            return Prediction(video=seen.video.id, reason=describe_error(error))
-        order = found.argsort(descending=True, stable=True)[:top].tolist()
-        classes = head.card.classes
-        guesses = tuple(Guess(label=classes[k], probability=found[k].item()) for k in order)
-        return Prediction(video=seen.video.id, guesses=guesses, timeline=timeline)
+            return Prediction(video=name, reason=describe_error(error))
+        order = probabilities.argsort(descending=True, stable=True)[:top].tolist()
+        classes = tuple(
+            ClassProbability(label=head.card.classes[k], probability=probabilities[k].item())
+            for k in order
+        )
+        return Prediction(video=name, guesses=classes, timeline=timeline)
 
     def _timelines(
-        self, videos: Sequence[SeenVideo], head: Head, grid: WindowGrid
+        self, videos: Sequence[VideoClips], head: Head, grid: WindowGrid
     ) -> list[tuple[Moment, ...] | str]:
         """The timeline of each video, or the reason why it has none."""
         if not videos:
@@ -262,22 +254,28 @@ class TrainedRun:
             bar("timelines", total, "windows") as advance,
             closing(self.reader.read_windows(listed, grid)) as windows,
         ):
-            for each in windows:
+            for window in windows:
                 try:
-                    moments[each.index].append(_moment(each, head))
+                    moments[window.index].append(_moment(window, head))
                 except Exception as error:
-                    reasons.setdefault(each.index, describe_error(error))
+                    reasons.setdefault(window.index, describe_error(error))
                 advance()
         return [reasons.get(index, tuple(each)) for index, each in enumerate(moments)]
 
-    def _to_learn_from(self) -> tuple[list[int], tuple[str, ...]]:
-        """The places in the store of the labelled training videos, and their classes."""
-        known = {video.id: video for video in self.catalog}
+    @property
+    def _pretraining(self) -> PretrainingSetup | None:
+        if self.model is None:
+            return None
+        return PretrainingSetup(self.store, read_training(self.folder / "model"))
+
+    def _training_videos(self) -> tuple[list[int], tuple[str, ...]]:
+        """The indices in the store of the labelled training videos, and their classes."""
+        by_id = {video.id: video for video in self.catalog}
         split = "train" if "train" in self.catalog.splits else None
         labels = {
-            place: known[id].label
-            for place, id in enumerate(self.store.ids)
-            if id in known and known[id].label is not None and known[id].split == split
+            index: by_id[id].label
+            for index, id in enumerate(self.store.ids)
+            if id in by_id and by_id[id].label is not None and by_id[id].split == split
         }
         classes = tuple(sorted({label for label in labels.values() if label is not None}))
         if len(classes) < 2:
@@ -287,50 +285,50 @@ class TrainedRun:
             )
         return list(labels), classes
 
-    def _to_choose_by(self, classes: tuple[str, ...]) -> list[int]:
-        """The places of the split `val`, where the catalog has one beside its test split."""
+    def _validation_videos(self, classes: tuple[str, ...]) -> list[int]:
+        """The indices of the split `val`, if it is not what the run's probes are tested on."""
         if "test" not in self.catalog.splits:
-            return []  # then `val` is what the run's table is judged on
-        known = {video.id: video for video in self.catalog if video.split == "val"}
+            return []
+        by_id = {video.id: video for video in self.catalog if video.split == "val"}
         return [
-            place
-            for place, id in enumerate(self.store.ids)
-            if id in known and known[id].label in classes
+            index
+            for index, id in enumerate(self.store.ids)
+            if id in by_id and by_id[id].label in classes
         ]
 
-    def _videos(self, places: Sequence[int], classes: tuple[str, ...]) -> LabelledVideos:
-        known = {video.id: video for video in self.catalog}
-        videos = [known[self.store.ids[place]] for place in places]
-        numbers = {name: number for number, name in enumerate(classes)}
-        rows = np.array(places)
+    def _read_labelled(self, indices: Sequence[int], classes: tuple[str, ...]) -> LabelledVideos:
+        by_id = {video.id: video for video in self.catalog}
+        videos = [by_id[self.store.ids[index]] for index in indices]
+        class_index = {name: index for index, name in enumerate(classes)}
+        rows = np.array(indices)
         return LabelledVideos(
-            random=read_clips(self.store, "random", rows, self.shape),
-            regular=read_clips(self.store, "regular", rows, self.shape),
-            classes=torch.tensor([numbers[video.label or ""] for video in videos]),
+            random=read_clips(self.store, "random", rows, self.architecture),
+            regular=read_clips(self.store, "regular", rows, self.architecture),
+            classes=torch.tensor([class_index[video.label or ""] for video in videos]),
             groups=tuple(video.group for video in videos),
         )
 
 
-def count_windows(seen: SeenVideo, grid: WindowGrid) -> int:
-    """How many windows a video gets; says so if that is fewer than requested."""
-    requested = grid.count(seen.duration)
-    count = grid.bounded(seen.duration, seen.frames).count(seen.duration)
+def count_windows(video: VideoClips, grid: WindowGrid) -> int:
+    """The number of windows of a video, with a note if there are fewer than requested."""
+    requested = grid.count(video.duration)
+    count = grid.bounded(video.duration, video.frames).count(video.duration)
     if count < requested:
         say(
-            f"{seen.video.id}: {count:,} windows instead of {requested:,}: "
-            f"it has {seen.frames:,} frames, and more windows would show nothing new"
+            f"{video.video.id}: {count:,} windows instead of {requested:,}: "
+            f"it has {video.frames:,} frames, and more windows would show nothing new"
         )
     return count
 
 
-def _moment(each: WindowClips | FailedWindow, head: Head) -> Moment:
-    """The likeliest label of a window."""
-    if isinstance(each, FailedWindow):
-        raise VideoError(each.reason)
-    probability, index = head.predict(each.clips)[0].max(dim=0)
+def _moment(window: WindowClips | FailedWindow, head: Head) -> Moment:
+    """The most probable label of a window."""
+    if isinstance(window, FailedWindow):
+        raise VideoError(window.reason)
+    probability, index = head.predict(window.clips)[0].max(dim=0)
     return Moment(
-        start=each.window.start,
-        end=each.window.end,
+        start=window.window.start,
+        end=window.window.end,
         label=head.card.classes[int(index)],
         probability=probability.item(),
     )
@@ -341,17 +339,17 @@ def load_run(
     *,
     device: str = "auto",
     workers: int | None = None,
-    row: str | None = None,
+    probe: str | None = None,
     backbone: str | None = None,
 ) -> TrainedRun:
     """A finished run, ready for new videos.
 
-    `workers` processes decode (as many as cores, at most 8; 0: decode in this process). `row` names
-    a row of the probes' table to predict by (the best on validation videos if not given).
-    `backbone` names the run's backbone where that is a file or a model of the hub: what a run says
-    about that is not trusted.
+    `workers` processes decode (default: as many as cores, at most 8; 0: decode in this process).
+    `probe` is the probe to predict with (default: the best on validation videos). `backbone` names
+    the run's backbone if that is a file or a model of the hub, which a run's folder is not trusted
+    to say.
     """
-    return TrainedRun(Path(folder), device=device, workers=workers, row=row, backbone=backbone)
+    return TrainedRun(Path(folder), device=device, workers=workers, probe=probe, backbone=backbone)
 
 
 def embed_videos(
@@ -360,12 +358,12 @@ def embed_videos(
     videos: Sources,
     *,
     parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
-) -> Embedded:
+) -> NewVectors:
     """The vectors of new videos; without an encoder, the backbone's features alone."""
-    seen = reader.read(list_new_videos(videos).videos)
-    good = [(each.video, each.clips) for each in seen if each.clips is not None]
-    failed = {each.video.id: each.reason or "" for each in seen if each.clips is None}
-    durations = {each.video.id: each.duration for each in seen}
+    read = reader.read(list_new_videos(videos).videos)
+    good = [(each.video, each.clips) for each in read if each.clips is not None]
+    failed = {each.video.id: each.reason or "" for each in read if each.clips is None}
+    durations = {each.video.id: each.duration for each in read}
     counts = {clips.features.shape[1] for _, clips in good}
     if len(counts) > 1:
         raise RunError(
@@ -377,7 +375,7 @@ def embed_videos(
         for _, clips in good
     ]
     empty = np.zeros((0, 0, 0), dtype=np.float32)
-    return Embedded(
+    return NewVectors(
         video_ids=tuple(video.id for video, _ in good),
         labels=tuple(video.label for video, _ in good),
         splits=tuple(video.split for video, _ in good),

@@ -357,10 +357,10 @@ def reliability_plots(calibrations: Sequence[Calibration]) -> tuple[ReliabilityP
         dots = tuple(
             ReliabilityDot(
                 x=round(100 * bin.confidence, 2),
-                y=round(100 - 100 * bin.right, 2),
+                y=round(100 - 100 * bin.accuracy, 2),
                 radius=round(max(MIN_DOT_RADIUS, MAX_DOT_RADIUS * math.sqrt(bin.count / total)), 2),
                 text=f"confidence {percent_sign(bin.confidence)}, accuracy "
-                f"{percent_sign(bin.right)} ({format_count(bin.count)} predictions)",
+                f"{percent_sign(bin.accuracy)} ({format_count(bin.count)} predictions)",
             )
             for bin in calibration.bins
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from clipset.evaluation.calibration import Bin, calibration_error, reliability
+from clipset.evaluation.calibration import ReliabilityBin, calibration_error, reliability
 from clipset.evaluation.results import ERROR_METRICS, ProbeResult
 from clipset.report.wording import row_order
 
@@ -59,7 +59,7 @@ class Calibration:
 
     features: str
     probe: str
-    bins: tuple[Bin, ...]
+    bins: tuple[ReliabilityBin, ...]
 
     @property
     def error(self) -> float:
@@ -70,7 +70,7 @@ class Calibration:
     def gap(self) -> float:
         """Mean confidence minus accuracy; below 0 if the probe is underconfident."""
         total = sum(bin.count for bin in self.bins)
-        return sum(bin.count * (bin.confidence - bin.right) for bin in self.bins) / total
+        return sum(bin.count * (bin.confidence - bin.accuracy) for bin in self.bins) / total
 
 
 def group_results(results: Sequence[ProbeResult]) -> list[Panel]:

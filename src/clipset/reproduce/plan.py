@@ -9,12 +9,13 @@ from typing import Literal
 
 from clipset.config import near_names
 from clipset.errors import ConfigError
-from clipset.evaluation.suite import ROWS
+from clipset.probes.config import EvaluateConfig
+from clipset.probes.registry import probe_key
 from clipset.recipe import Recipe, find_recipe, read_recipe
 from clipset.report.wording import row_name
 from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTable
 
-PROBE_ROWS = {row_name(*row): row for row in ROWS}
+PROBE_ROWS = {row_name(*probe_key(name)): probe_key(name) for name in EvaluateConfig().probes}
 ABLATION_CHANGES = (  # the settings of the paper's ablations
     "pretrain.epochs=200",
     "pretrain.min_steps=1",

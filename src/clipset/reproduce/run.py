@@ -14,13 +14,15 @@ from clipset.config import fingerprint, to_mapping
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.errors import ClipsetError, ConfigError
-from clipset.evaluation.results import ProbeKey, ProbeResult
-from clipset.evaluation.suite import run_probes
-from clipset.evaluation.task import EvaluationTask, make_task
+from clipset.evaluation.results import ProbeResult
+from clipset.evaluation.suite import run_suite
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
 from clipset.locks import exclusive
 from clipset.pipeline import protocol_facts
+from clipset.probes.config import ProbeKey
+from clipset.probes.registry import find_name
+from clipset.probes.task import EvaluationTask, make_task
 from clipset.progress import say
 from clipset.recipe import Recipe, change_recipe
 from clipset.reproduce.plan import (
@@ -232,10 +234,11 @@ class _TaskRunner:
     def score(self, row_plan: RowPlan, recipe: Recipe) -> ProbeResult:
         """Run the probe of a row."""
         model = self._pretrain(row_plan, recipe)
-        rows = (ProbeKey(row_plan.features, row_plan.probe),)
+        name = find_name(ProbeKey(row_plan.features, row_plan.probe))
         task, seed = self._evaluation_task(recipe), self.request.seed
-        [result] = run_probes(task, model, recipe.evaluate, seed=seed, rows=rows)
-        return replace(result, **protocol_facts(recipe), per_class={}, confusion=None)
+        suite = run_suite(task, model, recipe.evaluate, seed=seed, probes=[name])
+        facts = protocol_facts(recipe)
+        return replace(suite.results[0], **facts, per_class={}, confusion=None)
 
     def _pretrain(self, row_plan: RowPlan, recipe: Recipe) -> ScaleModel | None:
         """The model of a row, if its probe needs one; rows with the same settings share it."""

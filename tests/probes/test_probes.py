@@ -1,4 +1,4 @@
-"""Rows beyond the paper, few labels, numbers instead of classes, named splits."""
+"""Each probe, the search of its settings, few labels, targets, and the tasks of a store."""
 
 from __future__ import annotations
 
@@ -16,19 +16,26 @@ from torch import Generator
 from clipset.data.catalog import Catalog, Video, read_catalog_table
 from clipset.data.splits import subset_indices
 from clipset.errors import CatalogError, ProbeError
-from clipset.evaluation.config import EvaluateConfig, ProbeTraining
-from clipset.evaluation.fit import Choice, NetworkRun, choose
-from clipset.evaluation.networks import SetProbe
-from clipset.evaluation.selection import divide
-from clipset.evaluation.solve import Ridge as OurRidge
-from clipset.evaluation.solve import choose_ridge, solve_ridge, standardise
-from clipset.evaluation.suite import ALL_ROWS, run_probes, run_suite
-from clipset.evaluation.task import EvaluationTask, HeldOut, LabelledVideos, keep_few, make_task
+from clipset.evaluation.suite import run_suite
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
+from clipset.probes.base import ProbeSetup, Selection, predict
+from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.finetune import FinetuneProbe
+from clipset.probes.linear import LinearProbe
+from clipset.probes.ordered import Ridge as OurRidge
+from clipset.probes.ordered import RidgeSettings, channel_scale, fit_ridge, search_ridge
+from clipset.probes.registry import PROBES
+from clipset.probes.search import make_validation_split, split_training_videos
+from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos, make_task
+from clipset.probes.transformer import (
+    SetClassifier,
+    TransformerSettings,
+    TransformerTraining,
+)
 from clipset.sets.batch import ClipBatch
 from clipset.training.checkpoint import ScaleModel
 
@@ -37,6 +44,7 @@ FIT = ProbeTraining(
     epochs=12, batch_size=16, num_clips=4, learning_rates=(3e-3,), encoder_lr_scales=(1.0,),
     head_learning_rates=(3e-2,),
 )  # fmt: skip
+ALL_PROBES = tuple(PROBES)
 QUICK = EvaluateConfig(num_seeds=2, mlp_hidden=16, training=FIT)
 TINY = ModelConfig(width=32, num_layers=1, projection_hidden=(16, 16), projection_dim=8)
 
@@ -106,31 +114,19 @@ def test_knn_is_that_of_the_published_protocol(k: int) -> None:
         assert top1(train, test) == pytest.approx(plain, abs=1e-4)
 
 
-def test_centring_makes_knn_blind_to_a_shift_of_all_videos() -> None:
-    task = class_task(1.0)
-    rows: Any = (("backbone", "knn"),)
-    plain, centred = (
-        run_probes(task, None, replace(QUICK, centre=centre), rows=rows)[0]
-        for centre in (False, True)
-    )
-    assert plain.settings["centre"] is False
-    assert centred.settings["centre"] is True
-    assert abs(plain.value - centred.value) < 0.2
-
-
 def test_transformers_may_classify_by_the_set_token_alone() -> None:
     config = replace(QUICK, training=replace(QUICK.training, epochs=30, set_token_only=True))
-    rows: Any = (("backbone", "transformer"), ("scale", "finetune"))
-    for result in run_probes(class_task(8.0), small_model(), config, rows=rows):
+    rows: Any = ("transformer", "finetune")
+    for result in run_suite(class_task(8.0), small_model(), config, probes=rows).results:
         assert result.value > 0.9, result.probe
-    probe = SetProbe(small_model().encoder, 7, frozen=False, set_token_only=True)
+    probe = SetClassifier(small_model().encoder, 7, set_token_only=True)
     assert probe(class_task(1.0).train.random).shape == (70, 1, 7)
     assert probe.classify.in_features == TINY.width
 
 
 def test_every_probe_finds_numbers_that_are_there() -> None:
     long_enough = replace(QUICK, training=replace(QUICK.training, epochs=30))
-    results = run_probes(regression_task(8.0), small_model(), long_enough, rows=ALL_ROWS)
+    results = run_suite(regression_task(8.0), small_model(), long_enough, probes=ALL_PROBES).results
     for result in results:
         assert result.metric == "mse"
         assert result.value < 0.5 * result.chance_level, result.probe
@@ -142,14 +138,15 @@ def test_every_probe_finds_numbers_that_are_there() -> None:
 
 
 def test_no_probe_finds_numbers_that_are_not_there() -> None:
-    for result in run_probes(regression_task(0.0), small_model(), QUICK, rows=ALL_ROWS):
+    for result in run_suite(regression_task(0.0), small_model(), QUICK, probes=ALL_PROBES).results:
         assert result.value > 0.8 * result.chance_level, result.probe
 
 
 def test_errors_are_on_the_scale_of_the_targets() -> None:
-    rows: Any = (("backbone", "linear"), ("backbone", "ordered"), ("backbone", "knn"))
+    rows: Any = ("linear", "ordered", "knn")
     small, large = (
-        run_probes(regression_task(2.0, scale=scale), None, QUICK, rows=rows) for scale in (1, 10)
+        run_suite(regression_task(2.0, scale=scale), None, QUICK, probes=rows).results
+        for scale in (1, 10)
     )
     for one, ten in zip(small, large, strict=True):
         assert ten.value == pytest.approx(100 * one.value, rel=1e-2)
@@ -168,8 +165,8 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
         LabelledVideos(clips.of(first), clips.of(first), labels[first], (None,) * 80),
         HeldOut(tuple(map(str, range(40))), clips.of(rest), labels[rest]),
     )
-    rows: Any = (("backbone", "ordered"), ("backbone", "linear"))
-    suite = run_suite(task, None, QUICK, rows=rows)
+    rows: Any = ("ordered", "linear")
+    suite = run_suite(task, None, QUICK, probes=rows)
     ordered, linear = (result.value for result in suite.results)
     assert ordered > 0.95
     assert linear < 0.5
@@ -184,10 +181,11 @@ def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(channels:
     generator = Generator().manual_seed(0)
     train, queries = (torch.randn(n, channels, generator=generator) for n in (60, 9))
     wanted = torch.randn(60, generator=generator)
-    train, queries = standardise(train, queries)
+    mean, scale = channel_scale(train)
+    train, queries = (train - mean) / scale, (queries - mean) / scale
     ours = OurRidge(train, wanted, 1)
-    found = ours.predict(ours.fit(0.1), queries, 1.0)[:, 0]
-    alpha = 0.1 * float(ours.square.diagonal().mean())
+    found = ours.predict(ours.solve(0.1), queries, 1.0)[:, 0]
+    alpha = 0.1 * float(ours.gram.diagonal().mean())
     theirs = Ridge(alpha=alpha).fit(train.double(), wanted.double()).predict(queries.double())
     np.testing.assert_allclose(found.numpy(), theirs, atol=1e-4)
 
@@ -197,25 +195,27 @@ def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> N
     labels = torch.arange(40) % 4
     train = torch.randn(40, 5000, generator=generator)
     train[:, :4] += 40 * torch.eye(4)[labels]
-    chosen = choose_ridge(
-        train[:30], labels[:30], train[30:], labels[30:], outputs=4, penalties=(0.1, 1.0)
-    )
-    layer = solve_ridge(train, labels, outputs=4, penalty=chosen[0], sharpness=chosen[1])
+    settings = search_ridge(train[:30], labels[:30], train[30:], labels[30:], 4)
+    assert isinstance(settings, RidgeSettings)
+    layer = fit_ridge(train, labels, 4, settings)
     known = (train - layer["mean"]) / layer["scale"]
     found = (known @ layer["weight"] + layer["bias"]).softmax(dim=1)
-    assert OurRidge(train, labels, 4).square.shape == (40, 40)
+    assert OurRidge(train, labels, 4).gram.shape == (40, 40)
     assert (found.argmax(dim=1) == labels).all()
     torch.testing.assert_close(found.sum(dim=1), torch.ones(40))
 
 
-def test_records_say_what_was_chosen_among_how_many() -> None:
+def test_results_say_what_was_selected_among_how_many() -> None:
     config = replace(QUICK, num_seeds=1, training=replace(FIT, head_learning_rates=(1e-2, 3e-2)))
-    results = run_probes(class_task(2.0), small_model(), config)
-    tried = {(r.features, r.probe): r.num_candidates for r in results}
-    assert tried["backbone", "linear"] == 4
-    assert tried["backbone", "ordered"] == 5
+    results = run_suite(class_task(2.0), small_model(), config).results
+    candidates = {result.key: result.num_candidates for result in results}
+    assert candidates["backbone", "linear"] == 8
+    assert candidates["backbone", "ordered"] == 5
     for result in results:
-        assert "test" not in result.selected_on
+        if result.probe == "knn":
+            assert result.selected_on is None
+        else:
+            assert result.selected_on == "18 of 70 training videos (stratified)"
         top1, top5 = result.metrics["top1"], result.metrics["top5"]
         assert top1 is not None
         assert top5 is not None
@@ -227,43 +227,47 @@ def test_a_named_validation_split_is_chosen_by_and_not_learned_from() -> None:
     task = class_task(2.0)
     named = class_task(2.0, train=21).train
     with_named = replace(task, validation=named)
-    results = run_probes(with_named, small_model(), QUICK, rows=ALL_ROWS)
+    results = run_suite(with_named, small_model(), QUICK, probes=ALL_PROBES).results
     assert {r.selected_on for r in results if r.probe != "knn"} == {
         "the 21 videos of the split 'val'"
     }
 
 
-def test_videos_of_the_choice_are_learned_from_only_in_a_refit() -> None:
+def test_the_final_probe_also_learns_from_the_validation_videos() -> None:
     task = class_task(2.0)
-    check = divide(task.train, FIT, 0).check
-    assert check is not None
+    validation = make_validation_split(task.train, 0).validation
+    assert validation is not None
     features = task.train.random.features.clone()
-    features[check] = 0.0
+    features[validation] = 0.0
     other = replace(
-        task,
-        train=replace(task.train, random=ClipBatch(features, task.train.random.boxes)),
+        task, train=replace(task.train, random=ClipBatch(features, task.train.random.boxes))
     )
-    rows: Any = (("backbone", "linear"),)
-    for refit in (True, False):
-        config = replace(QUICK, num_seeds=1, training=replace(FIT, refit=refit))
-        one, two = (run_suite(each, None, config, rows=rows) for each in (task, other))
-        found = (each.predictions.outputs[rows[0]] for each in (one, two))
-        assert np.allclose(*found, atol=1e-6) is not refit
+    every = torch.arange(70)
+    learned = every[~torch.isin(every, validation)]
+    config = replace(QUICK, num_seeds=1)
+    for videos, same in ((learned, True), (every, False)):
+        outputs = []
+        for each in (task, other):
+            setup = ProbeSetup(task=each, model=None, config=config, seed=0)
+            probe = LinearProbe(setup, "backbone")
+            selection = LinearProbe(replace(setup, task=task), "backbone").search()
+            outputs.append(predict(probe.fit(selection, videos, seed=0), task.test.clips))
+        assert torch.allclose(*outputs, atol=1e-6) is same
 
 
-def test_the_pre_trained_part_learns_at_its_share_of_the_rate() -> None:
+def test_the_encoder_learns_at_its_own_learning_rate() -> None:
     task = class_task(2.0)
     encoder = small_model().encoder
 
-    def moved(share: float) -> tuple[float, float]:
-        run = NetworkRun(
-            lambda: SetProbe(small_model().encoder, 7, frozen=False),
-            task.train, FIT, rate=1e-3, share=share, epochs=2, seed=0,
+    def moved(scale: float) -> tuple[float, float]:
+        settings = TransformerSettings(learning_rate=1e-3, encoder_lr_scale=scale)
+        training = TransformerTraining(
+            lambda: SetClassifier(small_model().encoder, 7), task.train, FIT, settings,
+            num_epochs=2, seed=0,
         )  # fmt: skip
-        network = run.network
-        assert isinstance(network, SetProbe)
+        network = training.network
         before = network.classify.weight.detach().clone()
-        run.run_epoch()
+        training.run_epoch()
         return (
             (network.encoder.project.weight - encoder.project.weight).abs().max().item(),
             (network.classify.weight - before).abs().max().item(),
@@ -274,37 +278,40 @@ def test_the_pre_trained_part_learns_at_its_share_of_the_rate() -> None:
     assert gentle[1] > 0.5 * full[1]
 
 
-def test_the_share_of_the_rate_is_chosen_on_videos_set_aside() -> None:
-    task, encoder = class_task(2.0), small_model().encoder
-    chosen = choose(
-        lambda: SetProbe(encoder, 7, frozen=False), task.train, FIT, rates=(1e-3, 3e-3), seed=0,
-        shares=(0.1, 1.0),
-    )  # fmt: skip
-    assert chosen.share in (0.1, 1.0)
-    assert chosen.tried == 4
+def finetune(task: EvaluationTask, training: ProbeTraining) -> FinetuneProbe:
+    config = replace(QUICK, training=training)
+    setup = ProbeSetup(task=task, model=small_model(), config=config, seed=0)
+    return FinetuneProbe(setup, "scale")
 
 
-def test_a_training_that_may_not_stop_early_runs_all_its_epochs() -> None:
+def test_the_learning_rate_of_the_encoder_is_searched_on_validation_videos() -> None:
+    training = replace(FIT, learning_rates=(1e-3, 3e-3), encoder_lr_scales=(0.1, 1.0))
+    selection = finetune(class_task(2.0), training).search()
+    assert selection.settings.encoder_lr_scale in (0.1, 1.0)
+    assert selection.num_candidates == 4
+    assert selection.selected_on == "18 of 70 training videos (stratified)"
+    assert 1 <= (selection.epochs or 0) <= FIT.epochs
+
+
+def test_without_early_stopping_all_epochs_are_run() -> None:
     task = class_task(5.0)  # so easy that the first epochs are as good as the last
     late = replace(FIT, early_stopping=False)
 
-    def chosen(fit: ProbeTraining, *rates: float) -> Choice:
-        def make() -> SetProbe:
-            return SetProbe(small_model().encoder, 7, frozen=False)
+    def search(training: ProbeTraining, *rates: float) -> Selection:
+        return finetune(task, replace(training, learning_rates=rates)).search()
 
-        return choose(make, task.train, fit, rates=rates, seed=0)
-
-    assert chosen(late, 1e-3, 3e-3).epochs == FIT.epochs
-    assert chosen(late, 1e-9, 3e-3).rate == 3e-3  # rates are still chosen, by what they end at
-    assert chosen(late, 3e-3).selected_on.startswith("nothing")  # and nothing is tried in vain
-    assert not chosen(FIT, 3e-3).selected_on.startswith("nothing")
-    config = replace(QUICK, num_seeds=1, rows=("linear", "mlp", "finetune"), training=late)
-    *heads, tuned = run_probes(task, small_model(), config)
+    assert search(late, 1e-3, 3e-3).epochs == FIT.epochs
+    assert search(late, 1e-9, 3e-3).learning_rate == 3e-3  # by the score of the last epoch
+    assert search(late, 3e-3).selected_on is None  # a single candidate is not searched
+    assert search(FIT, 3e-3).selected_on is not None
+    config = replace(QUICK, num_seeds=1, probes=("linear", "mlp", "finetune"), training=late)
+    *heads, tuned = run_suite(task, small_model(), config).results
     assert [head.epochs for head in heads] == [12, 12]
-    assert (tuned.epochs, tuned.selected_on) == (12, "nothing: one setting, all epochs")
+    assert (tuned.epochs, tuned.selected_on) == (12, None)
 
 
-def test_low_shot_labels_are_those_of_the_published_protocol() -> None:
+def test_low_shot_labels_are_as_many_as_in_the_published_protocol() -> None:
+    """The published code takes the first videos of each class, a task draws as many at random."""
     golden = json.loads((GOLDEN / "low_shot_subset.json").read_text())
     labels = golden["labels"]
     clips = clips_of(len(labels), torch.arange(len(labels)), 0)
@@ -313,32 +320,31 @@ def test_low_shot_labels_are_those_of_the_published_protocol() -> None:
         LabelledVideos(clips, clips, torch.tensor(labels), (None,) * len(labels)),
         HeldOut((), clips.of(torch.arange(0)), torch.zeros(0, dtype=torch.int64)),
     )
-    for share in (0.1, 0.25):
-        few = keep_few(task, share=share, count=None, seed=None)
-        expected = golden[f"fraction_{share}"]
-        assert torch.equal(few.train.random.features, clips.features[expected])
-        assert subset_indices(labels, fraction=share) == expected
+    for fraction in (0.1, 0.25):
+        expected = golden[f"fraction_{fraction}"]
+        assert subset_indices(labels, fraction=fraction) == expected
+        few = task.subsample_labels(fraction, seed=0).train
+        counts = torch.tensor(labels)[expected].bincount()
+        assert torch.equal(few.classes.bincount(), counts)
 
 
-def test_each_seed_draws_its_own_few_labels_and_the_record_says_how_many() -> None:
-    config = replace(QUICK, num_seeds=3, shots=2)
-    rows: Any = (("backbone", "knn"), ("backbone", "ordered"), ("backbone", "linear"))
-    suite = run_suite(class_task(1.0), None, config, rows=rows)
+def test_each_seed_draws_its_own_few_labels_and_the_result_says_how_many() -> None:
+    config = replace(QUICK, num_seeds=3, label_fraction=0.2)
+    names: Any = ("knn", "ordered", "linear")
+    suite = run_suite(class_task(1.0), None, config, probes=names)
     for result in suite.results:
         assert result.seeds == (0, 1, 2)
         assert result.settings["labels"] == "14 of 70 training labels"
-        outputs = suite.predictions.outputs[result.features, result.probe]
+        outputs = suite.predictions.outputs[result.key]
         assert not np.allclose(outputs[0], outputs[1])
-    first = run_probes(class_task(1.0), None, replace(config, first_shots=True), rows=rows[:1])
-    assert len(set(first[0].seeds)) == 3
 
 
 def test_probes_may_also_learn_from_the_regular_clips() -> None:
     task = class_task(2.0)
-    both = task.train.with_all_clips()
+    both = task.train.train_on_all_clips()
     assert both.random.features.shape[1] == 16
     config = replace(QUICK, num_seeds=1, training=replace(FIT, train_clips="all"))
-    results = run_probes(task, small_model(), config)
+    results = run_suite(task, small_model(), config).results
     assert all(result.value > 1 / 7 for result in results)
 
 
@@ -365,18 +371,18 @@ def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> No
     hidden = replace(task, train=train, test=test)
     rows: Any = ("knn", "scale_knn", "linear", "scale_linear", "finetune", "ordered")
 
-    def scores(judge_by: Any, regular_too: bool) -> dict[str, float]:
-        fit = replace(FIT, regular_too=regular_too)
-        config = replace(QUICK, num_seeds=1, test_clips=judge_by, rows=rows, training=fit)
-        found = run_probes(hidden, small_model(), config)
+    def scores(test_clips: Any, train_clips: Any) -> dict[str, float]:
+        fit = replace(FIT, train_clips=train_clips)
+        config = replace(QUICK, num_seeds=1, test_clips=test_clips, probes=rows, training=fit)
+        found = run_suite(hidden, small_model(), config).results
         return {f"{each.features} {each.probe}": each.value for each in found}
 
-    for regular_too in (False, True):
-        alone, together = scores("regular", regular_too), scores("all", regular_too)
+    for train_clips in ("random", "all"):
+        alone, together = scores("regular", train_clips), scores("all", train_clips)
         assert alone.pop("backbone ordered") == together.pop("backbone ordered") < 0.4
         assert max(alone.values()) < 0.5 < min(together.values())
     with pytest.raises(ProbeError, match="no random clips"):
-        run_probes(task, None, replace(QUICK, test_clips="all"))
+        run_suite(task, None, replace(QUICK, test_clips="all"))
 
 
 def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a_video() -> None:
@@ -388,12 +394,12 @@ def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a
         LabelledVideos(known, known, labels, (None,) * 80),
         HeldOut(tuple(map(str, range(60))), held, truth),
     )
-    fit = replace(FIT, epochs=40, num_clips=8, set_token_only=True, refit=False)
+    fit = replace(FIT, epochs=40, num_clips=8, set_token_only=True)
     plain, mixed = (
-        run_probes(
+        run_suite(
             task, small_model(), replace(QUICK, num_seeds=1, training=replace(fit, mix_means=mix)),
-            rows=(("scale", "finetune"),),
-        )[0].value
+            probes=("finetune",),
+        ).results[0].value
         for mix in (False, True)
     )  # fmt: skip
     assert mixed > plain + 0.3
@@ -401,8 +407,8 @@ def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a
 
 def test_one_video_of_each_class_is_learned_from_without_a_choice() -> None:
     task = class_task(8.0, train=7)
-    for result in run_probes(task, small_model(), QUICK, rows=ALL_ROWS):
-        assert result.selected_on.startswith("nothing")
+    for result in run_suite(task, small_model(), QUICK, probes=ALL_PROBES).results:
+        assert result.selected_on is None
         if result.probe not in ("transformer", "finetune"):  # twelve steps are too few for those
             assert result.value > 2 / 7, result.probe  # twice what guessing reaches
 
@@ -410,23 +416,23 @@ def test_one_video_of_each_class_is_learned_from_without_a_choice() -> None:
 def test_a_model_of_another_backbone_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(ProbeError, match=r"have 12 channels, the model takes 20; .*another"):
-        run_probes(class_task(1.0), ScaleModel(20, TINY), QUICK)
+        run_suite(class_task(1.0), ScaleModel(20, TINY), QUICK)
 
 
 def test_rows_that_need_a_model_are_refused_without_one() -> None:
     with pytest.raises(ProbeError, match="need a trained model"):
-        run_probes(class_task(1.0), None, replace(QUICK, rows=("scale_knn",)))
+        run_suite(class_task(1.0), None, replace(QUICK, probes=("scale_knn",)))
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"seeds": 0}, "at least 1"),
-        ({"rows": ()}, "at least one"),
-        ({"rows": ("knn", "knn")}, "each probe once"),
-        ({"low_shot": 1.5}, "up to 1"),
-        ({"low_shot": 0.1, "shots": 3}, "not both"),
-        ({"shots": 0}, "at least 1"),
+        ({"num_seeds": 0}, "at least 1"),
+        ({"mlp_hidden": 3}, "at least 4"),
+        ({"probes": ()}, "at least one probe"),
+        ({"probes": ("knn", "knn")}, "each once"),
+        ({"label_fraction": 1.5}, "at most 1"),
+        ({"label_fraction": 0.0}, "more than 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(setting: Any, message: str) -> None:
@@ -438,11 +444,9 @@ def test_settings_that_make_no_sense_are_refused(setting: Any, message: str) -> 
     ("setting", "message"),
     [
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"rates": ()}, "rates must name at least one"),
-        ({"head_rates": (0.0,)}, "more than 0"),
-        ({"dropouts": (1.0,)}, "less than 1"),
-        ({"validation": 1.0}, "between 0 and 1"),
-        ({"halvings": -1}, "at least 0"),
+        ({"learning_rates": ()}, "learning_rates must list at least one"),
+        ({"head_learning_rates": (0.0,)}, "more than 0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
     ],
 )
 def test_training_that_makes_no_sense_is_refused(setting: Any, message: str) -> None:
@@ -464,14 +468,14 @@ def test_videos_without_a_label_are_passed_over_and_said(
     catalog = with_facts(small_store, label=lambda place, v: None if place % 4 == 0 else v.label)
     task = make_task(small_store, catalog)
     assert len(task.train) + len(task.test) == 18
-    assert "6 of 24 videos have no label: passed over" in capfd.readouterr().err
+    assert "6 of 24 videos have no label: skipped" in capfd.readouterr().err
 
 
 def test_all_clips_of_a_stored_video_are_its_random_and_its_regular_ones(
     small_store: FeatureStore,
 ) -> None:
     task = make_task(small_store)
-    more = task.judged_by_all()
+    more = task.predict_from_all_clips()
     assert more.test.ids == task.test.ids
     counts = [clips.features.shape[1] for clips in (task.train.random, task.test.clips)]
     assert more.test.clips.features.shape[1] == sum(counts)
@@ -482,9 +486,9 @@ def test_targets_pose_a_problem_of_numbers(small_store: FeatureStore) -> None:
     catalog = with_facts(small_store, label=lambda *_: None, target=lambda place, _: float(place))
     task = make_task(small_store, catalog)
     assert task.classes == ()
-    assert task.outputs == 1
+    assert task.num_outputs == 1
     assert task.train.targets is not None
-    result = run_probes(task, None, QUICK, rows=(("backbone", "ordered"),))[0]
+    result = run_suite(task, None, QUICK, probes=("ordered",)).results[0]
     assert result.metric == "mse"
     same = with_facts(small_store, label=lambda *_: None, target=lambda *_: 1.0)
     with pytest.raises(ProbeError, match="the same target"):
@@ -515,7 +519,7 @@ def test_several_unknown_classes_are_counted(small_store: FeatureStore) -> None:
     catalog = with_facts(
         small_store, label=lambda _, v: f"new {v.label}" if v.split == "test" else v.label
     )
-    with pytest.raises(ProbeError, match=r"no training video shows 'new blue' \(and 2 more\)"):
+    with pytest.raises(ProbeError, match=r"the label 'new blue' \(and 2 more\)"):
         make_task(small_store, catalog)
 
 
@@ -529,3 +533,79 @@ def test_a_store_without_a_readable_video_is_refused(tmp_path: Path) -> None:
     extract(Catalog(name="broken", videos=videos), tmp_path / "store", config)
     with pytest.raises(ProbeError, match="no video of the store could be read; the first: "):
         make_task(FeatureStore(tmp_path / "store"))
+
+
+def test_knn_votes_like_a_plain_loop() -> None:
+    generator = Generator().manual_seed(3)
+    bank, queries = torch.randn(25, 6, generator=generator), torch.randn(4, 6, generator=generator)
+    labels = torch.arange(25) % 4
+    outputs = knn_probabilities(bank, labels, queries, num_classes=4, k=5, temperature=0.1)
+    for query, votes in zip(queries, outputs, strict=True):
+        cosines = [float(query @ each / query.norm() / each.norm()) for each in bank]
+        nearest = sorted(range(25), key=lambda index: -cosines[index])[:5]
+        weights = np.exp([cosines[index] / 0.1 for index in nearest])
+        by_hand = np.zeros(4)
+        for index, weight in zip(nearest, weights, strict=True):
+            by_hand[labels[index]] += weight / weights.sum()
+        np.testing.assert_allclose(votes.numpy(), by_hand, rtol=1e-4)
+
+
+def test_the_order_of_training_videos_does_not_matter_to_knn() -> None:
+    task = class_task(1.0)
+    bank, queries = (c.features.mean(dim=1) for c in (task.train.regular, task.test.clips))
+    order = torch.randperm(70, generator=Generator().manual_seed(0))
+    one, two = (
+        knn_probabilities(bank[o], task.train.classes[o], queries, num_classes=7)
+        for o in (torch.arange(70), order)
+    )
+    torch.testing.assert_close(one, two)
+
+
+def test_predictions_are_the_mean_softmax_over_the_clips() -> None:
+    task = class_task(1.0)
+    setup = ProbeSetup(task=task, model=None, config=QUICK, seed=0)
+    probe = LinearProbe(setup, "backbone")
+    classifier = probe.fit(probe.search(), torch.arange(70), seed=0)
+    clips = task.test.clips
+    by_hand = torch.stack(
+        [
+            torch.stack([classifier(ClipBatch(f[None, None], b[None, None]))[0, 0].softmax(0)
+                         for f, b in zip(features, boxes, strict=True)]).mean(0)
+            for features, boxes in zip(clips.features[:5], clips.boxes[:5], strict=True)
+        ]
+    )  # fmt: skip
+    torch.testing.assert_close(predict(classifier, clips.of(slice(0, 5))), by_hand)
+
+
+def test_fine_tuning_changes_a_copy_of_the_encoder() -> None:
+    task, probe = class_task(1.0), finetune(class_task(1.0), replace(FIT, epochs=2))
+    before = probe.setup.encoder().project.weight.clone()
+    network = probe.fit(probe.search(), torch.arange(70), seed=0)
+    assert torch.equal(probe.setup.encoder().project.weight, before)
+    assert not torch.equal(network.encoder.project.weight, before)
+    assert network(task.test.clips).shape == (42, 8, 7)
+
+
+def test_no_group_is_both_learned_from_and_validated_on() -> None:
+    train = class_task(1.0).train
+    groups = tuple(f"person {number % 8}" for number in range(70))
+    parts = split_training_videos(replace(train, groups=groups), 0.25, seed=0)
+    assert parts is not None
+    learned, validated = ({groups[int(index)] for index in part} for part in parts)
+    assert not learned & validated
+
+
+def test_a_class_with_one_video_is_only_learned_from() -> None:
+    train = class_task(1.0, classes=6).train
+    classes = train.classes.clone()
+    classes[20] = 6
+    parts = split_training_videos(replace(train, classes=classes), 0.25, seed=0)
+    assert parts is not None
+    assert 20 in parts[0].tolist()
+
+
+def test_with_too_few_videos_nothing_is_searched() -> None:
+    task = class_task(1.0, train=7)
+    assert make_validation_split(task.train, 0).source == "none"
+    selection = finetune(task, FIT).search()
+    assert (selection.selected_on, selection.num_candidates) == (None, 1)

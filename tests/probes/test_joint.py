@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Generator
 
 from clipset.errors import ProbeError
-from clipset.evaluation.config import EvaluateConfig, ProbeTraining
-from clipset.evaluation.fit import NetworkRun
-from clipset.evaluation.networks import SetProbe
-from clipset.evaluation.suite import run_probes, run_suite
-from clipset.evaluation.task import keep_few, make_task
+from clipset.evaluation.suite import run_suite
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
+from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.registry import probe_key
+from clipset.probes.task import make_task
+from clipset.probes.transformer import SetClassifier, TransformerSettings, TransformerTraining
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import SINGLE_PROCESS
@@ -42,7 +43,7 @@ FIT = ProbeTraining(
     early_stopping=False,
     joint_weight=0.1,
 )
-ROW = (("scale", "finetune"),)
+PROBES: Any = ("finetune",)
 
 
 @pytest.fixture(scope="module")
@@ -84,46 +85,46 @@ def test_the_encoder_is_shared_and_the_model_that_was_given_stays_as_it_is(
         assert torch.equal(value, before[name]), name
 
 
-def test_an_encoder_that_rehearses_forgets_less(
+def test_joint_pretraining_keeps_the_pretraining_loss_low(
     small_store: FeatureStore, joint: JointPretraining
 ) -> None:
     train = make_task(small_store).train
 
     def tune(weight: float) -> float:
-        def make() -> SetProbe:
-            return SetProbe(copy.deepcopy(joint.model.encoder), 3, frozen=False)
+        def make() -> SetClassifier:
+            return SetClassifier(copy.deepcopy(joint.model.encoder), 3)
 
-        run = NetworkRun(
-            make, train, replace(FIT, joint_weight=weight), rate=1e-2, epochs=30, seed=0,
+        run = TransformerTraining(
+            make, train, replace(FIT, joint_weight=weight),
+            TransformerSettings(learning_rate=1e-2), num_epochs=30, seed=0,
             joint=joint if weight else None,
         )  # fmt: skip
         for _ in range(30):
             run.run_epoch()
-        assert isinstance(run.network, SetProbe)
-        asked = run.joint_loss or joint.start(run.network.encoder, seed=0)
-        asked.model.eval()
+        joint_loss = run.joint_loss or joint.start(run.network.encoder, seed=0)
+        joint_loss.model.eval()
         with torch.inference_mode():
-            return sum(asked.loss().item() for _ in range(9))
+            return sum(joint_loss.loss().item() for _ in range(9))
 
     assert tune(1.0) < 0.9 * tune(0.0)
 
 
-def test_few_labels_are_rehearsed_with_all_training_videos_and_no_test_video(
+def test_joint_pretraining_sees_all_training_videos_and_no_test_video(
     small_store: FeatureStore, model: ScaleModel
 ) -> None:
     task = make_task(small_store, training=TRAINING)
-    few = keep_few(task, 0.1, seed=0)
+    few = task.subsample_labels(0.1, seed=0)
     assert len(few.train) == 3
     assert few.pretraining is not None
     places = few.pretraining.open(model, batch_size=128).source.videos
     assert len(places) == len(task.train) == 18
     assert not {small_store.ids[place] for place in places} & set(task.test.ids)
     config = EvaluateConfig(num_seeds=1, label_fraction=0.1, training=FIT)
-    [result] = run_probes(task, model, config, rows=ROW)
+    [result] = run_suite(task, model, config, probes=PROBES).results
     assert result.value > 0.5
 
 
-def test_splits_that_are_given_decide_what_is_rehearsed_not_those_of_the_store(
+def test_the_splits_of_the_task_decide_what_joint_pretraining_sees(
     small_store: FeatureStore, model: ScaleModel
 ) -> None:
     own = {video.id: video.split for video in small_store.catalog}
@@ -142,29 +143,32 @@ def test_splits_that_are_given_decide_what_is_rehearsed_not_those_of_the_store(
     assert not ids & set(task.test.ids)
 
 
-def test_only_fine_tuning_rehearses(small_store: FeatureStore, model: ScaleModel) -> None:
+def test_only_fine_tuning_has_joint_pretraining(
+    small_store: FeatureStore, model: ScaleModel
+) -> None:
     task = make_task(small_store, training=TRAINING)
-    rows = (("backbone", "transformer"), ("scale", "finetune"))
+    names: Any = ("transformer", "finetune")
     outputs = [
         run_suite(
             task,
             model,
             EvaluateConfig(num_seeds=1, training=replace(FIT, joint_weight=weight)),
-            rows=rows,
+            probes=names,
         ).predictions.outputs
         for weight in (0.0, 0.1)
     ]
-    plain, rehearsing = outputs
-    assert (plain[rows[0]] == rehearsing[rows[0]]).all()
-    assert (plain[rows[1]] != rehearsing[rows[1]]).any()
+    plain, joint = outputs
+    transformer, finetune = (probe_key(name) for name in names)
+    assert (plain[transformer] == joint[transformer]).all()
+    assert (plain[finetune] != joint[finetune]).any()
 
 
-def test_what_is_not_known_cannot_be_rehearsed(
+def test_joint_pretraining_needs_the_settings_of_pretraining(
     small_store: FeatureStore, model: ScaleModel
 ) -> None:
     config = EvaluateConfig(num_seeds=1, training=FIT)
     with pytest.raises(ProbeError, match="joint_weight continues pre-training"):
-        run_probes(make_task(small_store), model, config, rows=ROW)
+        run_suite(make_task(small_store), model, config, probes=PROBES)
     for wrong in ({"joint_weight": -1.0}, {"joint_weight": float("inf")}):
         with pytest.raises(ProbeError, match="joint_weight"):
             replace(FIT, **wrong)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from clipset.errors import ProbeError
 
+Features = Literal["backbone", "scale"]
 ProbeName = Literal[
     "knn",
     "scale_knn",
@@ -20,6 +21,16 @@ ProbeName = Literal[
     "attentive",
     "scale_attentive",
 ]
+
+
+class ProbeKey(NamedTuple):
+    """The features that a probe sees and the kind of probe, such as `("scale", "linear")`."""
+
+    features: str
+    probe: str
+
+    def __str__(self) -> str:
+        return f"{self.features}/{self.probe}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

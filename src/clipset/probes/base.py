@@ -1,0 +1,187 @@
+"""What all probes share: their protocol, their inputs, and predictions of a fitted classifier."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from clipset.errors import ProbeError
+from clipset.model.config import ModelConfig
+from clipset.model.encoder import SetEncoder
+from clipset.probes.config import EvaluateConfig, Features, ProbeKey
+from clipset.probes.search import ValidationSplit, make_validation_split
+from clipset.probes.task import EvaluationTask
+from clipset.representation import VectorPart, encode_clips
+from clipset.sets.batch import ClipBatch, by_count, mean_over_clips
+from clipset.training.checkpoint import ScaleModel
+
+CHUNK = 256  # videos that are predicted at once
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSetup:
+    """What a probe is trained from. Targets, if there are some, are standardised."""
+
+    task: EvaluationTask
+    model: ScaleModel | None
+    config: EvaluateConfig
+    seed: int
+    """of the search"""
+
+    @property
+    def architecture(self) -> ModelConfig:
+        """The architecture of transformers: the model's, or the default one for the boxes."""
+        if self.model is not None:
+            return self.model.config
+        box_size = self.task.train.random.boxes.shape[-1]
+        return ModelConfig(box_coordinates="official" if box_size == 7 else "paper")
+
+    def encoder(self) -> SetEncoder:
+        """The pre-trained encoder."""
+        if self.model is None:
+            raise ProbeError("probes on SCALE features need a trained model; give one")
+        return self.model.encoder
+
+    def split_validation(self) -> ValidationSplit:
+        """The validation videos of the search."""
+        return make_validation_split(self.task.train, self.seed, self.task.validation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The settings that did best on validation videos; `selected_on` is None without any."""
+
+    settings: Any
+    """a dataclass of the probe"""
+    epochs: int | None = None
+    num_candidates: int = 1
+    selected_on: str | None = None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The learning rate, if the probe has one."""
+        return getattr(self.settings, "learning_rate", None)
+
+
+class Probe(ABC):
+    """A kind of probe on one task, on the backbone's features or on those of the set encoder.
+
+    `search` compares the points of `search_space` on validation videos; `fit` then trains a
+    classifier with the selected settings.
+    """
+
+    kind: ClassVar[str]
+    is_seeded: ClassVar[bool] = True
+    """whether another seed gives another classifier"""
+
+    def __init__(self, setup: ProbeSetup, features: Features) -> None:
+        self.setup, self.features = setup, features
+        self.encoder = setup.encoder() if features == "scale" else None
+
+    @property
+    def key(self) -> ProbeKey:
+        """Features and kind."""
+        return ProbeKey(self.features, self.kind)
+
+    @abstractmethod
+    def search_space(self) -> Sequence[Any]:
+        """The settings to compare."""
+
+    @abstractmethod
+    def search(self) -> Selection:
+        """The best settings on the validation videos."""
+
+    @abstractmethod
+    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> nn.Module:
+        """A classifier trained on some of the training videos, which maps clips to logits."""
+
+    @classmethod
+    @abstractmethod
+    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> nn.Module:
+        """A fitted classifier from its `state_dict`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierShape:
+    """What is needed beside the weights to rebuild a classifier."""
+
+    config: EvaluateConfig
+    num_outputs: int
+    encoder: SetEncoder | None
+    """of the right shape; None for heads on the backbone's features"""
+
+
+class ClipInputs(nn.Module):
+    """The vectors that a head sees of each clip.
+
+    Without an encoder the backbone's feature (with the box behind it, if `with_boxes`); else the
+    feature next to the set token (or to its own refined token).
+    """
+
+    def __init__(
+        self,
+        encoder: SetEncoder | None,
+        *,
+        token: VectorPart = "set",
+        with_boxes: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.with_boxes = encoder, with_boxes
+        self.token: VectorPart = token
+
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "N V R"]:
+        if self.encoder is not None:
+            return encode_clips(self.encoder, clips, ("clip", self.token))
+        if self.with_boxes:
+            return torch.cat([clips.features, clips.boxes], dim=-1)
+        return clips.features
+
+
+class VideoInputs(nn.Module):
+    """One vector of each video: the mean over its clips."""
+
+    def __init__(self, encoder: SetEncoder | None) -> None:
+        super().__init__()
+        self.clip_inputs = ClipInputs(encoder)
+
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "N R"]:
+        return mean_over_clips(self.clip_inputs(clips), clips.valid)
+
+
+def own_tensors(state: Tensors) -> Tensors:
+    """The tensors of a classifier itself, without those of its parts."""
+    return {name: value for name, value in state.items() if "." not in name}
+
+
+def register_tensors(module: nn.Module, tensors: Tensors) -> None:
+    """Make tensors buffers of a module, so that they are saved with it."""
+    for name, value in tensors.items():
+        module.register_buffer(name, value)
+
+
+def average_clips(
+    logits: Float[Tensor, "*E B L C"], is_regression: bool
+) -> Float[Tensor, "*E B C"]:
+    """The mean over a video's clips of their class probabilities, or of their targets."""
+    return (logits if is_regression else logits.softmax(dim=-1)).mean(dim=-2)
+
+
+@torch.inference_mode()
+def predict(
+    classifier: nn.Module, clips: ClipBatch, *, is_regression: bool = False
+) -> Float[Tensor, "M C"]:
+    """Class probabilities (or targets) of videos, averaged over their clips."""
+    index, outputs = [], []
+    for videos, group in by_count(clips):
+        index.append(videos)
+        for low in range(0, len(group), CHUNK):
+            logits = classifier(group.of(slice(low, low + CHUNK)))
+            outputs.append(average_clips(logits, is_regression))
+    return torch.cat(outputs)[torch.cat(index).argsort()]

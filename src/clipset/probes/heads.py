@@ -1,0 +1,414 @@
+"""Heads on frozen features: a whole grid of heads is trained together on the same batches.
+
+The weights of all heads of one kind are stacked along a leading axis, so that a step of the grid is
+one batched computation (`HeadStack`). Linear, MLP and attentive probes define their stacks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor, nn, optim
+
+from clipset.model.encoder import SetEncoder
+from clipset.probes.base import (
+    ClassifierShape,
+    ClipInputs,
+    Probe,
+    Selection,
+    Tensors,
+    average_clips,
+    own_tensors,
+    register_tensors,
+)
+from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.head_inputs import (
+    HeadInputs,
+    divide_into_sets,
+    encode_sets,
+    equal_counts,
+)
+from clipset.probes.search import HALVINGS, ValidationCurves, count_epochs, score_outputs
+from clipset.representation import VectorPart
+from clipset.sets.batch import ClipBatch
+from clipset.sets.sampling import draw_batches
+from clipset.training.optim import cosine_schedule
+
+Optimizer = Literal["adamw", "sgd"]
+Labels = Int[Tensor, " B"] | Float[Tensor, " B"]
+MAX_STEPS = 1000  # batches that heads are trained on, at most (at least one epoch)
+WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1, 1.0)  # to search
+WARMUP_FRACTION = 0.05
+SCORE_CHUNK = 64  # videos predicted at once: few enough for a processor's cache
+EPSILON = 1e-6  # of AdamW: smaller gradients are rounding errors, and must not move a weight
+SMALLEST_PROBABILITY = 1e-12  # smaller ones move no weight, and denormal numbers are slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSettings:
+    """A point of the grid."""
+
+    learning_rate: float
+    weight_decay: float
+    optimizer: Optimizer = "adamw"
+    batch_norm: bool = True
+
+
+def head_grid(config: ProbeTraining) -> tuple[HeadSettings, ...]:
+    """The grid of settings."""
+    optimizers: tuple[Optimizer, ...] = ("adamw", "sgd") if config.full_head_grid else ("adamw",)
+    norms = (True, False) if config.full_head_grid else (True,)
+    points = itertools.product(norms, optimizers, config.head_learning_rates, WEIGHT_DECAYS)
+    return tuple(
+        HeadSettings(
+            learning_rate=learning_rate, weight_decay=decay, optimizer=optimizer, batch_norm=norm
+        )
+        for norm, optimizer, learning_rate, decay in points
+    )
+
+
+class HeadStack:
+    """E heads on the same inputs. Weights whose names begin with w are decayed."""
+
+    def __init__(self, num_heads: int, in_dim: int, num_outputs: int, generator: Generator) -> None:
+        initial = self.init_weights(in_dim, num_outputs, generator)
+        self.weights: Tensors = {
+            name: value.expand(num_heads, *value.shape).clone() for name, value in initial.items()
+        }
+
+    def init_weights(self, in_dim: int, num_outputs: int, generator: Generator) -> Tensors:
+        """The initial weights of one head; all heads start with the same."""
+        raise NotImplementedError
+
+    def logits(
+        self, inputs: Float[Tensor, "B K R"], generator: Generator | None
+    ) -> Float[Tensor, "E B L C"]:
+        """The logits of each head, with dropout if there is a generator."""
+        raise NotImplementedError
+
+    def gradients(
+        self, inputs: Float[Tensor, "B K R"], labels: Labels, generator: Generator
+    ) -> Tensors:
+        """The gradients of every head's own loss."""
+        for value in self.weights.values():
+            value.requires_grad_()
+        logits = self.logits(inputs, generator)  # (E, B, L, C)
+        expanded = labels[None, :, None].expand(logits.shape[:-1])
+        slope = loss_gradient(logits.detach(), expanded, 1.0 / logits.shape[1:3].numel())
+        gradients = torch.autograd.grad(logits, list(self.weights.values()), slope)
+        for value in self.weights.values():
+            value.requires_grad_(False)
+        return dict(zip(self.weights, gradients, strict=True))
+
+    def predict(
+        self, inputs: Float[Tensor, "B K R"], is_regression: bool
+    ) -> Float[Tensor, "E B C"]:
+        """The predictions of each head for whole videos."""
+        return average_clips(self.logits(inputs, None), is_regression)
+
+    def keep(self, heads: list[int]) -> None:
+        """Drop all but some of the heads."""
+        self.weights = {name: value[heads].clone() for name, value in self.weights.items()}
+
+
+MakeStack = Callable[[int, int, int, Generator], HeadStack]
+
+
+def stacked_linear(
+    inputs: Float[Tensor, "B K R"], weight: Float[Tensor, "E O R"], bias: Float[Tensor, "E O"]
+) -> Float[Tensor, "B K E O"]:
+    """A linear layer of every head on the same inputs, as one matrix product."""
+    outputs = torch.addmm(bias.flatten(), inputs.flatten(0, 1), weight.flatten(0, 1).T)
+    return outputs.view(*inputs.shape[:2], *bias.shape)
+
+
+def uniform_init(shape: tuple[int, ...], fan_in: int, generator: Generator) -> Tensor:
+    """Initial weights as those of `torch.nn.Linear`."""
+    return torch.rand(shape, generator=generator).mul_(2.0).sub_(1.0).div_(math.sqrt(fan_in))
+
+
+def loss_gradient(
+    logits: Float[Tensor, "*A C"], labels: Tensor, scale: float
+) -> Float[Tensor, "*A C"]:
+    """The gradient of the scaled cross-entropy (or squared error) with respect to the logits."""
+    if labels.is_floating_point():
+        return (logits - labels[..., None]).mul_(2.0 * scale)
+    gradient = torch.threshold_(logits.softmax(dim=-1), SMALLEST_PROBABILITY, 0.0)
+    gradient.view(-1, gradient.shape[-1])[torch.arange(labels.numel()), labels.flatten()] -= 1.0
+    return gradient.mul_(scale)
+
+
+class _HeadGroup:
+    """Heads of the grid with the same inputs: with or without batch norm."""
+
+    def __init__(
+        self, make_stack: MakeStack, inputs: HeadInputs, num_outputs: int, seed: int,
+        settings: dict[int, HeadSettings],
+    ) -> None:  # fmt: skip
+        self.settings, self.generator = settings, Generator().manual_seed(seed)
+        self.batch_norm = next(iter(settings.values())).batch_norm
+        self.stack = make_stack(len(settings), inputs.dim, num_outputs, self.generator)
+        self._make_optimizers([])
+
+    def step(self, inputs: Float[Tensor, "B K R"], labels: Labels, lr_scale: float) -> None:
+        """One step of all heads, each at its own learning rate."""
+        gradients = self.stack.gradients(inputs, labels, self.generator)
+        for head, parameters in enumerate(self.parameters):
+            for name, parameter in parameters.items():
+                parameter.grad = gradients[name][head]
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["peak"] * lr_scale
+            optimizer.step()
+
+    def keep(self, candidates: set[int]) -> None:
+        """Drop all but some heads of the grid."""
+        heads = [head for head, number in enumerate(self.settings) if number in candidates]
+        states = [self._optimizer_state(self.parameters[head]) for head in heads]
+        self.settings = {n: s for n, s in self.settings.items() if n in candidates}
+        if heads:
+            self.stack.keep(heads)
+            self._make_optimizers(states)
+
+    def _optimizer_state(self, parameters: Tensors) -> dict[str, dict[str, Any]]:
+        states = {p: state for each in self.optimizers for p, state in each.state.items()}
+        return {name: states.get(parameter, {}) for name, parameter in parameters.items()}
+
+    def _make_optimizers(self, states: list[dict[str, dict[str, Any]]]) -> None:
+        """An optimizer for each kind; its parameters are views of the stack, one for each head."""
+        self.parameters = [
+            {name: value[head].detach() for name, value in self.stack.weights.items()}
+            for head in range(len(self.settings))
+        ]
+        self.optimizers = _make_optimizers(self.parameters, list(self.settings.values()))
+        owner = {p: o for o in self.optimizers for g in o.param_groups for p in g["params"]}
+        for parameters, state in zip(self.parameters, states, strict=False):
+            for name, parameter in parameters.items():
+                owner[parameter].state[parameter] = state[name]
+
+
+def _make_optimizers(
+    parameters: list[Tensors], settings: list[HeadSettings]
+) -> list[optim.Optimizer]:
+    shared: dict[tuple[Optimizer, float, float], list[Tensor]] = {}
+    for own, point in zip(parameters, settings, strict=True):
+        for name, parameter in own.items():
+            decay = point.weight_decay if name.startswith("w") else 0.0
+            key = (point.optimizer, point.learning_rate, decay)
+            shared.setdefault(key, []).append(parameter)
+    groups: dict[Optimizer, list[dict[str, object]]] = {}
+    for (kind, learning_rate, decay), params in shared.items():
+        group = {"params": params, "weight_decay": decay, "peak": learning_rate}
+        groups.setdefault(kind, []).append(group)
+    optimizers: list[optim.Optimizer] = []
+    if "adamw" in groups:
+        optimizers.append(optim.AdamW(groups["adamw"], lr=1.0, eps=EPSILON, fused=True))
+    if "sgd" in groups:
+        optimizers.append(optim.SGD(groups["sgd"], lr=1.0, momentum=0.9, nesterov=True))
+    return optimizers
+
+
+class HeadGrid:
+    """Heads in training; `predict` gives the present predictions of each head."""
+
+    def __init__(
+        self, make_stack: MakeStack, inputs: HeadInputs, settings: tuple[HeadSettings, ...],
+        config: ProbeTraining, *, videos: Int[Tensor, " B"], num_outputs: int, num_epochs: int,
+        seed: int,
+    ) -> None:  # fmt: skip
+        self.inputs, self.config, self.videos = inputs, config, videos
+        self.mean, self.std = inputs.statistics(videos)
+        self.generator = Generator().manual_seed(seed)
+        self.num_steps = num_epochs * -(-len(videos) // config.batch_size)
+        self.num_done = 0
+        groups: dict[bool, dict[int, HeadSettings]] = {}
+        for number, point in enumerate(settings):
+            groups.setdefault(point.batch_norm, {})[number] = point
+        self.groups = [
+            _HeadGroup(make_stack, inputs, num_outputs, seed, each) for each in groups.values()
+        ]
+
+    def run_epoch(self) -> None:
+        """Train every head on every video once."""
+        for batch in draw_batches(len(self.videos), self.config.batch_size, self.generator):
+            videos = self.videos[batch]
+            inputs = self.inputs.draw(videos, self.config.num_clips, self.generator)
+            labels = self.inputs.labels[videos]
+            lr_scale = cosine_schedule(
+                self.num_done, self.num_steps, peak=1.0, warmup_fraction=WARMUP_FRACTION
+            )
+            normed = self._normalise(inputs) if any(g.batch_norm for g in self.groups) else inputs
+            for group in self.groups:
+                group.step(normed if group.batch_norm else inputs, labels, lr_scale)
+            self.num_done += 1
+
+    def keep(self, candidates: set[int]) -> None:
+        """Drop all but some heads of the grid."""
+        for group in self.groups:
+            group.keep(candidates)
+        self.groups = [group for group in self.groups if group.settings]
+
+    @torch.inference_mode()
+    def predict(
+        self, regular: Float[Tensor, "M W R"], valid: Bool[Tensor, "M W"] | None = None
+    ) -> dict[int, Float[Tensor, "M C"]]:
+        """The predictions of every head for videos, from the inputs of their regular clips."""
+        is_regression = self.inputs.labels.is_floating_point()
+        index: list[Tensor] = []
+        outputs: dict[int, list[Tensor]] = {}
+        for videos, inputs in equal_counts(regular, valid, SCORE_CHUNK):
+            index.append(videos)
+            normed = (inputs - self.mean) / self.std
+            for group in self.groups:
+                each = group.stack.predict(normed if group.batch_norm else inputs, is_regression)
+                for number, predicted in zip(group.settings, each, strict=True):  # of (E, B, C)
+                    outputs.setdefault(number, []).append(predicted)
+        order = torch.cat(index).argsort()
+        return {number: torch.cat(chunks)[order] for number, chunks in outputs.items()}
+
+    def only_head(self) -> Tensors:
+        """The weights of the only head, with the normalisation before it."""
+        group = self.groups[0]
+        identity = torch.zeros_like(self.mean), torch.ones_like(self.std)
+        mean, std = (self.mean, self.std) if group.batch_norm else identity
+        weights = {name: value[0].clone() for name, value in group.stack.weights.items()}
+        return {"mean": mean, "std": std, **weights}
+
+    def _normalise(self, inputs: Float[Tensor, "B K R"]) -> Float[Tensor, "B K R"]:
+        """Batch norm without affine; a single input is normalised by all training videos."""
+        if inputs.shape[:2].numel() < 2:
+            return (inputs - self.mean) / self.std
+        return F.batch_norm(inputs.flatten(0, 1), None, None, training=True).view_as(inputs)
+
+
+class HeadClassifier(nn.Module):
+    """One trained head behind the normalisation of its training videos."""
+
+    def __init__(self, tensors: Tensors, inputs: ClipInputs, make_stack: MakeStack) -> None:
+        super().__init__()
+        register_tensors(self, tensors)
+        self.inputs = inputs
+        self.names = [name for name in tensors if name not in ("mean", "std")]
+        self.stack = make_stack(1, len(tensors["mean"]), len(tensors["bias"]), Generator())
+
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B L C"]:
+        inputs = (self.inputs(clips) - self.get_buffer("mean")) / self.get_buffer("std")
+        self.stack.weights = {name: self.get_buffer(name)[None] for name in self.names}
+        return self.stack.logits(inputs, None)[0]
+
+
+class HeadProbe(Probe):
+    """A head on frozen features: the grid is trained at once, then the best point on all videos."""
+
+    num_halvings: ClassVar[int] = HALVINGS
+    token: ClassVar[VectorPart] = "set"
+    """what the set encoder adds to a clip's feature"""
+    with_boxes: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def stack_factory(cls, config: EvaluateConfig) -> MakeStack:
+        """Makes the stacked heads."""
+
+    @classmethod
+    def clip_inputs(cls, encoder: SetEncoder | None) -> ClipInputs:
+        """The vectors that this kind of head sees of clips."""
+        return ClipInputs(encoder, token=cls.token, with_boxes=cls.with_boxes)
+
+    @cached_property
+    def inputs(self) -> HeadInputs:
+        """The inputs of all training videos, computed once."""
+        train, clip_inputs = self.setup.task.train, self.clip_inputs(self.encoder)
+        valid, regular_valid = train.random.valid, train.regular.valid
+        if self.encoder is None:
+            return HeadInputs(
+                clip_inputs(train.random),
+                clip_inputs(train.regular),
+                train.labels,
+                valid=valid,
+                regular_valid=regular_valid,
+            )
+        generator = Generator().manual_seed(self.setup.seed)
+        sets = divide_into_sets(train.random, self.setup.config.training.num_clips, generator)
+        return HeadInputs(
+            self.encoder.standardise(train.random.features),
+            clip_inputs(train.regular),
+            train.labels,
+            sets=sets,
+            tokens=encode_sets(self.encoder, train.random, sets, self.token),
+            valid=valid,
+            regular_valid=regular_valid,
+        )
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs that the learning rate is scheduled for."""
+        return count_epochs(len(self.setup.task.train), self.setup.config.training, MAX_STEPS)
+
+    def search_space(self) -> tuple[HeadSettings, ...]:
+        return head_grid(self.setup.config.training)
+
+    def search(self) -> Selection:
+        split, candidates = self.setup.split_validation(), self.search_space()
+        if not split.exists:
+            return Selection(settings=candidates[len(candidates) // 2], epochs=self.num_epochs)
+        regular, valid, labels = self._validation_inputs(split.validation)
+        curves = ValidationCurves(len(candidates), self.num_epochs, self.num_halvings)
+        grid = self._make_grid(candidates, split.train, self.setup.seed)
+        for epoch in range(1, self.num_epochs + 1):
+            grid.run_epoch()
+            outputs = grid.predict(regular, valid)
+            for candidate, predicted in outputs.items():
+                curves.add(candidate, score_outputs(predicted, labels))
+            if epoch in curves.halving_epochs:
+                grid.keep(curves.better_half(outputs))
+        early_stopping = self.setup.config.training.early_stopping
+        best, epochs = curves.best(early_stopping=early_stopping)
+        return Selection(
+            settings=candidates[best],
+            epochs=epochs,
+            num_candidates=len(candidates),
+            selected_on=split.description,
+        )
+
+    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> HeadClassifier:
+        grid = self._make_grid((selection.settings,), videos, seed)
+        for _ in range(selection.epochs or self.num_epochs):
+            grid.run_epoch()
+        make_stack = self.stack_factory(self.setup.config)
+        return HeadClassifier(grid.only_head(), self.clip_inputs(self.encoder), make_stack).eval()
+
+    @classmethod
+    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> HeadClassifier:
+        make_stack = cls.stack_factory(shape.config)
+        return HeadClassifier(own_tensors(state), cls.clip_inputs(shape.encoder), make_stack)
+
+    def _make_grid(
+        self, settings: tuple[HeadSettings, ...], videos: Int[Tensor, " B"], seed: int
+    ) -> HeadGrid:
+        return HeadGrid(
+            self.stack_factory(self.setup.config), self.inputs, settings,
+            self.setup.config.training, videos=videos, num_outputs=self.setup.task.num_outputs,
+            num_epochs=self.num_epochs, seed=seed,
+        )  # fmt: skip
+
+    def _validation_inputs(
+        self, validation: Int[Tensor, " B"] | None
+    ) -> tuple[Float[Tensor, "M W R"], Bool[Tensor, "M W"] | None, Tensor]:
+        """Inputs, valid mask and labels of the validation videos."""
+        if validation is not None:
+            inputs, valid = self.inputs, self.inputs.regular_valid
+            mask = None if valid is None else valid[validation]
+            return inputs.regular[validation], mask, inputs.labels[validation]
+        val = self.setup.task.validation
+        assert val is not None  # the source is the split `val`
+        return self.clip_inputs(self.encoder)(val.regular), val.regular.valid, val.labels

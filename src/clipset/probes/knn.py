@@ -1,0 +1,79 @@
+"""k-NN on the mean vector of each video: nothing is trained, so nothing is searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from clipset.model.knn import knn_probabilities, knn_regression
+from clipset.probes.base import (
+    ClassifierShape,
+    Probe,
+    Selection,
+    Tensors,
+    VideoInputs,
+    own_tensors,
+    register_tensors,
+)
+from clipset.sets.batch import ClipBatch
+from clipset.sets.statistics import feature_statistics
+
+K = 20  # neighbours that vote, as in the paper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KNNSettings:
+    """The number of neighbours."""
+
+    k: int = K
+
+
+class KNNClassifier(nn.Module):
+    """Standardised training vectors (`bank`) with their labels, which vote."""
+
+    def __init__(self, tensors: Tensors, inputs: VideoInputs, num_outputs: int) -> None:
+        super().__init__()
+        register_tensors(self, tensors)
+        self.inputs, self.num_outputs = inputs, num_outputs
+
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
+        bank, labels = self.get_buffer("bank"), self.get_buffer("labels")
+        queries = (self.inputs(clips) - self.get_buffer("mean")) / self.get_buffer("std")
+        if labels.is_floating_point():
+            return knn_regression(bank, labels, queries, k=K)[:, None]
+        votes = knn_probabilities(bank, labels, queries, num_classes=self.num_outputs, k=K)
+        return votes.clamp_min(1e-12).log()[:, None]
+
+
+class KNNProbe(Probe):
+    """k nearest neighbours by cosine similarity."""
+
+    kind = "knn"
+    is_seeded = False
+
+    def search_space(self) -> list[KNNSettings]:
+        return [KNNSettings()]
+
+    def search(self) -> Selection:
+        return Selection(settings=KNNSettings())
+
+    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG002
+        train, inputs = self.setup.task.train, VideoInputs(self.encoder)
+        vectors = inputs(train.regular)
+        mean, std = torch.zeros(vectors.shape[1]), torch.ones(vectors.shape[1])
+        if self.encoder is None:  # the set encoder standardises its inputs, too
+            mean, std = feature_statistics(train.random.valid_features())
+        tensors = {
+            "bank": (vectors[videos] - mean) / std,
+            "labels": train.labels[videos],
+            "mean": mean,
+            "std": std,
+        }
+        return KNNClassifier(tensors, inputs, self.setup.task.num_outputs).eval()
+
+    @classmethod
+    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> KNNClassifier:
+        return KNNClassifier(own_tensors(state), VideoInputs(shape.encoder), shape.num_outputs)

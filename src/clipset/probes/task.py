@@ -1,0 +1,274 @@
+"""EvaluationTask: train, validation and test videos of a store; test labels are held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clipset.data.catalog import Catalog, Video
+from clipset.data.splits import subset_indices
+from clipset.errors import ProbeError
+from clipset.features.ledger import Kind
+from clipset.features.store import FeatureStore
+from clipset.model.config import ModelConfig
+from clipset.progress import say
+from clipset.sets.batch import ClipBatch
+from clipset.sets.reading import read_clips
+from clipset.training.config import PretrainConfig
+from clipset.training.joint import PretrainingSetup
+
+ReadClips = Callable[[Kind, Int[np.ndarray, " N"]], ClipBatch]
+VideosByIndex = dict[int, Video]  # by their index in the store
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledVideos:
+    """Videos with class indices or targets: random clips for training, regular ones to predict."""
+
+    random: ClipBatch
+    regular: ClipBatch
+    classes: Int[Tensor, " N"]
+    groups: tuple[str | None, ...]
+    targets: Float[Tensor, " N"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def labels(self) -> Int[Tensor, " N"] | Float[Tensor, " N"]:
+        """What is predicted: class indices, or (floating point) targets."""
+        return self.classes if self.targets is None else self.targets
+
+    def select(self, videos: Int[Tensor, " M"]) -> LabelledVideos:
+        """Some of the videos, by index."""
+        return LabelledVideos(
+            self.random.of(videos),
+            self.regular.of(videos),
+            self.classes[videos],
+            tuple(self.groups[int(video)] for video in videos),
+            None if self.targets is None else self.targets[videos],
+        )
+
+    def train_on_all_clips(self) -> LabelledVideos:
+        """The same videos; training also sees the regular clips."""
+        return replace(self, random=self.random.followed_by(self.regular))
+
+    def predict_from_all_clips(self) -> LabelledVideos:
+        """The same videos; predictions also average over the random clips."""
+        return replace(self, regular=self.random.followed_by(self.regular))
+
+    def standardise_targets(self, mean: float, std: float) -> LabelledVideos:
+        """The same videos with targets of mean 0 and deviation 1; classes stay."""
+        if self.targets is None:
+            return self
+        return replace(self, targets=(self.targets - mean) / std)
+
+
+class HeldOut:
+    """The test videos: clips to predict from, and labels that only `evaluate` reads.
+
+    `clips` are the regular ones; the random ones are read when they are needed.
+    """
+
+    def __init__(
+        self,
+        ids: tuple[str, ...],
+        clips: ClipBatch,
+        classes: Int[Tensor, " M"],
+        targets: Float[Tensor, " M"] | None = None,
+        random: Callable[[], ClipBatch] | None = None,
+    ) -> None:
+        self.ids, self.clips, self._random = ids, clips, random
+        self._classes, self._targets = classes, targets
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def predict_from_all_clips(self) -> HeldOut:
+        """The same videos; predictions also average over the random clips."""
+        if self._random is None:
+            raise ProbeError("the test videos have no random clips; set test_clips to 'regular'")
+        clips = self._random().followed_by(self.clips)
+        return HeldOut(self.ids, clips, self._classes, self._targets)
+
+    def evaluate(
+        self, outputs: Float[Tensor, "M C"]
+    ) -> Int[np.ndarray, "M 2"] | Float[np.ndarray, "M 2"]:
+        """True and predicted class (or target) of each video. Called once for each final probe."""
+        if self._targets is None:
+            return torch.stack([self._classes, outputs.argmax(dim=1)], dim=1).numpy()
+        return torch.stack([self._targets, outputs[:, 0]], dim=1).double().numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationTask:
+    """Classes to predict (none: targets), train and test videos, optionally validation videos.
+
+    `pretraining` is the setup of the model's pre-training, if known.
+    """
+
+    classes: tuple[str, ...]
+    train: LabelledVideos
+    test: HeldOut
+    split: str = "test"  # name of the split of the test videos
+    validation: LabelledVideos | None = None
+    pretraining: PretrainingSetup | None = None
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether targets are predicted, not classes."""
+        return not self.classes
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of a probe for each clip."""
+        return len(self.classes) or 1
+
+    def train_on_all_clips(self) -> EvaluationTask:
+        """The same task; training also sees the regular clips."""
+        return replace(self, train=self.train.train_on_all_clips())
+
+    def predict_from_all_clips(self) -> EvaluationTask:
+        """The same task; predictions also average over the random clips."""
+        return replace(
+            self,
+            train=self.train.predict_from_all_clips(),
+            test=self.test.predict_from_all_clips(),
+            validation=self.validation and self.validation.predict_from_all_clips(),
+        )
+
+    def subsample_labels(self, fraction: float, seed: int) -> EvaluationTask:
+        """The same task with a random fraction of the training videos of each class."""
+        labels = self.train.classes.tolist()
+        videos = subset_indices(labels, fraction=fraction, generator=np.random.default_rng(seed))
+        return replace(self, train=self.train.select(torch.tensor(videos)))
+
+
+def make_task(
+    store: FeatureStore,
+    catalog: Catalog | None = None,
+    model: ModelConfig | None = None,
+    training: PretrainConfig | None = None,
+) -> EvaluationTask:
+    """The task of a catalog's labels (or targets) and splits.
+
+    Tested on `test`, else on `val`; with both, `val` is the validation split. Boxes are those of
+    the model; `training` holds the settings of its pre-training, if known.
+    """
+    if not len(store):
+        reason = store.failed[0].reason if store.failed else "it is empty"
+        raise ProbeError(f"no video of the store could be read; the first: {reason}")
+    by_id = {video.id: video for video in catalog or store.catalog}
+    videos = {index: by_id[id] for index, id in enumerate(store.ids) if id in by_id}
+    is_regression = all(video.label is None for video in videos.values())
+    labelled = {
+        index: video
+        for index, video in videos.items()
+        if (video.target if is_regression else video.label) is not None
+    }
+    split = "test" if any(video.split == "test" for video in labelled.values()) else "val"
+    train, test, val = (_in_split(labelled, name) for name in ("train", split, "val"))
+    _check_labels(labelled, train, test, is_regression)
+    if len(labelled) < len(videos):
+        kind = "target" if is_regression else "label"
+        say(f"{len(videos) - len(labelled)} of {len(videos)} videos have no {kind}: skipped")
+    classes = () if is_regression else tuple(sorted({v.label or "" for v in train.values()}))
+    _check_test_classes(test, classes, split)
+    class_index = {name: index for index, name in enumerate(classes)}
+    read = partial(read_clips, store, model=training.model if training else model)
+    test_index = np.array(list(test))
+    return EvaluationTask(
+        classes=classes,
+        train=_read_labelled(read, train, class_index),
+        test=HeldOut(
+            ids=tuple(video.id for video in test.values()),
+            clips=read("regular", test_index),
+            classes=_class_tensor(test, class_index),
+            targets=_target_tensor(test, class_index),
+            random=lambda: read("random", test_index),
+        ),
+        split=split,
+        validation=_read_validation(read, val, class_index) if split == "test" else None,
+        pretraining=pretraining_setup(store, catalog, training) if training else None,
+    )
+
+
+def pretraining_setup(
+    store: FeatureStore, catalog: Catalog | None, training: PretrainConfig
+) -> PretrainingSetup:
+    """The setup of joint pre-training, with the splits of the task, not those of the store."""
+    return PretrainingSetup(
+        store if catalog is None else FeatureStore(store.folder, catalog), training
+    )
+
+
+def _in_split(videos: VideosByIndex, name: str) -> VideosByIndex:
+    return {index: video for index, video in videos.items() if video.split == name}
+
+
+def _read_labelled(
+    read: ReadClips, videos: VideosByIndex, class_index: dict[str, int]
+) -> LabelledVideos:
+    index = np.array(list(videos))
+    return LabelledVideos(
+        random=read("random", index),
+        regular=read("regular", index),
+        classes=_class_tensor(videos, class_index),
+        groups=tuple(video.group for video in videos.values()),
+        targets=_target_tensor(videos, class_index),
+    )
+
+
+def _read_validation(
+    read: ReadClips, videos: VideosByIndex, class_index: dict[str, int]
+) -> LabelledVideos | None:
+    """The validation videos, without classes that have no training video."""
+    if class_index:
+        videos = {index: video for index, video in videos.items() if video.label in class_index}
+    return _read_labelled(read, videos, class_index) if videos else None
+
+
+def _class_tensor(videos: VideosByIndex, class_index: dict[str, int]) -> Int[Tensor, " N"]:
+    return torch.tensor([class_index.get(video.label or "", 0) for video in videos.values()])
+
+
+def _target_tensor(
+    videos: VideosByIndex, class_index: dict[str, int]
+) -> Float[Tensor, " N"] | None:
+    if class_index:
+        return None
+    return torch.tensor([video.target or 0.0 for video in videos.values()])
+
+
+def _check_labels(
+    labelled: VideosByIndex, train: VideosByIndex, test: VideosByIndex, is_regression: bool
+) -> None:
+    if not labelled:
+        raise ProbeError("no readable video has a label; probes need labels")
+    for split, videos in (("train", train), ("test", test)):
+        if not videos:
+            raise ProbeError(
+                f"no labelled, readable video is in the split {split!r}; "
+                f"the catalog's column split needs both train and test"
+            )
+    if not is_regression and len({video.label for video in labelled.values()}) < 2:
+        raise ProbeError("all videos have the same label; probes need at least two classes")
+    if is_regression and len({video.target for video in train.values()}) < 2:
+        raise ProbeError("all training videos have the same target; probes need at least two")
+
+
+def _check_test_classes(test: VideosByIndex, classes: tuple[str, ...], split: str) -> None:
+    """Refuse test classes without training videos."""
+    unknown = sorted({video.label or "" for video in test.values()} - set(classes))
+    if classes and unknown:
+        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        raise ProbeError(
+            f"no training video has the label {unknown[0]!r}{more} of the {split} split; "
+            f"add one or remove it from the catalog"
+        )

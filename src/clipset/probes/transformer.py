@@ -1,0 +1,230 @@
+"""Transformer probe: the set encoder from a random start, trained as a whole with the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Generator, Tensor, nn
+
+from clipset.model.encoder import SetEncoder
+from clipset.probes.base import ClassifierShape, Probe, Selection, Tensors, predict
+from clipset.probes.config import ProbeTraining
+from clipset.probes.search import (
+    HALVINGS,
+    ValidationCurves,
+    ValidationSplit,
+    count_epochs,
+    score_outputs,
+)
+from clipset.probes.task import LabelledVideos
+from clipset.representation import concat_parts
+from clipset.sets.batch import ClipBatch
+from clipset.sets.sampling import draw_batches, draw_subset, mix_means
+from clipset.sets.statistics import feature_statistics
+from clipset.training.joint import JointPretraining
+from clipset.training.optim import Optimization, decay_groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerSettings:
+    """A point of the search space."""
+
+    learning_rate: float
+    encoder_lr_scale: float = 1.0
+
+
+class SetClassifier(nn.Module):
+    """A linear layer on each clip's feature next to the set token, or on the set token alone."""
+
+    def __init__(
+        self, encoder: SetEncoder, num_outputs: int, *, set_token_only: bool = False
+    ) -> None:
+        super().__init__()
+        self.encoder, self.set_token_only = encoder, set_token_only
+        project = encoder.project
+        dim = project.out_features + (0 if set_token_only else project.in_features)
+        self.norm = nn.BatchNorm1d(dim, affine=False)
+        self.classify = nn.Linear(dim, num_outputs)
+
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B V C"]:
+        if self.set_token_only:
+            vectors = concat_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)
+        else:
+            vectors = concat_parts(self.encoder, clips)  # (B, V, D + H)
+        vectors = self.norm(vectors.flatten(0, 1)).view_as(vectors)
+        return self.classify(vectors)  # type: ignore[no-any-return]
+
+
+MakeClassifier = Callable[[], SetClassifier]  # with fresh weights, from torch's global seed
+
+
+class TransformerTraining:
+    """One transformer in training, epoch by epoch, optionally with joint pre-training."""
+
+    def __init__(
+        self,
+        make_classifier: MakeClassifier,
+        train: LabelledVideos,
+        config: ProbeTraining,
+        settings: TransformerSettings,
+        *,
+        num_epochs: int,
+        seed: int,
+        joint: JointPretraining | None = None,
+    ) -> None:
+        self.train, self.config, self.seed = train, config, seed
+        torch.manual_seed(seed)
+        self.network = make_classifier().train()
+        encoder, decay = self.network.encoder, config.weight_decay
+        groups = [
+            *decay_groups(self.network.classify, decay),
+            *decay_groups(encoder, decay, lr_scale=settings.encoder_lr_scale),
+        ]
+        self.joint_loss = None if joint is None else joint.start(encoder, seed)
+        if self.joint_loss is not None:
+            heads = self.joint_loss.heads
+            groups.append({"params": heads, "weight_decay": decay, "lr_scale": 1.0})
+        self.optimization = Optimization(
+            self.network,
+            groups,
+            learning_rate=settings.learning_rate,
+            num_steps=num_epochs * -(-len(train) // config.batch_size),
+        )
+        self.generator = Generator().manual_seed(seed)
+
+    def run_epoch(self) -> None:
+        """Train on every video once."""
+        # Dropout does not depend on other trainings in between.
+        torch.manual_seed(self.seed * 1_000_003 + self.optimization.num_done)
+        self.network.train()
+        for videos in draw_batches(len(self.train), self.config.batch_size, self.generator):
+            clips = draw_subset(self.train.random.of(videos), self.config.num_clips, self.generator)
+            if self.config.mix_means:
+                clips = mix_means(clips, self.generator)
+            loss = clip_loss(self.network(clips), self.train.labels[videos])
+            if self.joint_loss is not None:
+                loss = loss + self.config.joint_weight * self.joint_loss.loss()
+            self.optimization.step(loss)
+        self.network.eval()
+
+
+def clip_loss(
+    logits: Float[Tensor, "B L C"], labels: Int[Tensor, " B"] | Float[Tensor, " B"]
+) -> Float[Tensor, ""]:
+    """The mean cross-entropy (or squared error) over videos and clips."""
+    batch, length, num_classes = logits.shape
+    if labels.is_floating_point():
+        return ((logits[..., 0] - labels[:, None]) ** 2).sum() / (batch * length)
+    expanded = labels[:, None].expand(batch, length).flatten()
+    total = F.cross_entropy(logits.reshape(-1, num_classes), expanded, reduction="sum")
+    return total / (batch * length)
+
+
+class TransformerProbe(Probe):
+    """The architecture of the pre-trained model, from a random start."""
+
+    kind = "transformer"
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs that the learning rate is scheduled for."""
+        config = self.setup.config.training
+        return count_epochs(len(self.setup.task.train), config, config.max_steps)
+
+    def search_space(self) -> list[TransformerSettings]:
+        rates = self.setup.config.training.learning_rates
+        return [TransformerSettings(learning_rate=rate) for rate in rates]
+
+    def search(self) -> Selection:
+        """Early stopping off and a single candidate: there is nothing to search."""
+        candidates, split = self.search_space(), self.setup.split_validation()
+        early_stopping = self.setup.config.training.early_stopping
+        if not split.exists or (len(candidates) == 1 and not early_stopping):
+            return Selection(settings=candidates[len(candidates) // 2], epochs=self.num_epochs)
+        curves = self._train_candidates(candidates, split)
+        best, epochs = curves.best(early_stopping=early_stopping)
+        return Selection(
+            settings=candidates[best],
+            epochs=epochs,
+            num_candidates=len(candidates),
+            selected_on=split.description,
+        )
+
+    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> SetClassifier:
+        train = self.setup.task.train
+        subset = train if len(videos) == len(train) else train.select(videos)
+        training = self._start(selection.settings, subset, seed)
+        for _ in range(selection.epochs or self.num_epochs):
+            training.run_epoch()
+        return training.network.eval()
+
+    @classmethod
+    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> SetClassifier:  # noqa: ARG003
+        assert shape.encoder is not None  # transformers have one
+        set_token_only = shape.config.training.set_token_only
+        return SetClassifier(shape.encoder, shape.num_outputs, set_token_only=set_token_only)
+
+    def make_classifier(self) -> SetClassifier:
+        """A classifier with fresh weights."""
+        encoder = SetEncoder(
+            self.setup.task.train.random.features.shape[-1], self.setup.architecture
+        )
+        encoder.set_statistics(*self._statistics)
+        return self.classifier_of(encoder)
+
+    def classifier_of(self, encoder: SetEncoder) -> SetClassifier:
+        """The classifier with an encoder."""
+        set_token_only = self.setup.config.training.set_token_only
+        num_outputs = self.setup.task.num_outputs
+        return SetClassifier(encoder, num_outputs, set_token_only=set_token_only)
+
+    @cached_property
+    def joint(self) -> JointPretraining | None:
+        """Pre-training beside the labels: none from a random start."""
+        return None
+
+    @cached_property
+    def _statistics(self) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+        return feature_statistics(self.setup.task.train.random.valid_features())
+
+    def _start(
+        self, settings: TransformerSettings, train: LabelledVideos, seed: int
+    ) -> TransformerTraining:
+        return TransformerTraining(
+            self.make_classifier,
+            train,
+            self.setup.config.training,
+            settings,
+            num_epochs=self.num_epochs,
+            seed=seed,
+            joint=self.joint,
+        )
+
+    def _train_candidates(
+        self, candidates: list[TransformerSettings], split: ValidationSplit
+    ) -> ValidationCurves:
+        """The validation curves of all candidates, by successive halving."""
+        task = self.setup.task
+        train = task.train if split.source == "val" else task.train.select(split.train)
+        validation = split.videos(task.train, task.validation)
+        trainings = {
+            index: self._start(candidate, train, self.setup.seed)
+            for index, candidate in enumerate(candidates)
+        }
+        curves = ValidationCurves(len(candidates), self.num_epochs, HALVINGS)
+        for epoch in range(1, self.num_epochs + 1):
+            for index, training in trainings.items():
+                training.run_epoch()
+                outputs = predict(
+                    training.network, validation.regular, is_regression=task.is_regression
+                )
+                curves.add(index, score_outputs(outputs, validation.labels))
+            if epoch in curves.halving_epochs:
+                kept = curves.better_half(trainings)
+                trainings = {index: trainings[index] for index in trainings if index in kept}
+        return curves
