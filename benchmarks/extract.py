@@ -37,12 +37,12 @@ from record import parse, write_record
 from clipset.backbones.registry import DEFAULT
 from clipset.backbones.runtime import Engine, NormalisedNetwork, PendingFeatures, open_engine
 from clipset.clips.config import Sampling
+from clipset.clips.decode import DecodeRequest, decode_video
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.decoding.reader import open_video
 from clipset.demo.dataset import render_demo
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_clips import DecodeRequest, decode_video
 from clipset.features.extract import decode_request, extract, plan_store
 from clipset.progress import set_quiet
 

@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, or starts one within this process that no other machine can reach."""
+"""Ray: connects to a cluster, or starts one in this process that no other machine can reach."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
-from clipset.errors import ConfigError
+import torch
+
+from clipset.errors import ClipsetError, ConfigError
 from clipset.isolation import isolated_environment
 
 LOOPBACK = "127.0.0.1"  # where the cluster within this process listens
@@ -84,3 +86,27 @@ def _check_address(address: str) -> None:
         raise ConfigError(f"no Ray cluster at {address!r}: {reason.lower()}") from None
     if answer[3:] != b"\x04":
         raise ConfigError(f"no Ray cluster at {address!r}: another program answers")
+
+
+def actor_resources(ray: Any, device: str) -> tuple[int, dict[str, int]]:
+    """The number of actors that fit, and the resources of each."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = sum(int(node.get("GPU", 0)) for node in nodes)
+    if gpus and device != "cpu":
+        return gpus, {"num_cpus": 1, "num_gpus": 1}
+    cores = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
+    if not cores:
+        raise ConfigError("the Ray cluster has no CPU to work on")
+    threads = min(torch.get_num_threads(), *cores)
+    return sum(count // threads for count in cores), {"num_cpus": threads}
+
+
+def get_result(ray: Any, reference: Any) -> Any:
+    """The result of a call; an error of clipset is raised as it was."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, ClipsetError):
+            raise cause from None
+        raise

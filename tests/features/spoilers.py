@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from clipset.clips import decode
 from clipset.decoding import demux
 from clipset.decoding.reader import VideoReader, open_video
-from clipset.features import decode_clips, decode_worker
+from clipset.features import decode_worker
 
 
 def spoil(patch: Callable[[Any, str, Any], None]) -> None:
@@ -29,7 +30,7 @@ def spoil(patch: Callable[[Any, str, Any], None]) -> None:
     def may(path: Path, mode: int) -> bool:
         return not path.name.startswith("unreadable") and access(path, mode)
 
-    patch(decode_clips, "open_video", open_and_change)
+    patch(decode, "open_video", open_and_change)
     patch(demux.os, "access", may)
 
 

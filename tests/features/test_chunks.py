@@ -15,10 +15,11 @@ from tests.conftest import SMALL, write_video
 from tests.decoding.makers import CUT_KINDS, make_long_video, make_video, spoil_the_middle
 from tests.features import tiny_backbone
 
+from clipset.clips import decode
+from clipset.clips.decode import decode_video
 from clipset.data.catalog import Video, read_catalog
 from clipset.decoding.reader import VideoReader
-from clipset.features import decode_clips, encode
-from clipset.features.decode_clips import decode_video
+from clipset.features import encode
 from clipset.features.decode_pool import decode_in_process
 from clipset.features.encode import EncodedVideo
 from clipset.features.extract import decode_request, extract, plan_store
@@ -52,7 +53,7 @@ def test_a_video_cut_in_pieces_has_the_same_rows(
     monkeypatch.setattr(
         decode_clips, "SINGLE_CHUNK_BYTES", 12 * CLIP_BYTES
     )  # the third one has 16 clips
-    monkeypatch.setattr(decode_clips, "CHUNK_BYTES", most * CLIP_BYTES)
+    monkeypatch.setattr(decode, "CHUNK_BYTES", most * CLIP_BYTES)
     pieces = extract(catalog, tmp_path / "pieces", config)
     assert not pieces.failed
     assert store_digest(pieces.folder) == store_digest(whole.folder)
@@ -70,15 +71,15 @@ def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once
     [whole] = decode_video("a.mp4", path, request)
     assert whole.facts.frames_missing
     opened = []
-    reader = decode_clips.open_video
+    reader = decode.open_video
 
     def open_noted(path: Path, **how: Any) -> VideoReader:
         opened.append(path)
         return reader(path, **how)
 
-    monkeypatch.setattr(decode_clips, "open_video", open_noted)
-    monkeypatch.setattr(decode_clips, "SINGLE_CHUNK_BYTES", 0)
-    monkeypatch.setattr(decode_clips, "CHUNK_BYTES", CLIP_BYTES)
+    monkeypatch.setattr(decode, "open_video", open_noted)
+    monkeypatch.setattr(decode, "SINGLE_CHUNK_BYTES", 0)
+    monkeypatch.setattr(decode, "CHUNK_BYTES", CLIP_BYTES)
     store = extract(read_catalog(tmp_path), tmp_path / "store", replace(TINY, workers=0))
     assert opened == [path]
     assert store.entries[0].frames_missing == whole.facts.frames_missing
@@ -87,8 +88,8 @@ def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once
 def test_a_file_that_changes_between_two_pieces_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode_clips, "SINGLE_CHUNK_BYTES", 0)
-    monkeypatch.setattr(decode_clips, "CHUNK_BYTES", 5 * CLIP_BYTES)
+    monkeypatch.setattr(decode, "SINGLE_CHUNK_BYTES", 0)
+    monkeypatch.setattr(decode, "CHUNK_BYTES", 5 * CLIP_BYTES)
     path = write_video(tmp_path / "a.mp4", seed=1)
     outcomes = []
     for outcome in decode_in_process(
@@ -101,7 +102,7 @@ def test_a_file_that_changes_between_two_pieces_is_refused(
 
 
 def test_a_piece_that_fails_stands_for_its_video() -> None:
-    facts = decode_clips.VideoFacts(
+    facts = decode.VideoFacts(
         random_count=2, regular_count=0, duration=1.0, width=1, height=1, frames_expected=None,
         frames_found=1, frames_missing=0, num_chunks=2, clip_indices=(0,),
     )  # fmt: skip

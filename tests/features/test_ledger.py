@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.conftest import SMALL
+from tests.conftest import SMALL, write_video
 
+from clipset.data.catalog import read_catalog
 from clipset.errors import StoreError
 from clipset.features.extract import extract
 from clipset.features.ledger import Ledger
@@ -81,3 +83,12 @@ def test_a_damaged_ledger_is_refused(folder: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(StoreError, match=re.escape(f"the ledger {path} cannot be used: ")):
         FeatureStore(folder)
+
+
+def test_a_file_name_that_is_not_utf8_is_stored(tmp_path: Path) -> None:
+    folder = tmp_path / "videos"
+    whole = write_video(folder / "a.mp4", seed=1)
+    whole.rename(Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.mp4")))
+    store = extract(read_catalog(folder), tmp_path / "store", SMALL)
+    assert store.ids == ("caf\\xe9.mp4",)
+    assert verify_store(tmp_path / "store", videos=True) == []

@@ -12,10 +12,10 @@ import pytest
 import torch
 from tests.conftest import SMALL
 
+from clipset.clips.decode import DecodedClips, decode_video
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError, StoreError
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_clips import DecodedClips, decode_video
 from clipset.features.estimate import estimate
 from clipset.features.extract import decode_request, extract, plan_store
 from clipset.features.maintenance import repair_store

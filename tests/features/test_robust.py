@@ -19,11 +19,11 @@ from torch import Tensor
 
 from clipset.backbones.registry import load_backbone
 from clipset.backbones.runtime import PendingFeatures, TorchEngine, open_engine
+from clipset.clips.decode import decode_video
 from clipset.data.catalog import Catalog
 from clipset.errors import BackboneError, StoreError
 from clipset.features import decode_pool, encode, writer
 from clipset.features import extract as extraction
-from clipset.features.decode_clips import decode_video
 from clipset.features.decode_pool import DecodeResult
 from clipset.features.encode import encode_videos
 from clipset.features.extract import decode_request, extract

@@ -11,10 +11,10 @@ import torch
 
 from clipset.data.catalog import read_catalog_table, write_catalog
 from clipset.errors import StoreError, TrainingError
-from clipset.features.arrays import HEADER_BYTES
 from clipset.features.ledger import Ledger
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
+from clipset.row_files import HEADER_BYTES
 from clipset.sets.reading import read_clips
 from clipset.sets.statistics import feature_statistics
 from clipset.training import data as source_module

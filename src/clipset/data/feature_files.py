@@ -1,7 +1,8 @@
 """Files of features that other programs wrote: npy, npz, pt and h5, read without running code.
 
 A file holds an array (V, D), a row for each clip, or (D,) for one. Files with named arrays may also
-hold `times` and `boxes`; for a.npy these are a.times.npy and a.boxes.npy.
+hold `times` (V, 2), starts and ends in seconds, or (V,), starts; and `boxes` (V, 4), fractions of
+the frame, or (V, 7), whole rows of a store. For a.npy these are a.times.npy and a.boxes.npy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from clipset.data.folder import natural_key
@@ -26,6 +28,7 @@ from clipset.text import path_text, unique_ids
 
 Arrays = Mapping[str, NDArray[Any]]
 SIDECARS = ("times", "boxes")
+MAX_SECONDS = 1e9  # 30 years of video
 MIN_BYTES_ALLOWED, MAX_COMPRESSION = 2**28, 32  # size of arrays in any file, and per file byte
 SAFE_FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # HDF5's gzip, shuffle, …, scale-offset, and h5py's lzf
 
@@ -68,6 +71,44 @@ def read_arrays(path: Path, key: str = "features") -> Arrays:
     return arrays
 
 
+def as_rows(features: NDArray[Any]) -> NDArray[Any]:
+    """Features as (V, D); an error if they are something else."""
+    rows = features[None] if features.ndim == 1 else features
+    if rows.ndim != 2 or 0 in rows.shape or rows.dtype.kind not in "fiu":
+        raise StoreError(f"features must be numbers (V, D) or (D,), got {_describe(features)}")
+    return rows
+
+
+def make_boxes(count: int, arrays: Arrays, seconds: float) -> Float[np.ndarray, "V 7"]:
+    """The boxes of the clips: as in the file, else consecutive clips of the whole frame."""
+    boxes, times = arrays.get("boxes"), arrays.get("times")
+    for name, array in (("boxes", boxes), ("times", times)):
+        if array is not None and array.dtype.kind not in "fiu":
+            raise StoreError(f"{name} must be numbers, got {_describe(array)}")
+        if array is not None and not (np.abs(array.astype(np.float64)) < MAX_SECONDS).all():
+            raise StoreError(f"{name} hold NaN or more than {MAX_SECONDS:g}")
+    rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (count, 1))
+    rows[:, 0] = np.arange(count) * seconds
+    rows[:, 1] = rows[:, 0] + seconds
+    if times is not None and times.shape == (count, 2):
+        rows[:, :2] = times
+    elif times is not None and times.shape == (count,):
+        rows[:, 0], rows[:, 1] = times, times + seconds
+    elif times is not None:
+        raise StoreError(f"times must be ({count}, 2) or ({count},), got {_describe(times)}")
+    if boxes is not None and boxes.shape == (count, 7):
+        rows[:] = boxes
+    elif boxes is not None and boxes.shape == (count, 4):
+        rows[:, 2:6] = boxes
+    elif boxes is not None:
+        raise StoreError(f"boxes must be ({count}, 4) or ({count}, 7), got {_describe(boxes)}")
+    low, high = rows[:, [0, 2, 3]], rows[:, [1, 4, 5]]
+    inside = (rows[:, 2:6] >= 0).all() and (rows[:, 2:6] <= 1).all()
+    if not (np.isfinite(rows).all() and (low < high).all() and inside):
+        raise StoreError("a clip must end after it starts, and its box must lie within 0 and 1")
+    return rows
+
+
 def describe_read_error(error: Exception) -> str:
     """One line about an error, without the advice of libraries to read unsafely."""
     if isinstance(error, StoreError):
@@ -76,6 +117,10 @@ def describe_read_error(error: Exception) -> str:
     if isinstance(error, pickle.UnpicklingError) or "pickle" in text or "Python objects" in text:
         return "it holds something else than arrays of numbers"
     return text.splitlines()[0][:100]
+
+
+def _describe(array: NDArray[Any]) -> str:
+    return f"{array.dtype} {array.shape}"
 
 
 def _walk(source: Path, quiet: bool) -> Iterator[Path]:

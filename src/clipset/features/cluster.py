@@ -18,7 +18,6 @@ import torch
 from clipset.backbones.custom import absolute_name
 from clipset.backbones.runtime import Engine, open_engine
 from clipset.data.catalog import Catalog, Video
-from clipset.errors import ClipsetError, ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import MAX_AHEAD, DecodeWorker
 from clipset.features.encode import EncodedVideo, encode_chunks, join_chunks
@@ -26,7 +25,6 @@ from clipset.features.extract import (
     choose_engine,
     decode_request,
     describe_provenance,
-    open_writer,
     pending_videos,
     plan_store,
     write_videos,
@@ -34,7 +32,7 @@ from clipset.features.extract import (
 from clipset.features.provenance import load_network
 from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
-from clipset.ray_cluster import connect_ray
+from clipset.ray_cluster import actor_resources, connect_ray, get_result
 
 MAX_RETRIES = 3  # of a video whose machine was lost
 CONCURRENT_VIDEOS = 2  # of an actor: one is decoded while another one is encoded
@@ -51,7 +49,9 @@ def extract_on_ray(
     """`extract` on a Ray cluster ("local": one within this process); the same bytes."""
     config = config or ExtractConfig()
     manifest, _ = plan_store(config)
-    with open_writer(out, manifest, catalog, config) as writer:
+    with StoreWriter(
+        Path(out), manifest, catalog, sources=catalog.videos, retry_failed=config.retry_failed
+    ) as writer:
         if writer.pending:
             with connect_ray(address) as ray:
                 videos = pending_videos(writer, catalog)
@@ -66,17 +66,10 @@ class EncodeActor:
     """A Ray actor with a backbone: it decodes and encodes videos."""
 
     def __init__(
-        self,
-        manifest: Manifest,
-        backbone: str,
-        *,
-        engine: str,
-        device: str,
-        threads: int,
-        timeout: float,
+        self, manifest: Manifest, config: ExtractConfig, engine: str, device: str, threads: int
     ) -> None:
-        self.manifest, self.backbone, self.timeout = manifest, backbone, timeout
-        self.requested_engine, self.device, self.threads = engine, device, threads
+        self.manifest, self.config, self.threads = manifest, config, threads
+        self.requested_engine, self.device = engine, device
         self.engine: Engine | None = None
         self.lock = threading.Lock()
         self.local = threading.local()
@@ -90,7 +83,7 @@ class EncodeActor:
         """Decode and encode one video."""
         if not hasattr(self.local, "worker"):
             request = decode_request(self.manifest)
-            self.local.worker = DecodeWorker(request, timeout=self.timeout)
+            self.local.worker = DecodeWorker(request, timeout=self.config.timeout_seconds)
         chunks: list[EncodedVideo] = []
         for result in self.local.worker.decode(0, video):
             with self.lock:
@@ -101,10 +94,9 @@ class EncodeActor:
     def _open_engine(self) -> Engine:
         if self.engine is None:
             torch.set_num_threads(self.threads)
-            spec, network = self.manifest.backbone, load_network(self.manifest, self.backbone)
-            self.engine = open_engine(
-                spec, network, device=self.device, engine=self.requested_engine
-            )
+            network = load_network(self.manifest, self.config.backbone)
+            options = {"device": self.device, "engine": self.requested_engine}
+            self.engine = open_engine(self.manifest.backbone, network, **options)
         return self.engine
 
 
@@ -112,7 +104,7 @@ def _start_actors(
     ray: Any, writer: StoreWriter, config: ExtractConfig, device: str, num_videos: int
 ) -> tuple[list[Any], str]:
     """As many actors as the cluster has room for, all with the engine of the first one."""
-    max_actors, resources = _actor_resources(ray, device)
+    max_actors, resources = actor_resources(ray, device)
     actor = ray.remote(EncodeActor).options(
         max_restarts=-1,
         max_task_retries=MAX_RETRIES,
@@ -120,32 +112,15 @@ def _start_actors(
         **resources,
     )
 
+    config = replace(config, backbone=absolute_name(config.backbone.strip()))
+    threads = torch.get_num_threads()
+
     def start(engine: str) -> Any:
-        return actor.remote(
-            writer.manifest,
-            absolute_name(config.backbone.strip()),
-            engine=engine,
-            device=device,
-            threads=torch.get_num_threads(),
-            timeout=config.timeout_seconds,
-        )
+        return actor.remote(writer.manifest, config, engine, device, threads)
 
     first = start(choose_engine(writer, config))
-    engine: str = _get(ray, first.engine_name.remote())
+    engine: str = get_result(ray, first.engine_name.remote())
     return [first, *(start(engine) for _ in range(min(max_actors, num_videos) - 1))], engine
-
-
-def _actor_resources(ray: Any, device: str) -> tuple[int, dict[str, int]]:
-    """The number of actors that fit, and the resources of each."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = sum(int(node.get("GPU", 0)) for node in nodes)
-    if gpus and device != "cpu":
-        return gpus, {"num_cpus": 1, "num_gpus": 1}
-    cores = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
-    if not cores:
-        raise ConfigError("the Ray cluster has no CPU to work on")
-    threads = min(torch.get_num_threads(), *cores)
-    return sum(count // threads for count in cores), {"num_cpus": threads}
 
 
 def _encode_all(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -> Iterator[EncodedVideo]:
@@ -165,18 +140,7 @@ def _encode_all(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -> Ite
         actor, index = running.pop(ready)
         idle.append(actor)
         try:
-            yield _get(ray, ready)
+            yield get_result(ray, ready)
         except ray.exceptions.RayActorError:
             reason = f"its machine was lost {MAX_RETRIES + 1} times"
             yield EncodedVideo(index, reason=reason, transient=True)
-
-
-def _get(ray: Any, reference: Any) -> Any:
-    """The result of a call; an error of clipset is raised as it was."""
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, ClipsetError):
-            raise cause from None
-        raise

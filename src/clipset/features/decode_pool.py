@@ -14,9 +14,9 @@ from typing import IO
 
 import msgspec
 
+from clipset.clips.decode import DecodedClips, DecodeRequest, decode_video
 from clipset.data.catalog import Video
 from clipset.errors import StoreError
-from clipset.features.decode_clips import DecodedClips, DecodeRequest, decode_video
 from clipset.features.decode_worker import (
     DecodeReply,
     DecodeTask,

@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from clipset.clips.decode import DecodedClips, DecodeRequest, VideoFacts, decode_video
 from clipset.errors import ClipsetError, VideoError
-from clipset.features.decode_clips import DecodedClips, DecodeRequest, VideoFacts, decode_video
 from clipset.text import escape_undecodable
 
 

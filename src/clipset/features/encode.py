@@ -10,11 +10,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from clipset.backbones.runtime import MAX_CHUNK, Engine, PendingFeatures
+from clipset.clips.decode import DecodedClips, VideoFacts
 from clipset.errors import BackboneError
-from clipset.features.decode_clips import VideoFacts
 from clipset.features.decode_pool import DecodeResult
 from clipset.features.ledger import LedgerEntry
 
@@ -67,14 +66,14 @@ def encode_chunks(
     With `isolate`, a video that the backbone cannot encode fails alone; otherwise it ends the work.
     """
     encoder = _Encoder(engine, ids, isolate)
-    pending: list[DecodeResult] = []
+    pending: list[tuple[int, DecodedClips]] = []
     running: deque[_Batch] = deque()
     for result in results:
         if result.clips is None:
             yield EncodedVideo(result.index, reason=result.reason, transient=result.transient)
             continue
-        pending.append(result)
-        if engine.device == "cpu" or _count_clips(pending) >= MAX_CHUNK:
+        pending.append((result.index, result.clips))
+        if engine.device == "cpu" or sum(len(c.pixels) for _, c in pending) >= MAX_CHUNK:
             running.append(encoder.start(pending))
             pending = []
         if len(running) > 1:  # the next batch keeps the cores busy while this one is finished
@@ -126,10 +125,10 @@ def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Decoded chunks that the backbone works on."""
+    """Decoded chunks, with the indices of their videos, that the backbone works on."""
 
-    results: Sequence[DecodeResult]
-    answer: PendingFeatures
+    chunks: Sequence[tuple[int, DecodedClips]]
+    features: PendingFeatures
     started: float
 
 
@@ -140,44 +139,36 @@ class _Encoder:
         self.engine, self.ids, self.isolate = engine, ids, isolate
         self.finished = 0.0
 
-    def start(self, results: Sequence[DecodeResult]) -> _Batch:
+    def start(self, chunks: Sequence[tuple[int, DecodedClips]]) -> _Batch:
         started = time.perf_counter()
-        pixels = [result.clips.pixels for result in results if result.clips is not None]
-        answer = self.engine.start(pixels[0] if len(pixels) == 1 else torch.cat(pixels))
-        return _Batch(results, answer, started)
+        pixels = [clips.pixels for _, clips in chunks]
+        features = self.engine.start(pixels[0] if len(pixels) == 1 else torch.cat(pixels))
+        return _Batch(chunks, features, started)
 
     def finish(self, batch: _Batch) -> list[EncodedVideo]:
         try:
-            features = batch.answer()
+            features = batch.features()
         except BackboneError as error:
             return self._finish_failed(batch, error)
         now = time.perf_counter()
-        seconds = (now - max(batch.started, self.finished)) / len(batch.results)
+        seconds = (now - max(batch.started, self.finished)) / len(batch.chunks)
         self.finished = now
-        return _split(batch, features, seconds)
+        parts = features.split([len(clips.pixels) for _, clips in batch.chunks])
+        return [
+            EncodedVideo(
+                index,
+                facts=clips.facts,
+                rows=ClipRows(part.numpy(), clips.boxes, clips.times),
+                seconds=seconds,
+            )
+            for (index, clips), part in zip(batch.chunks, parts, strict=True)
+        ]
 
     def _finish_failed(self, batch: _Batch, error: BackboneError) -> list[EncodedVideo]:
         """Run each video alone to find the one that the error is about."""
-        if len(batch.results) > 1:
-            return [video for one in batch.results for video in self.finish(self.start([one]))]
-        [result] = batch.results
+        if len(batch.chunks) > 1:
+            return [video for chunk in batch.chunks for video in self.finish(self.start([chunk]))]
+        [(index, _)] = batch.chunks
         if self.isolate:
-            return [EncodedVideo(result.index, reason=str(error))]
-        raise BackboneError(f"{self.ids[result.index]}: {error}") from None
-
-
-def _split(batch: _Batch, features: Float[Tensor, "_ D"], seconds: float) -> list[EncodedVideo]:
-    """The rows of each video of a batch."""
-    videos, first = [], 0
-    for result in batch.results:
-        clips = result.clips
-        assert clips is not None
-        rows = features[first : first + len(clips.pixels)].numpy()
-        first += len(rows)
-        kept = ClipRows(rows, clips.boxes, clips.times)
-        videos.append(EncodedVideo(result.index, facts=clips.facts, rows=kept, seconds=seconds))
-    return videos
-
-
-def _count_clips(results: Sequence[DecodeResult]) -> int:
-    return sum(result.clips.facts.num_clips for result in results if result.clips is not None)
+            return [EncodedVideo(index, reason=str(error))]
+        raise BackboneError(f"{self.ids[index]}: {error}") from None

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from clipset.backbones.runtime import Engine, open_engine
+from clipset.clips.decode import DecodedClips
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
-from clipset.features.arrays import HEADER_BYTES
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_clips import DecodedClips
 from clipset.features.decode_pool import DecodeResult, DecodeWorker
 from clipset.features.extract import decode_request, plan_store
 from clipset.features.ledger import KINDS
 from clipset.features.store import Manifest
+from clipset.row_files import HEADER_BYTES
 
 SAMPLE_VIDEOS = 3  # videos that are decoded
 MAX_ATTEMPTS = 12  # videos that are tried for that

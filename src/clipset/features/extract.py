@@ -15,11 +15,11 @@ from torch import nn
 from clipset.backbones.custom import absolute_name
 from clipset.backbones.registry import load_backbone
 from clipset.backbones.runtime import open_engine
+from clipset.clips.decode import DecodeRequest
 from clipset.config import check_text
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_clips import DecodeRequest
 from clipset.features.decode_pool import decode_videos
 from clipset.features.encode import EncodedVideo, encode_videos
 from clipset.features.store import FeatureStore, Manifest
@@ -41,7 +41,9 @@ def extract(
     """
     config = config or ExtractConfig()
     manifest, network = plan or plan_store(config)
-    with open_writer(out, manifest, catalog, config) as writer:
+    with StoreWriter(
+        Path(out), manifest, catalog, sources=catalog.videos, retry_failed=config.retry_failed
+    ) as writer:
         if writer.pending:
             engine_name = choose_engine(writer, config)
             videos = pending_videos(writer, catalog)
@@ -92,15 +94,6 @@ def describe_provenance(manifest: Manifest, config: ExtractConfig, engine: str) 
     """What a manifest records about its rows: the engine, and the path of a custom backbone."""
     name = absolute_name(config.backbone.strip())
     return {"engine": engine} | ({"backbone": name} if name != manifest.backbone.name else {})
-
-
-def open_writer(
-    out: str | Path, manifest: Manifest, catalog: Catalog, config: ExtractConfig
-) -> StoreWriter:
-    """Open the store that a catalog's videos are extracted to."""
-    return StoreWriter(
-        Path(out), manifest, catalog, sources=catalog.videos, retry_failed=config.retry_failed
-    )
 
 
 def choose_engine(writer: StoreWriter, config: ExtractConfig) -> str:

@@ -1,7 +1,6 @@
 """Imports existing features to a store: one file for each video, nothing is decoded or encoded.
 
-`times` (V, 2) are starts and ends in seconds, (V,) starts; `boxes` (V, 4) are fractions of the
-frame, (V, 7) whole rows of a store. Random and regular clips are the same rows.
+Random and regular clips are the same rows.
 """
 
 from __future__ import annotations
@@ -11,32 +10,28 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
 
 from clipset.backbones.registry import BackboneSpec, Weights
 from clipset.clips.config import Sampling
+from clipset.clips.decode import VideoFacts
 from clipset.data.catalog import Catalog, label_by_folder
 from clipset.data.feature_files import (
-    Arrays,
+    as_rows,
     describe_read_error,
     list_feature_files,
+    make_boxes,
     read_arrays,
 )
 from clipset.data.file_state import read_file_state
 from clipset.errors import StoreError
 from clipset.features.config import ImportConfig
-from clipset.features.decode_clips import VideoFacts
 from clipset.features.encode import ClipRows, EncodedVideo
 from clipset.features.store import IMPORTED, FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
 from clipset.progress import bar
 from clipset.text import escape_undecodable, name_text, path_text
-
-MAX_SECONDS = 1e9  # 30 years of video
 
 
 def import_features(
@@ -101,7 +96,7 @@ def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
 def read_rows(path: Path, config: ImportConfig) -> ClipRows:
     """The features of a file, with the box and the middle of each clip."""
     arrays = read_arrays(path, config.key)
-    features = _as_rows(arrays[config.key])
+    features = as_rows(arrays[config.key])
     if not np.isfinite(features).all():
         raise StoreError("features hold NaN or infinity")
     largest = float(np.finfo(config.dtype).max)
@@ -111,36 +106,6 @@ def read_rows(path: Path, config: ImportConfig) -> ClipRows:
     boxes = make_boxes(len(features), arrays, config.clip_seconds)
     middles = boxes[:, :2].mean(axis=1, keepdims=True)
     return ClipRows(features.astype(np.float32), boxes, middles)
-
-
-def make_boxes(count: int, arrays: Arrays, seconds: float) -> Float[np.ndarray, "V 7"]:
-    """The boxes of the clips: as in the file, else consecutive clips of the whole frame."""
-    boxes, times = arrays.get("boxes"), arrays.get("times")
-    for name, array in (("boxes", boxes), ("times", times)):
-        if array is not None and array.dtype.kind not in "fiu":
-            raise StoreError(f"{name} must be numbers, got {_describe(array)}")
-        if array is not None and not (np.abs(array.astype(np.float64)) < MAX_SECONDS).all():
-            raise StoreError(f"{name} hold NaN or more than {MAX_SECONDS:g}")
-    rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (count, 1))
-    rows[:, 0] = np.arange(count) * seconds
-    rows[:, 1] = rows[:, 0] + seconds
-    if times is not None and times.shape == (count, 2):
-        rows[:, :2] = times
-    elif times is not None and times.shape == (count,):
-        rows[:, 0], rows[:, 1] = times, times + seconds
-    elif times is not None:
-        raise StoreError(f"times must be ({count}, 2) or ({count},), got {_describe(times)}")
-    if boxes is not None and boxes.shape == (count, 7):
-        rows[:] = boxes
-    elif boxes is not None and boxes.shape == (count, 4):
-        rows[:, 2:6] = boxes
-    elif boxes is not None:
-        raise StoreError(f"boxes must be ({count}, 4) or ({count}, 7), got {_describe(boxes)}")
-    low, high = rows[:, [0, 2, 3]], rows[:, [1, 4, 5]]
-    inside = (rows[:, 2:6] >= 0).all() and (rows[:, 2:6] <= 1).all()
-    if not (np.isfinite(rows).all() and (low < high).all() and inside):
-        raise StoreError("a clip must end after it starts, and its box must lie within 0 and 1")
-    return rows
 
 
 def _import_video(
@@ -174,7 +139,7 @@ def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tu
     reason = ""
     for path in files.values():
         try:
-            count, dim = _as_rows(read_arrays(path, config.key)[config.key]).shape
+            count, dim = as_rows(read_arrays(path, config.key)[config.key]).shape
         except Exception as error:  # damaged files make a library raise anything
             reason = reason or f"{path.name}: {describe_read_error(error)}"
             continue
@@ -192,14 +157,6 @@ def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tu
     return dim, config.clips or count
 
 
-def _as_rows(features: NDArray[Any]) -> NDArray[Any]:
-    """Features as (V, D); an error if they are something else."""
-    rows = features[None] if features.ndim == 1 else features
-    if rows.ndim != 2 or 0 in rows.shape or rows.dtype.kind not in "fiu":
-        raise StoreError(f"features must be numbers (V, D) or (D,), got {_describe(features)}")
-    return rows
-
-
 def _spec(source: Path, dim: int, config: ImportConfig) -> BackboneSpec:
     file = name_text(source.name)
     return BackboneSpec(
@@ -214,7 +171,3 @@ def _spec(source: Path, dim: int, config: ImportConfig) -> BackboneSpec:
         weights=Weights(file=file, licence="not known", source="imported features"),
         paper="not known",
     )
-
-
-def _describe(array: NDArray[Any]) -> str:
-    return f"{array.dtype} {array.shape}"

@@ -11,7 +11,6 @@ import numpy as np
 from clipset.backbones.runtime import open_engine
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
-from clipset.features.arrays import open_all_rows
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import decode_videos
 from clipset.features.encode import ClipRows, EncodedVideo, encode_videos
@@ -23,6 +22,7 @@ from clipset.features.store_check import describe_difference
 from clipset.features.verify import find_damage, find_overlaps
 from clipset.features.writer import StoreWriter
 from clipset.progress import bar
+from clipset.row_files import open_all_rows
 
 Selection = dict[str, tuple[FeatureStore, LedgerEntry]]
 """The store to take each video from, by the video's id."""

@@ -31,8 +31,8 @@ from clipset.clips.config import Sampling
 from clipset.config import build, fingerprint, read_json
 from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.errors import NothingReadError, StoreError
-from clipset.features.arrays import open_rows
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
+from clipset.row_files import open_rows
 
 FORMAT = 1
 IMPORTED = "imported"  # the name of the backbone in a store of imported features

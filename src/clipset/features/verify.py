@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from clipset.data.catalog import Video
 from clipset.data.file_state import read_file_state, resolve_path
-from clipset.features.arrays import HEADER_BYTES, has_header, open_all_rows
 from clipset.features.ledger import KINDS, Kind, LedgerEntry
 from clipset.features.store import IMPORTED, FeatureStore, count_rows, row_checksum
 from clipset.progress import bar
+from clipset.row_files import HEADER_BYTES, has_header, open_all_rows
 
 StoreProblem = tuple[str, str]
 """The id of a video or the name of a file, and what is wrong with it."""

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,13 @@ from clipset.config import to_mapping, write_json
 from clipset.data.catalog import Catalog, Video, write_catalog
 from clipset.data.file_state import read_file_state
 from clipset.errors import StoreError
-from clipset.features.arrays import GrowingArray
 from clipset.features.encode import ClipRows, EncodedVideo
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
 from clipset.features.store import Manifest, count_rows, row_checksum
 from clipset.features.store_check import check_manifest, compare_files
 from clipset.locks import exclusive, is_empty
 from clipset.progress import say
+from clipset.row_files import GrowingArray
 
 COMMIT_SECONDS = 1.0  # entries wait at most this long for their transaction
 
@@ -188,18 +187,13 @@ class StoreWriter:
     def __enter__(self) -> StoreWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             self.commit()
             with writing_to(self.folder):
-                for clip_kind, arrays in self._arrays.items():
+                for kind, arrays in self._arrays.items():
                     for array in arrays.values():
-                        array.finish(self._num_rows[clip_kind])
+                        array.finish(self._num_rows[kind])
         finally:
             self._resources.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -44,12 +43,7 @@ class GrowingArray:
     def __enter__(self) -> GrowingArray:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._file)
 
 
