@@ -75,13 +75,13 @@ def test_a_width_that_heads_cannot_share_is_refused() -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(clips=st.integers(1, 6), filler=st.integers(1, 4), seed=st.integers(0, 2**31))
-def test_filler_does_not_influence_the_output(clips: int, filler: int, seed: int) -> None:
+@given(clips=st.integers(1, 6), padding=st.integers(1, 4), seed=st.integers(0, 2**31))
+def test_padding_does_not_influence_the_output(clips: int, padding: int, seed: int) -> None:
     encoder = small_encoder()
     generator = torch.Generator().manual_seed(seed)
-    features = torch.randn(2, clips + filler, 6, generator=generator)
-    boxes = torch.rand(2, clips + filler, 6, generator=generator)
-    valid = (torch.arange(clips + filler) < clips).expand(2, -1)
+    features = torch.randn(2, clips + padding, 6, generator=generator)
+    boxes = torch.rand(2, clips + padding, 6, generator=generator)
+    valid = (torch.arange(clips + padding) < clips).expand(2, -1)
     features[:, clips:] = torch.nan
     alone = encoder(features[:, :clips], boxes[:, :clips])
     filled = encoder(features, boxes, valid=valid)
@@ -98,19 +98,19 @@ def test_some_tokens_are_the_same_as_among_all(layers: int, seed: int) -> None:
     encoder = SetEncoder(6, ModelConfig(width=32, num_layers=layers)).eval()
     generator = torch.Generator().manual_seed(seed)
     features, boxes = torch.randn(3, 5, 6, generator=generator), torch.rand(3, 5, 6)
-    masked, wanted = torch.rand(2, 3, 5, generator=generator).unbind()
+    masked, needed = torch.rand(2, 3, 5, generator=generator).unbind()
     whole = encoder(features, boxes, masked < 0.3)
-    tokens, set_token = encoder.encode_subset(features, boxes, masked < 0.3, wanted < 0.4)
-    torch.testing.assert_close(tokens, whole.clip_tokens[wanted < 0.4], atol=1e-5, rtol=1e-4)
+    tokens, set_token = encoder.encode_subset(features, boxes, masked < 0.3, needed < 0.4)
+    torch.testing.assert_close(tokens, whole.clip_tokens[needed < 0.4], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(set_token, whole.set_token, atol=1e-5, rtol=1e-4)
 
 
-def test_dropping_keeps_the_mean_and_drops_the_share_that_was_asked_for() -> None:
+def test_dropping_keeps_the_mean_and_drops_the_requested_fraction() -> None:
     torch.manual_seed(0)
     values = torch.ones(100_001, requires_grad=True)
     dropped = dropout(values, 0.1, True)
-    share = (dropped == 0).float().mean().item()
-    assert share == pytest.approx(0.1, abs=0.005)
+    fraction = (dropped == 0).float().mean().item()
+    assert fraction == pytest.approx(0.1, abs=0.005)
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.005)
     dropped.sum().backward()
     assert values.grad is not None

@@ -1,4 +1,4 @@
-"""The model's losses: options, ranks, filler, several backbones, learning without collapse."""
+"""The model's losses: options, ranks, padding, learning without collapse."""
 
 from dataclasses import replace
 
@@ -44,12 +44,12 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("config", OPTIONS.values(), ids=OPTIONS)
-def test_two_ranks_with_uneven_shares_equal_one(config: ModelConfig) -> None:
+def test_two_ranks_with_uneven_shards_equal_one(config: ModelConfig) -> None:
     model, (features, boxes, masked) = make(config).train(), batch(7)
     alone = model.losses(features, boxes, masked)
     names = [name for name, value in model.named_parameters() if value.requires_grad]
     trained = [value for value in model.parameters() if value.requires_grad]
-    wanted = torch.autograd.grad(alone.total, trained, allow_unused=True)
+    expected = torch.autograd.grad(alone.total, trained, allow_unused=True)
     again = make(config).train()
     trained = [value for value in again.parameters() if value.requires_grad]
     if config.losses != "masked" and config.set_loss != "contrast":
@@ -59,13 +59,13 @@ def test_two_ranks_with_uneven_shares_equal_one(config: ModelConfig) -> None:
         part = slice(0, 4) if gather.rank == 0 else slice(4, 7)
         return again.losses(features[:, part], boxes[:, part], masked[:, part], gather=gather)
 
-    shares = run_ranks(2, work)
+    rank_losses = run_ranks(2, work)
     for name in ScaleLosses.__dataclass_fields__:
-        mean = torch.stack([getattr(share, name) for share in shares]).mean()
+        mean = torch.stack([getattr(losses, name) for losses in rank_losses]).mean()
         torch.testing.assert_close(mean, getattr(alone, name), rtol=1e-5, atol=1e-5)
-    total = torch.stack([share.total for share in shares]).mean()
-    found = torch.autograd.grad(total, trained, allow_unused=True)
-    for name, ours, theirs in zip(names, found, wanted, strict=True):
+    total = torch.stack([losses.total for losses in rank_losses]).mean()
+    computed = torch.autograd.grad(total, trained, allow_unused=True)
+    for name, ours, theirs in zip(names, computed, expected, strict=True):
         assert (ours is None) == (theirs is None), name
         if ours is not None and theirs is not None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=name)
@@ -80,7 +80,7 @@ def test_every_trained_weight_gets_a_gradient(config: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize("config", OPTIONS.values(), ids=OPTIONS)
-def test_filler_does_not_change_the_losses(config: ModelConfig) -> None:
+def test_padding_does_not_change_the_losses(config: ModelConfig) -> None:
     model, (features, boxes, masked) = make(config).eval(), batch(5)
     plain = model.losses(features, boxes, masked)
     filled = [
@@ -88,17 +88,21 @@ def test_filler_does_not_change_the_losses(config: ModelConfig) -> None:
         for part, value in ((features, torch.nan), (boxes, 0.5), (masked, True))
     ]
     valid = F.pad(torch.ones_like(masked), (0, 2))
-    found = model.losses(filled[0], filled[1], filled[2], valid)
+    computed = model.losses(filled[0], filled[1], filled[2], valid)
     for name in ScaleLosses.__dataclass_fields__:
-        torch.testing.assert_close(getattr(found, name), getattr(plain, name), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            getattr(computed, name), getattr(plain, name), rtol=1e-5, atol=1e-5
+        )
 
 
-def test_only_what_is_asked_for_is_predicted() -> None:
-    model, seen = make(), []
-    model.predict_clip.register_forward_hook(lambda _m, given, _o: seen.append(len(given[0])))
+def test_only_masked_clips_are_predicted() -> None:
+    model, num_predicted = make(), []
+    model.predict_clip.register_forward_hook(
+        lambda _m, inputs, _o: num_predicted.append(len(inputs[0]))
+    )
     features, boxes, masked = batch(5)
     model.losses(features, boxes, masked)
-    assert seen == [int(masked.sum())]
+    assert num_predicted == [int(masked.sum())]
 
 
 def test_boxes_of_another_kind_than_the_model_s_are_refused() -> None:

@@ -54,17 +54,17 @@ class TableStore(FeatureStore):
     """A store that is nothing but a table of videos of one second."""
 
     def __init__(self, table: ClipTable) -> None:
-        self.held = table
+        self.clip_table = table
         count = len(table.count)
         self.entries = [LedgerEntry(ordinal=n, id=str(n), duration=1.0) for n in range(count)]
 
     def table(self, kind: Kind) -> ClipTable:
         assert kind == "random"
-        return self.held
+        return self.clip_table
 
 
 def ragged(counts: list[int], width: int = 6) -> ClipBatch:
-    """Clips numbered from 1 on; filler is 0 and stands behind them."""
+    """Clips numbered from 1 on; padding is 0 and comes last."""
     clips = numbered_clips(len(counts), width)
     valid = torch.arange(width) < torch.tensor(counts)[:, None]
     features = torch.where(valid[..., None], clips.features + 1, 0.0)
@@ -73,7 +73,7 @@ def ragged(counts: list[int], width: int = 6) -> ClipBatch:
 
 @settings(max_examples=40, deadline=None)
 @given(COUNTS, st.randoms(use_true_random=False))
-def test_the_rows_of_some_videos_are_theirs_and_filler_is_marked(
+def test_the_rows_of_some_videos_are_theirs_and_padding_is_marked(
     counts: list[int], order: Random
 ) -> None:
     table = table_of(counts)
@@ -98,19 +98,19 @@ def test_clips_that_are_read_are_those_of_the_table_and_zeros(
     assert clips.counts.tolist() == [counts[video] for video in videos]
     equal = len({counts[video] for video in videos}) == 1
     assert (clips.valid is None) == equal
-    for place, video in enumerate(videos.tolist()):
+    for index, video in enumerate(videos.tolist()):
         first, count = sum(counts[:video]), counts[video]
-        found = clips.features[place, :, 0].tolist()
-        assert found[:count] == list(range(first + 1, first + count + 1))
-        assert not any(found[count:])
-        assert not clips.boxes[place, count:].any()
+        features = clips.features[index, :, 0].tolist()
+        assert features[:count] == list(range(first + 1, first + count + 1))
+        assert not any(features[count:])
+        assert not clips.boxes[index, count:].any()
     some = clips.of(torch.tensor([len(videos) - 1])).to(torch.device("cpu"))
     assert some.counts.tolist() == [counts[videos[-1]]]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(4, 9), min_size=1, max_size=5), st.integers(0, 2**31))
-def test_filler_is_never_drawn(counts: list[int], seed: int) -> None:
+def test_padding_is_never_drawn(counts: list[int], seed: int) -> None:
     clips = ragged(counts, 9)
     pair = draw_set_pair(clips, 2, 0.5, torch.Generator().manual_seed(seed))
     subset = draw_subset(clips, 5, torch.Generator().manual_seed(seed))
@@ -134,8 +134,8 @@ def test_where_all_are_present_the_draw_is_the_very_same(
     )
     generators = [torch.Generator().manual_seed(seed) for _ in range(3)]
     old = torch.rand(videos, clips, generator=generators[2]).argsort(dim=1)[:, :4]
-    for each, generator in zip((plain, marked), generators[:2], strict=True):
-        pair = draw_set_pair(each, 2, 0.5, generator)
+    for batch, generator in zip((plain, marked), generators[:2], strict=True):
+        pair = draw_set_pair(batch, 2, 0.5, generator)
         expected = plain.features[torch.arange(videos)[:, None], old].view(videos, 2, 2, 1)
         assert torch.equal(pair.features, expected.transpose(0, 1))
     assert torch.equal(*(torch.rand(3, generator=generator) for generator in generators[:2]))
@@ -143,15 +143,15 @@ def test_where_all_are_present_the_draw_is_the_very_same(
 
 @settings(max_examples=30, deadline=None)
 @given(COUNTS)
-def test_means_and_groups_leave_filler_out(counts: list[int]) -> None:
+def test_means_and_groups_leave_padding_out(counts: list[int]) -> None:
     clips = ragged(counts)
     means = mean_over_clips(clips.features, clips.valid)
-    seen = []
+    grouped = []
     for videos, group in by_count(clips):
         assert group.valid is None
         torch.testing.assert_close(means[videos], group.features.mean(dim=1))
-        seen += videos.tolist()
-    assert sorted(seen) == list(range(len(counts)))
+        grouped += videos.tolist()
+    assert sorted(grouped) == list(range(len(counts)))
     mean, _ = feature_statistics(clips.valid_features())
     assert mean.item() == pytest.approx(clips.features.sum().item() / sum(counts))
 

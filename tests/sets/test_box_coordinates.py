@@ -17,8 +17,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "position_normalisa
 def test_boxes_are_relative_to_the_video_as_in_equation_5() -> None:
     box = ClipBox(start=2.0, end=4.0, top=0.1, left=0.2, bottom=0.6, right=0.9, flipped=True)
     rows = np.array([[box.as_row()]], dtype=np.float32)
-    found = paper_boxes(rows, np.array([8.0]))[0, 0]
-    assert found.tolist() == pytest.approx([0.1, 0.2, 0.25, 0.6, 0.9, 0.5])
+    boxes_of_model = paper_boxes(rows, np.array([8.0]))[0, 0]
+    assert boxes_of_model.tolist() == pytest.approx([0.1, 0.2, 0.25, 0.6, 0.9, 0.5])
 
 
 def test_the_whole_video_is_the_unit_box() -> None:
@@ -40,8 +40,8 @@ def test_official_boxes_are_the_published_positions_though_stored_in_other_units
 ) -> None:
     golden = json.loads(GOLDEN.read_text("utf-8"))
     rows = stored(np.array(golden["raw"]), rate=rate, height=height, width=width)
-    found = official_boxes(rows[None])[0]
-    np.testing.assert_allclose(found, np.array(golden["normalised"]), rtol=0, atol=5e-7)
+    boxes_of_model = official_boxes(rows[None])[0]
+    np.testing.assert_allclose(boxes_of_model, np.array(golden["normalised"]), rtol=0, atol=5e-7)
 
 
 def test_official_boxes_of_each_video_are_relative_to_its_own_clips() -> None:
@@ -70,9 +70,11 @@ def test_official_boxes_span_the_unit_box_whatever_the_clips(
         )
         for (t, dt), (y, dy), (x, dx) in clips
     ]
-    found = official_boxes(np.array([[box.as_row() for box in boxes]], dtype=np.float32))[0]
-    np.testing.assert_allclose(found[:, [1, 2, 5]].min(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(found[:, [3, 4, 6]].max(axis=0), 1, atol=1e-6)
+    boxes_of_model = official_boxes(np.array([[box.as_row() for box in boxes]], dtype=np.float32))[
+        0
+    ]
+    np.testing.assert_allclose(boxes_of_model[:, [1, 2, 5]].min(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(boxes_of_model[:, [3, 4, 6]].max(axis=0), 1, atol=1e-6)
 
 
 def test_a_model_gets_the_boxes_that_it_was_made_for() -> None:

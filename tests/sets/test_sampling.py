@@ -23,25 +23,25 @@ def numbered_clips(videos: int, clips: int) -> ClipBatch:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 5), st.integers(2, 6), st.integers(0, 4), st.integers(0, 2**31))
-def test_two_sets_share_no_clip(videos: int, per_set: int, spare: int, seed: int) -> None:
-    clips = numbered_clips(videos, 2 * per_set + spare)
-    pair = draw_set_pair(clips, per_set, 0.25, torch.Generator().manual_seed(seed))
+def test_two_sets_share_no_clip(videos: int, clips_per_set: int, spare: int, seed: int) -> None:
+    clips = numbered_clips(videos, 2 * clips_per_set + spare)
+    pair = draw_set_pair(clips, clips_per_set, 0.25, torch.Generator().manual_seed(seed))
     for video in range(videos):
-        chosen = pair.features[:, video].flatten().tolist()
-        assert len(set(chosen)) == 2 * per_set
-        assert set(chosen) <= set(clips.features[video].flatten().tolist())
+        drawn = pair.features[:, video].flatten().tolist()
+        assert len(set(drawn)) == 2 * clips_per_set
+        assert set(drawn) <= set(clips.features[video].flatten().tolist())
     assert torch.equal(pair.features.expand_as(pair.boxes), pair.boxes)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 12), st.floats(0.01, 0.99), st.integers(0, 2**31))
 def test_some_clips_of_each_set_are_hidden_but_never_all(
-    per_set: int, ratio: float, seed: int
+    clips_per_set: int, ratio: float, seed: int
 ) -> None:
-    masked = draw_mask(4, per_set, ratio, torch.Generator().manual_seed(seed))
+    masked = draw_mask(4, clips_per_set, ratio, torch.Generator().manual_seed(seed))
     counts = masked.sum(dim=-1)
     assert counts.unique().numel() == 1
-    assert 1 <= counts[0, 0] < per_set
+    assert 1 <= counts[0, 0] < clips_per_set
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,9 +75,9 @@ def test_a_subset_holds_different_clips_of_its_own_video() -> None:
     clips = numbered_clips(4, 10)
     subset = draw_subset(clips, 6, torch.Generator().manual_seed(0))
     for video in range(4):
-        chosen = subset.features[video].flatten().tolist()
-        assert len(set(chosen)) == 6
-        assert set(chosen) <= set(clips.features[video].flatten().tolist())
+        drawn = subset.features[video].flatten().tolist()
+        assert len(set(drawn)) == 6
+        assert set(drawn) <= set(clips.features[video].flatten().tolist())
 
 
 @settings(max_examples=30, deadline=None)
@@ -90,13 +90,13 @@ def test_sets_of_videos_with_few_clips_share_them_evenly(counts: list[int], seed
     assert pair.valid is not None
     assert not (pair.masked & ~pair.valid).any()
     for video, count in enumerate(counts):
-        chosen = pair.features[:, video][pair.valid[:, video]].flatten().tolist()
-        assert len(chosen) == len(set(chosen)) == min(count, 8)
-        assert set(chosen) <= set(plain.features[video, :count].flatten().tolist())
+        drawn = pair.features[:, video][pair.valid[:, video]].flatten().tolist()
+        assert len(drawn) == len(set(drawn)) == min(count, 8)
+        assert set(drawn) <= set(plain.features[video, :count].flatten().tolist())
         sizes = pair.valid[:, video].sum(dim=1)
         assert abs(int(sizes[0] - sizes[1])) <= 1
-        hidden = pair.masked[:, video].sum(dim=1)
-        assert bool(((hidden >= 1) & (hidden < sizes)).all())
+        num_masked = pair.masked[:, video].sum(dim=1)
+        assert bool(((num_masked >= 1) & (num_masked < sizes)).all())
 
 
 def test_a_coin_hides_each_clip_with_the_same_chance() -> None:
@@ -112,18 +112,18 @@ def test_a_coin_hides_each_clip_with_the_same_chance() -> None:
 def test_mixing_means_moves_a_video_towards_another_and_changes_nothing_within_it(
     videos: int, clips: int, seed: int
 ) -> None:
-    chance = torch.Generator().manual_seed(seed)
-    features = torch.randn(videos, clips, 3, generator=chance)
-    given = ClipBatch(features, features.repeat(1, 1, 2))
-    mixed = mix_means(given, chance)
-    before, after = given.features, mixed.features
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(videos, clips, 3, generator=generator)
+    clips_before = ClipBatch(features, features.repeat(1, 1, 2))
+    mixed = mix_means(clips_before, generator)
+    before, after = clips_before.features, mixed.features
     means, moved = before.mean(dim=1), after.mean(dim=1)
     assert torch.allclose(before - means[:, None], after - moved[:, None], atol=1e-5)
     for video in range(videos):
         ways = means - means[video]  # to every video, its own included
         went = (moved - means)[video]
         lengths = ways.pow(2).sum(dim=1).clamp_min(1e-12)
-        shares = (ways * went).sum(dim=1) / lengths
-        left = (went - shares[:, None] * ways).norm(dim=1)
-        assert bool(((left < 1e-4) & (shares > -1e-4) & (shares < 1 + 1e-4)).any())
-    assert mixed.boxes is given.boxes
+        fractions = (ways * went).sum(dim=1) / lengths
+        left = (went - fractions[:, None] * ways).norm(dim=1)
+        assert bool(((left < 1e-4) & (fractions > -1e-4) & (fractions < 1 + 1e-4)).any())
+    assert mixed.boxes is clips_before.boxes

@@ -56,12 +56,12 @@ def test_the_page_says_how_it_was_trained_on_what_and_how_to_use_it(
     model.save_pretrained(tmp_path)
     page = (tmp_path / "README.md").read_text("utf-8")
     assert page.startswith("---\nlibrary_name: clipset\n")
-    for said in (
+    for text in (
         "some_backbone", "my videos: 18 videos", "test, train; trained on: train", "| seed | 7 |",
         "| epochs | 12 |", "| model.width | 32 |", "Apache-2.0 (https://example.org/w)",
         "ScaleModel.from_pretrained(",
     ):  # fmt: skip
-        assert said in page, said
+        assert text in page, text
 
 
 def test_a_folder_of_a_hub_needs_no_checksum(model: ScaleModel, tmp_path: Path) -> None:

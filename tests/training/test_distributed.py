@@ -48,7 +48,7 @@ trainer.PretrainingRun._epoch = killed_once
 options = "--epochs=4 --set=pretrain.min_steps=1 --set=pretrain.batch_size=7 "
 options += "--set=pretrain.clips_per_set=4 --set=pretrain.model.dropout=0 "
 options += "--set=pretrain.model.width=32 --set=pretrain.model.num_layers=1 "
-options += "--set=pretrain.model.projection_hidden=[32, 32] --set=pretrain.model.projection_dim=16"
+options += "--set=pretrain.model.projection_hidden=[32,32] --set=pretrain.model.projection_dim=16"
 if "nowhere" in sys.argv:
     try:
         main(["pretrain", sys.argv[1] + "/nowhere", "--out", sys.argv[2], "--device", "cpu"])
@@ -57,7 +57,7 @@ if "nowhere" in sys.argv:
 main(["pretrain", sys.argv[1], "--out", sys.argv[2], "--device", "cpu", *options.split()])
 """
 
-BROKEN_TALK = """
+STOPPED_RANK = """
 import os
 from clipset.training.distributed import join_process_group
 
@@ -68,7 +68,7 @@ with join_process_group("cpu") as processes:
     while True:
         processes.barrier()
 """
-THREADS_AT_THE_END = """
+LIST_THREADS = """
 import atexit
 from pathlib import Path
 
@@ -80,9 +80,9 @@ atexit.register(list_threads)
 
 
 def free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def start(rank: int, port: str, code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -100,8 +100,8 @@ def start(rank: int, port: str, code: str, *arguments: str) -> subprocess.Popen[
 def run_two(code: str, *arguments: str) -> list[tuple[int, str, str]]:
     port = free_port()
     children = [start(rank, port, code, *arguments) for rank in range(2)]
-    said = [child.communicate(timeout=500) for child in children]
-    return [(child.returncode, *each) for child, each in zip(children, said, strict=True)]
+    outputs = [child.communicate(timeout=500) for child in children]
+    return [(child.returncode, *output) for child, output in zip(children, outputs, strict=True)]
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
@@ -121,20 +121,20 @@ def assert_same_model(one: Path, two: Path) -> None:
     assert set(first) == set(second)
     for name, value in first.items():
         torch.testing.assert_close(second[name], value, rtol=1e-4, atol=1e-5)
-    for here, there in zip(lines(one), lines(two), strict=True):
-        for name in set(here) - {"seconds", "samples_per_second", "spread", "effective_rank"}:
-            assert there[name] == pytest.approx(here[name], rel=1e-4, abs=1e-5), name
+    for expected, metrics in zip(lines(one), lines(two), strict=True):
+        for name in set(expected) - {"seconds", "samples_per_second", "spread", "effective_rank"}:
+            assert metrics[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
 def test_two_ranks_learn_what_one_learns_and_end_together_with_one_line(
     small_store: FeatureStore, tmp_path: Path, alone: Path
 ) -> None:
-    said = run_two(PRETRAIN, str(small_store.folder), str(tmp_path), "nowhere")
-    assert [code for code, _, _ in said] == [0, 0], said
+    outputs = run_two(PRETRAIN, str(small_store.folder), str(tmp_path), "nowhere")
+    assert [code for code, _, _ in outputs] == [0, 0], outputs
     assert_same_model(alone, tmp_path)
-    assert [out != "" for _, out, _ in said] == [True, False]  # the first rank speaks for all
-    assert said[0][2].count("not a feature store") == 1
-    assert said[1][2] == ""
+    assert [out != "" for _, out, _ in outputs] == [True, False]  # the first rank speaks for all
+    assert outputs[0][2].count("not a feature store") == 1
+    assert outputs[1][2] == ""
 
 
 def test_torchrun_starts_again_from_the_last_checkpoint(
@@ -142,7 +142,7 @@ def test_torchrun_starts_again_from_the_last_checkpoint(
 ) -> None:
     (tmp_path / "train.py").write_text(PRETRAIN, "utf-8")
     options = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-port", free_port()]
-    here = [str(small_store.folder), str(tmp_path / "model"), "killed"]
+    arguments = [str(small_store.folder), str(tmp_path / "model"), "killed"]
     done = subprocess.run(
         [
             sys.executable,
@@ -150,7 +150,7 @@ def test_torchrun_starts_again_from_the_last_checkpoint(
             "torch.distributed.run",
             *options,
             str(tmp_path / "train.py"),
-            *here,
+            *arguments,
         ],
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -165,16 +165,16 @@ def test_torchrun_starts_again_from_the_last_checkpoint(
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are not listed")
 @pytest.mark.parametrize(
-    ("code", "codes"), [(PRETRAIN, [0, 0]), (BROKEN_TALK, [1, 7])], ids=["trained", "broken off"]
+    ("code", "codes"), [(PRETRAIN, [0, 0]), (STOPPED_RANK, [1, 7])], ids=["trained", "broken off"]
 )
 def test_no_thread_of_the_group_is_left_at_the_end(
     code: str, codes: list[int], small_store: FeatureStore, tmp_path: Path
 ) -> None:
     """One that lets go of a tensor while Python ends would abort the process."""
-    said = run_two(THREADS_AT_THE_END + code, str(small_store.folder), str(tmp_path))
-    assert [code for code, _, _ in said] == codes, said
-    assert "python" in said[0][1]
-    assert not any("gloo" in out or "tcpstore" in out for _, out, _ in said)
+    outputs = run_two(LIST_THREADS + code, str(small_store.folder), str(tmp_path))
+    assert [code for code, _, _ in outputs] == codes, outputs
+    assert "python" in outputs[0][1]
+    assert not any("gloo" in out or "tcpstore" in out for _, out, _ in outputs)
 
 
 def test_the_parts_of_the_ranks_cover_a_batch_and_do_not_overlap() -> None:

@@ -36,8 +36,8 @@ def test_the_official_preset_computes_the_published_losses() -> None:
     model = load_official(CHECKPOINT)
     about = json.loads((SCALE / "config.json").read_text("utf-8"))
     features, boxes = (golden(f"input_{x}").transpose(0, 1) for x in ("features", "positions"))
-    hidden = golden("mask_uniform") < about["hyper_parameters"]["mask_ratio"]
-    masked = hidden.view(features.shape[1], 2, -1).transpose(0, 1)
+    below_ratio = golden("mask_uniform") < about["hyper_parameters"]["mask_ratio"]
+    masked = below_ratio.view(features.shape[1], 2, -1).transpose(0, 1)
     losses = model.losses(features, boxes, masked)
     expected = about["expected_losses"]
     assert losses.set_contrast.item() == pytest.approx(expected["set_loss"], abs=5e-6)
@@ -48,13 +48,13 @@ def test_the_official_preset_computes_the_published_losses() -> None:
 def test_the_official_schedule_is_the_published_one() -> None:
     rates = json.loads((GOLDEN / "protocol" / "lr_schedule.json").read_text("utf-8"))["lr"]
     config = load_settings(PretrainConfig, "official")
-    found = [
+    schedule = [
         cosine_schedule(
             step, len(rates), peak=config.learning_rate, warmup_fraction=config.warmup_fraction
         )
         for step in range(len(rates))
     ]
-    assert found == pytest.approx(rates, abs=1e-12)
+    assert schedule == pytest.approx(rates, abs=1e-12)
 
 
 def test_a_published_model_is_saved_and_loaded_as_our_own(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_a_published_model_is_saved_and_loaded_as_our_own(tmp_path: Path) -> Non
         assert torch.equal(value, again.state_dict()[name])
 
 
-@pytest.mark.parametrize("change", ["lost", "strange", "shape"])
+@pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
 def test_a_checkpoint_with_other_keys_is_refused(tmp_path: Path, change: str) -> None:
     content = torch.load(CHECKPOINT, weights_only=True)
     student = content["student"]
-    if change == "lost":
+    if change == "missing":
         del student["transformer.1.attn.proj.bias"]
-    elif change == "strange":
+    elif change == "unknown":
         student["decoder.weight"] = torch.zeros(2, 2)
     else:
         student["norm.weight"] = torch.zeros(3)

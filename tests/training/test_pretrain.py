@@ -99,7 +99,7 @@ def test_what_is_trained_is_not_trained_again(small_store: FeatureStore, tmp_pat
 
 def test_test_videos_are_not_learned_from_unless_asked(small_store: FeatureStore) -> None:
     splits = {video.id: video.split for video in small_store.catalog}
-    learned = {splits[small_store.ids[place]] for place in ssl_videos(small_store, "train")}
+    learned = {splits[small_store.ids[index]] for index in ssl_videos(small_store, "train")}
     assert learned == {"train"}
     assert len(ssl_videos(small_store, "all")) == len(small_store)
 
@@ -142,7 +142,7 @@ def with_groups(store: FeatureStore, names: list[str | None], folder: Path) -> F
 
 
 def test_batches_can_be_of_one_group_each(small_store: FeatureStore, tmp_path: Path) -> None:
-    names: list[str | None] = ["anna" if place % 3 else "ben" for place in range(len(small_store))]
+    names: list[str | None] = ["anna" if index % 3 else "ben" for index in range(len(small_store))]
     store = with_groups(small_store, names, tmp_path / "store")
     config = replace(SMALL, ssl_split="all", batch_from="group")
     source = open_clip_source(store, np.arange(len(store)), config)
@@ -164,19 +164,21 @@ def test_sets_with_mixed_means_are_the_same_however_many_ranks_and_wherever_clip
     config = replace(SMALL, ssl_split="all", mix_means=True)
     every = np.arange(len(small_store))
 
-    def first(ranks: ProcessGroup, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
-        given = replace(config, in_memory=in_memory, mix_means=mixed)
-        source = open_clip_source(small_store, every, given)
-        return next(source.batches(given, torch.Generator().manual_seed(0), ranks))[1].features
+    def first(processes: ProcessGroup, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
+        changed = replace(config, in_memory=in_memory, mix_means=mixed)
+        source = open_clip_source(small_store, every, changed)
+        return next(source.batches(changed, torch.Generator().manual_seed(0), processes))[
+            1
+        ].features
 
     cpu = torch.device("cpu")
     whole, plain = (first(ProcessGroup(0, 1, cpu), in_memory=True, mixed=m) for m in (True, False))
     assert torch.equal(whole, first(ProcessGroup(0, 1, cpu), in_memory=False))
     parts = [first(ProcessGroup(rank, 2, cpu), in_memory=True) for rank in range(2)]
     assert torch.equal(whole, torch.cat(parts, dim=1))
-    moves = whole - plain
-    assert torch.allclose(moves, moves[:, :, :1].expand_as(moves), atol=1e-5)  # of whole sets
-    assert not torch.allclose(moves[0], moves[1], atol=1e-3)  # each by itself
+    shifts = whole - plain
+    assert torch.allclose(shifts, shifts[:, :, :1].expand_as(shifts), atol=1e-5)  # of whole sets
+    assert not torch.allclose(shifts[0], shifts[1], atol=1e-3)  # each by itself
     pretrain(small_store, tmp_path / "mixed", config)
     pretrain(small_store, tmp_path / "plain", replace(config, mix_means=False))
     assert weights(tmp_path / "mixed") != weights(tmp_path / "plain")
@@ -204,7 +206,7 @@ def test_ranks_that_cannot_share_the_smallest_batch_of_a_group_are_refused(
     config = replace(
         SMALL, ssl_split="all", batch_from="group", batch_size=4
     )  # ben: 3 and 2 videos
-    ranks = ProcessGroup(0, 3, torch.device("cpu"))
+    processes = ProcessGroup(0, 3, torch.device("cpu"))
     with pytest.raises(TrainingError, match="batches of 4 of 5 videos"):
-        training_videos(store, config, ranks)
+        training_videos(store, config, processes)
     assert len(training_videos(store, config, ProcessGroup(0, 2, torch.device("cpu")))) == videos

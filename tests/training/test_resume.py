@@ -51,10 +51,10 @@ def die_at(owner, name, count, first=False, only=lambda *_: True):
         calls.extend([1] if only(*arguments) else [])
         if len(calls) == count and first:
             die()
-        found = plain(*arguments, **options)
+        result = plain(*arguments, **options)
         if len(calls) == count:
             die()
-        return found
+        return result
 
     setattr(owner, name, counted)
 
@@ -180,7 +180,7 @@ def test_the_last_checkpoints_are_kept_and_a_truncated_one_is_passed_over(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"standardise": False}, "standardise True, now False"),
         ({"learning_rate": 1e-3}, "learning_rate 0.0003, now 0.001"),
@@ -195,10 +195,10 @@ def test_the_last_checkpoints_are_kept_and_a_truncated_one_is_passed_over(
     ],
 )
 def test_a_checkpoint_of_other_settings_is_left_alone(
-    small_store: FeatureStore, stopped: Path, change: dict[str, Any], said: str
+    small_store: FeatureStore, stopped: Path, change: dict[str, Any], message: str
 ) -> None:
     before = sorted(path.name for path in (stopped / "checkpoints").iterdir())
-    with pytest.raises(TrainingError, match=said):
+    with pytest.raises(TrainingError, match=message):
         pretrain(small_store, stopped, replace(SMALL, **change))
     assert sorted(path.name for path in (stopped / "checkpoints").iterdir()) == before
 
@@ -211,10 +211,13 @@ def test_a_checkpoint_of_another_seed_width_or_version_is_left_alone(
     newest = stopped / "checkpoints" / "epoch-000004.safetensors"
     tensors = load_file(newest)
     state = {"fingerprint": "x", "epoch": 4, "settings": {}, "dim": 99, "seed": 0, "format": 3}
-    for change, said in (({}, "width 99, now 1280"), ({"format": 7}, "another clipset wrote it")):
+    for change, message in (
+        ({}, "width 99, now 1280"),
+        ({"format": 7}, "another clipset wrote it"),
+    ):
         header = {"state": msgspec.json.encode(state | change).decode()}
         newest.write_bytes(seal(save(tensors, header)))
-        with pytest.raises(TrainingError, match=said):
+        with pytest.raises(TrainingError, match=message):
             pretrain(small_store, stopped, SMALL)
 
 

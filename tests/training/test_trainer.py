@@ -123,21 +123,19 @@ def test_validation_picks_the_best_and_changes_nothing_of_the_training(
     load_model(tmp_path / "best")
 
 
-def test_validation_never_looks_at_the_test_split(
-    small_store: FeatureStore, tmp_path: Path
-) -> None:
-    bank, judged, _ = validation_videos(small_store, seed=0)
-    assert {video.split for video in (*bank.values(), *judged.values())} == {"train"}
-    assert not set(bank) & set(judged)
-    assert {video.label for video in judged.values()} == {"red", "green", "blue"}
+def test_validation_never_uses_the_test_split(small_store: FeatureStore, tmp_path: Path) -> None:
+    train, validation, _ = validation_videos(small_store, seed=0)
+    assert {video.split for video in (*train.values(), *validation.values())} == {"train"}
+    assert not set(train) & set(validation)
+    assert {video.label for video in validation.values()} == {"red", "green", "blue"}
     store = copy_of(small_store, tmp_path / "store")
     catalog = read_catalog_table(store.folder / "catalog.csv")
     some = catalog.split("train").videos[::4]
     moved = catalog.only(replace(v, split="val") if v in some else v for v in catalog)
     write_catalog(moved, store.folder / "catalog.csv")
-    bank, judged, name = validation_videos(FeatureStore(store.folder), seed=0)
-    assert (name, {video.split for video in judged.values()}) == ("val", {"val"})
-    assert {video.split for video in bank.values()} == {"train"}
+    train, validation, name = validation_videos(FeatureStore(store.folder), seed=0)
+    assert (name, {video.split for video in validation.values()}) == ("val", {"val"})
+    assert {video.split for video in train.values()} == {"train"}
 
 
 def test_spread_tells_collapsed_tokens_from_others() -> None:
@@ -179,8 +177,8 @@ def test_a_compiler_that_fails_is_said_and_done_without(
 
     monkeypatch.setattr(torch, "compile", broken)
     pretrain(small_store, tmp_path, replace(SMALL, compile=True))
-    said = capsys.readouterr().err
-    assert said.count("torch.compile is not used: no C++ compiler here\n") == 1
+    message = capsys.readouterr().err
+    assert message.count("torch.compile is not used: no C++ compiler here\n") == 1
     assert weights(tmp_path) == weights(usual)
 
 
@@ -224,9 +222,9 @@ def test_a_batch_larger_than_the_data_is_cut_and_said(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [({"validate_every": -1}, "validate_every")],
 )
-def test_settings_that_make_no_sense_are_refused(change: dict[str, float], said: str) -> None:
-    with pytest.raises(TrainingError, match=said):
+def test_settings_that_make_no_sense_are_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
         replace(SMALL, **change)
