@@ -70,7 +70,7 @@ def plan_of(video: Video, request: DecodeRequest) -> ClipPlan:
 def cut_plainly(video: Video, plan: ClipPlan, size: int) -> torch.Tensor:
     """Open, decode and crop clip by clip."""
     clips = []
-    for box, wanted in zip(plan.boxes, plan.frames.tolist(), strict=True):
+    for box, wanted in zip(plan.boxes, plan.frame_indices.tolist(), strict=True):
         with av.open(str(video.path), metadata_errors="replace") as container:
             frames = {}
             for number, frame in enumerate(container.decode(video=0)):

@@ -138,8 +138,8 @@ def test_only_the_clips_that_the_plan_colours_are_changed(small_videos: Path) ->
     boxes = (ClipBox(start=0.0, end=0.5),) * 2
     frames = np.array([[0, 3], [0, 3]])
     change = ColourChange(grey=True, blur=1.0)
-    plain_plan = ClipPlan(boxes=boxes, frames=frames)
-    coloured_plan = ClipPlan(boxes=boxes, frames=frames, colour_changes=(None, change))
+    plain_plan = ClipPlan(boxes=boxes, frame_indices=frames)
+    coloured_plan = ClipPlan(boxes=boxes, frame_indices=frames, colour_changes=(None, change))
     with open_video(path) as video:
         plain = cut_clips(video, plain_plan, 24)
         coloured = cut_clips(video, coloured_plan, 24)

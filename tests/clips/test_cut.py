@@ -24,7 +24,7 @@ def test_cutting_in_one_pass_equals_cutting_clip_by_clip(small_videos: Path) -> 
             generator=np.random.default_rng(0),
         ) + regular_clips(video.info, Sampling(), span=0.5, frames=4)
         at_once = cut_clips(video, plan, 32)
-    for clip, (box, frames) in enumerate(zip(plan.boxes, plan.frames, strict=True)):
+    for clip, (box, frames) in enumerate(zip(plan.boxes, plan.frame_indices, strict=True)):
         for place, number in enumerate(frames.tolist()):
             with open_video(path) as video:
                 ((_, pixels),) = video.frames([number], short_side=64)
@@ -46,7 +46,7 @@ def test_a_flipped_clip_is_the_mirror_of_the_same_clip(small_videos: Path) -> No
     boxes = tuple(ClipBox(start=0.0, end=0.5, flipped=flipped) for flipped in (False, True))
     with open_video(path) as video:
         straight, mirrored = cut_clips(
-            video, ClipPlan(boxes=boxes, frames=np.array([[0, 3], [0, 3]])), 24
+            video, ClipPlan(boxes=boxes, frame_indices=np.array([[0, 3], [0, 3]])), 24
         )
     assert torch.equal(straight.flip(-1), mirrored)
     assert not torch.equal(straight, mirrored)
@@ -54,7 +54,7 @@ def test_a_flipped_clip_is_the_mirror_of_the_same_clip(small_videos: Path) -> No
 
 def test_a_frame_that_a_clip_shows_twice_is_the_same_both_times(small_videos: Path) -> None:
     path = next(iter(sorted(small_videos.rglob("*.mp4"))))
-    plan = ClipPlan(boxes=(ClipBox(start=0.0, end=1.0),), frames=np.array([[2, 2, 5]]))
+    plan = ClipPlan(boxes=(ClipBox(start=0.0, end=1.0),), frame_indices=np.array([[2, 2, 5]]))
     with open_video(path) as video:
         clip = cut_clips(video, plan, 24)[0]
     assert torch.equal(clip[0], clip[1])

@@ -59,7 +59,7 @@ def random_plan(info: VideoInfo, sampling: Sampling, span: float = 1.0, seed: in
 
 def same(first: ClipPlan, second: ClipPlan) -> bool:
     alike = first.boxes == second.boxes and first.colour_changes == second.colour_changes
-    return alike and bool((first.frames == second.frames).all())
+    return alike and bool((first.frame_indices == second.frame_indices).all())
 
 
 @every_way
@@ -72,10 +72,10 @@ def test_every_clip_lies_inside_its_video(
         random_plan(info, way, span, seed),
         regular_clips(info, way, span=span, frames=8),
     ):
-        assert len(plan) == len(plan.frames) >= 6
-        assert plan.frames.min() >= 0
-        assert plan.frames.max() < len(info.frame_times)
-        assert (np.diff(plan.frames, axis=1) >= 0).all()
+        assert len(plan) == len(plan.frame_indices) >= 6
+        assert plan.frame_indices.min() >= 0
+        assert plan.frame_indices.max() < len(info.frame_times)
+        assert (np.diff(plan.frame_indices, axis=1) >= 0).all()
         for box in plan.boxes:  # a box that leaves the frame cannot be made
             assert 0 <= box.start < box.end <= max(info.duration, box.start + 1e-3)
 
@@ -110,7 +110,7 @@ def test_recommended_clips_are_those_of_older_stores() -> None:
     )
     assert plan.boxes[0].as_row() == pytest.approx(FIRST, rel=1e-12)
     assert plan.boxes[15].as_row() == pytest.approx(LAST, rel=1e-12)
-    assert plan.frames[15].tolist() == LAST_FRAMES
+    assert plan.frame_indices[15].tolist() == LAST_FRAMES
 
 
 def test_the_paper_reaches_the_end_of_a_video_and_the_published_code_does_not() -> None:
@@ -118,8 +118,8 @@ def test_the_paper_reaches_the_end_of_a_video_and_the_published_code_does_not() 
         regular_clips(video(frames=300), preset(name), span=2.0, frames=8)
         for name in ("paper", "official")
     )
-    assert paper.frames.max() == 299
-    assert official.frames.max() == 251
+    assert paper.frame_indices.max() == 299
+    assert official.frame_indices.max() == 251
     assert len({box.start for box in official.boxes}) == 5
 
 
@@ -163,17 +163,17 @@ def test_the_largest_middle_crop_is_taken_of_a_frame_that_none_fits() -> None:
 def test_segments_give_one_frame_of_each_part_of_the_video() -> None:
     info, sampling = video(frames=80), Sampling(timing="segments", num_times=1, num_crops=1)
     random = random_plan(info, sampling)
-    assert (random.frames // 10 == np.arange(8)).all()
-    assert len(np.unique(random.frames)) > 30
+    assert (random.frame_indices // 10 == np.arange(8)).all()
+    assert len(np.unique(random.frame_indices)) > 30
     regular = regular_clips(info, sampling, span=1.0, frames=8)
-    assert regular.frames.tolist() == [[5, 15, 25, 35, 45, 55, 65, 75]]
+    assert regular.frame_indices.tolist() == [[5, 15, 25, 35, 45, 55, 65, 75]]
     assert (regular.boxes[0].start, regular.boxes[0].end) == (0.0, info.duration)
 
 
 def test_several_times_of_segments_show_different_frames() -> None:
     sampling = Sampling(timing="segments", num_times=2, num_crops=1)
     plan = regular_clips(video(frames=80), sampling, span=1.0, frames=4)
-    assert plan.frames.tolist() == [[5, 25, 45, 65], [15, 35, 55, 75]]
+    assert plan.frame_indices.tolist() == [[5, 25, 45, 65], [15, 35, 55, 75]]
 
 
 def test_long_videos_get_clips_in_proportion_and_short_ones_no_fewer() -> None:
@@ -202,7 +202,11 @@ def test_plans_with_and_without_colours_can_be_joined() -> None:
     assert (regular + random).colour_changes == (*[None] * 15, *random.colour_changes)
     assert (regular + regular).colour_changes == ()
     with pytest.raises(ClipError, match="15 clips needs as many colour changes or none, got 16"):
-        ClipPlan(boxes=regular.boxes, frames=regular.frames, colour_changes=random.colour_changes)
+        ClipPlan(
+            boxes=regular.boxes,
+            frame_indices=regular.frame_indices,
+            colour_changes=random.colour_changes,
+        )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.clips.config import Sampling
-from clipset.clips.frame_times import frames_at
+from clipset.clips.frame_times import frame_indices_at
 from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
@@ -36,9 +36,9 @@ def test_random_clips_lie_inside_the_video(
         info, Sampling(), span=span, frames=8, generator=np.random.default_rng(seed)
     )
     assert len(plan) == 16
-    assert plan.frames.shape == (16, 8)
-    assert plan.frames.min() >= 0
-    assert plan.frames.max() < frames
+    assert plan.frame_indices.shape == (16, 8)
+    assert plan.frame_indices.min() >= 0
+    assert plan.frame_indices.max() < frames
     for box in plan.boxes:
         assert 0 <= box.start < box.end <= max(info.duration, box.start + 1e-3) + 1e-9
 
@@ -70,7 +70,7 @@ def test_regular_crops_are_square_in_pixels() -> None:
 def test_a_frame_is_shown_until_the_next_one_begins() -> None:
     times = np.array([0.0, 0.5, 0.6, 2.0])
     asked = np.array([0.0, 0.49, 0.5, 0.59, 1.99, 2.0, 99.0])
-    assert frames_at(asked, times).tolist() == [0, 0, 1, 1, 2, 3, 3]
+    assert frame_indices_at(asked, times).tolist() == [0, 0, 1, 1, 2, 3, 3]
 
 
 def test_a_clip_shows_frames_of_its_own_span_in_order() -> None:
@@ -78,7 +78,7 @@ def test_a_clip_shows_frames_of_its_own_span_in_order() -> None:
     plan = sample_random_clips(
         info, Sampling(), span=2.0, frames=8, generator=np.random.default_rng(0)
     )
-    for box, frames in zip(plan.boxes, plan.frames, strict=True):
+    for box, frames in zip(plan.boxes, plan.frame_indices, strict=True):
         times = info.frame_times[frames]
         assert (np.diff(times) > 0).all()
         assert box.start - 1 / 30 <= times[0]
@@ -87,8 +87,8 @@ def test_a_clip_shows_frames_of_its_own_span_in_order() -> None:
 
 def test_the_last_frame_of_a_short_video_stays() -> None:
     plan = regular_clips(video(frames=3), Sampling(), span=4.0, frames=8)
-    assert plan.frames.max() == 2
-    assert set(plan.frames[:, -1].tolist()) == {2}
+    assert plan.frame_indices.max() == 2
+    assert set(plan.frame_indices[:, -1].tolist()) == {2}
 
 
 def test_the_same_seed_and_id_give_the_same_clips_whatever_came_before() -> None:

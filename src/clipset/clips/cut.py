@@ -30,7 +30,7 @@ def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V
     video is.
     """
     positions = _positions_of_frames(plan)
-    clips = torch.empty((*plan.frames.shape, 3, size, size), dtype=torch.uint8)
+    clips = torch.empty((*plan.frame_indices.shape, 3, size, size), dtype=torch.uint8)
     frames: Frames = {}
     for frame in video.decode(sorted(positions)):
         frames[frame.index] = torch.from_numpy(frame.to_rgb(round(size * MAX_SCALE)))
@@ -47,7 +47,7 @@ def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V
 def _positions_of_frames(plan: ClipPlan) -> Positions:
     """The clips that use each frame, and its positions in them."""
     positions: Positions = defaultdict(lambda: defaultdict(list))
-    for (clip, position), index in np.ndenumerate(plan.frames):
+    for (clip, position), index in np.ndenumerate(plan.frame_indices):
         positions[int(index)][clip].append(position)
     return positions
 

@@ -138,7 +138,7 @@ def plan_chunks(plan: ClipPlan, clip_bytes: int) -> list[tuple[int, ...]]:
     """The clip indices of each chunk: all clips, or a few at a time, ordered by time."""
     if len(plan) * clip_bytes <= SINGLE_CHUNK_BYTES:
         return [tuple(range(len(plan)))]
-    order = np.lexsort((plan.frames[:, -1], plan.frames[:, 0])).tolist()
+    order = np.lexsort((plan.frame_indices[:, -1], plan.frame_indices[:, 0])).tolist()
     size = max(CHUNK_BYTES // clip_bytes, 1)
     return [tuple(order[first : first + size]) for first in range(0, len(order), size)]
 
@@ -195,5 +195,5 @@ def _decode_chunk(
     if facts.chunk + 1 == facts.num_chunks:
         check_usable(frames_needed=video.frames_needed, frames_missing=video.frames_missing)
     boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
-    times = info.frame_times[plan.frames].astype(np.float32)  # (V, T)
+    times = info.frame_times[plan.frame_indices].astype(np.float32)  # (V, T)
     return DecodedClips(facts=facts, boxes=boxes, times=times, pixels=pixels)

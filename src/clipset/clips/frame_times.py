@@ -31,7 +31,7 @@ def clip_range(
     return start, min(start + length, max(info.duration, start + 1e-3))
 
 
-def clip_frames(
+def clip_frame_indices(
     starts: Float[np.ndarray, " V"],
     offsets: Float[np.ndarray, "V T"],
     info: VideoInfo,
@@ -41,14 +41,16 @@ def clip_frames(
     """Frame indices of each clip: from its start on, or at `offsets` (0 to 1) of each segment."""
     count = offsets.shape[1]
     if sampling.timing == "segments":
-        return frames_at((np.arange(count) + offsets) * (info.duration / count), info.frame_times)
+        return frame_indices_at(
+            (np.arange(count) + offsets) * (info.duration / count), info.frame_times
+        )
     if sampling.timing == "frames":
         return _evenly_spaced_frames(starts, info, span, count)
     steps = np.arange(count) * (span / count)
-    return frames_at(starts[:, None] + steps, info.frame_times)
+    return frame_indices_at(starts[:, None] + steps, info.frame_times)
 
 
-def frames_at(
+def frame_indices_at(
     times: Float[np.ndarray, "*shape"], frame_times: Float[np.ndarray, " N"]
 ) -> Int[np.ndarray, "*shape"]:
     """Index of the frame on screen at each time: the last that has begun; the last frame stays."""

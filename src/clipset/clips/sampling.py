@@ -15,7 +15,7 @@ from clipset.clips.box import ClipBox
 from clipset.clips.colour import ColourChange, draw_colour_change
 from clipset.clips.config import Sampling
 from clipset.clips.crops import Crop, draw_crop, regular_crops
-from clipset.clips.frame_times import clip_frames, clip_range, regular_starts
+from clipset.clips.frame_times import clip_frame_indices, clip_range, regular_starts
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
 
@@ -28,7 +28,7 @@ class ClipPlan:
     """
 
     boxes: tuple[ClipBox, ...]
-    frames: Int[np.ndarray, "V T"]
+    frame_indices: Int[np.ndarray, "V T"]
     colour_changes: tuple[ColourChange | None, ...] = ()
 
     def __post_init__(self) -> None:
@@ -42,17 +42,21 @@ class ClipPlan:
         return len(self.boxes)
 
     def __add__(self, other: ClipPlan) -> ClipPlan:
-        frames = np.concatenate([self.frames, other.frames])  # (V + V', T)
+        indices = np.concatenate([self.frame_indices, other.frame_indices])  # (V + V', T)
         changes: tuple[ColourChange | None, ...] = ()
         if self.colour_changes or other.colour_changes:
             changes = self._padded_changes() + other._padded_changes()
-        return ClipPlan(boxes=self.boxes + other.boxes, frames=frames, colour_changes=changes)
+        return ClipPlan(
+            boxes=self.boxes + other.boxes, frame_indices=indices, colour_changes=changes
+        )
 
     def only(self, clips: Sequence[int]) -> ClipPlan:
         """The plan of some of the clips, by index."""
         changes = tuple(self.colour_changes[clip] for clip in clips) if self.colour_changes else ()
         boxes = tuple(self.boxes[clip] for clip in clips)
-        return ClipPlan(boxes=boxes, frames=self.frames[list(clips)], colour_changes=changes)
+        return ClipPlan(
+            boxes=boxes, frame_indices=self.frame_indices[list(clips)], colour_changes=changes
+        )
 
     def _padded_changes(self) -> tuple[ColourChange | None, ...]:
         return self.colour_changes or (None,) * len(self)
@@ -82,7 +86,7 @@ def sample_random_clips(
         changes = tuple(draw_colour_change(sampling.augmentation, generator) for _ in boxes)
     return ClipPlan(
         boxes=tuple(boxes),
-        frames=clip_frames(np.array(starts), offsets, info, sampling, span),
+        frame_indices=clip_frame_indices(np.array(starts), offsets, info, sampling, span),
         colour_changes=changes,
     )
 
@@ -102,8 +106,8 @@ def regular_clips(info: VideoInfo, sampling: Sampling, *, span: float, frames: i
         for crop in crops
     ]
     offsets = np.repeat((np.arange(times) + 0.5)[:, None] / times, frames, axis=1)  # (times, T)
-    indices = clip_frames(starts, offsets, info, sampling, span)  # (times, T)
-    return ClipPlan(boxes=tuple(boxes), frames=np.repeat(indices, len(crops), axis=0))
+    indices = clip_frame_indices(starts, offsets, info, sampling, span)  # (times, T)
+    return ClipPlan(boxes=tuple(boxes), frame_indices=np.repeat(indices, len(crops), axis=0))
 
 
 def _count(minimum: int, per_minute: float, info: VideoInfo) -> int:

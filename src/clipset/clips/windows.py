@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clipset.clips.config import Sampling
-from clipset.clips.frame_times import frames_at
+from clipset.clips.frame_times import frame_indices_at
 from clipset.clips.sampling import ClipPlan, regular_clips
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
@@ -67,7 +67,7 @@ def plan_window(
     info: VideoInfo, window: Window, sampling: Sampling, *, span: float, frames: int
 ) -> ClipPlan:
     """The regular clips of a window: frame indices of the video, boxes relative to the window."""
-    first, last = frames_at(np.array([window.start, window.end]), info.frame_times).tolist()
+    first, last = frame_indices_at(np.array([window.start, window.end]), info.frame_times).tolist()
     interval = VideoInfo(
         width=info.width,
         height=info.height,
@@ -77,4 +77,4 @@ def plan_window(
         codec=info.codec,
     )
     plan = regular_clips(interval, sampling, span=span, frames=frames)
-    return ClipPlan(boxes=plan.boxes, frames=plan.frames + first)
+    return ClipPlan(boxes=plan.boxes, frame_indices=plan.frame_indices + first)

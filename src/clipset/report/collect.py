@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
-from clipset.clips.frame_times import frames_at
+from clipset.clips.frame_times import frame_indices_at
 from clipset.config import flatten, parse_json
 from clipset.data.catalog import Catalog, read_catalog_table
 from clipset.decoding.reader import open_video
@@ -284,7 +284,7 @@ class _Thumbnails:
         try:
             with open_video(self.paths[video_id]) as video:
                 times = (np.arange(count) + 0.5) / count * video.info.duration
-                indices = frames_at(times, video.info.frame_times)
+                indices = frame_indices_at(times, video.info.frame_times)
                 frames = dict(
                     video.frames(np.unique(indices).tolist(), short_side=THUMBNAIL_HEIGHT)
                 )
