@@ -87,7 +87,9 @@ def collect_run(folder: Path) -> Result:
         source=source,
         tasks=tasks,
         command=f"{command}{as_options(names_only(changes))}{seed}",
-        validation="; ".join(dict.fromkeys(row["selected_on"] for row in rows)),
+        validation="; ".join(
+            dict.fromkeys(row["selected_on"] for row in rows if row["selected_on"])
+        ),
         seeds=sorted({seed for row in rows for seed in row["seeds"]}),
         date=str(run["started"]),
         **common_fields(recipe, path, changes, run["environment"]),
@@ -159,7 +161,9 @@ def collect_table(folder: Path) -> Result:
         paper=table.paper,
         command=f"{command} --out tables/{table.table}{as_options(names_only(changes))}",
         validation="; ".join(
-            dict.fromkeys(str(cell.result.selected_on) for cell in done if cell.result)
+            dict.fromkeys(
+                cell.result.selected_on for cell in done if cell.result and cell.result.selected_on
+            )
         ),
         seeds=sorted({seed for cell in done if cell.result for seed in cell.result.seeds}),
         date=max(cell.date for cell in done),

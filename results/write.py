@@ -134,9 +134,7 @@ def describe_protocol(task: TaskResult) -> str:
     level = next(
         (row["chance_level"] for row in task.rows if row.get("chance_level") is not None), None
     )
-    selected = dict.fromkeys(
-        row["selected_on"] for row in task.rows if not row["selected_on"].startswith("nothing")
-    )
+    selected = dict.fromkeys(row["selected_on"] for row in task.rows if row["selected_on"])
     validation = f"Validation on {'; '.join(selected)}." if selected else ""
     if level is None or task.rows[0]["metric"] == "mse":
         return validation

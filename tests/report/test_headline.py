@@ -89,7 +89,7 @@ def test_the_backbone_alone_has_a_headline_too() -> None:
 
 
 def test_the_caption_says_where_choices_were_made() -> None:
-    selected_on = {"knn": "nothing: k is fixed", "linear": "a fifth of the training videos"}
+    selected_on = {"knn": None, "linear": "a fifth of the training videos"}
     results = [
         make_result("scale", p, selected_on=on, seeds=(0, 1)) for p, on in selected_on.items()
     ]

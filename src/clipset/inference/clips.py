@@ -29,7 +29,7 @@ from clipset.sets.reading import ModelInput, make_clips
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoClips:
-    """A new video's regular clips as a model sees them, or the reason why there are none."""
+    """The regular clips of a new video, or the reason why it could not be read."""
 
     video: Video
     clips: ClipBatch | None = None
@@ -40,33 +40,32 @@ class VideoClips:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowClips:
-    """The regular clips of one of the `count` windows of video `index`."""
+    """The regular clips of a window of video `index`."""
 
     index: int
     window: Window
     clips: ClipBatch
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedWindow:
-    """Why a window of video `index` could not be read."""
+    """A window of video `index` that could not be read."""
 
     index: int
     reason: str
 
 
 class ClipReader:
-    """Opens the backbone when the first video comes, and keeps it for the next ones.
+    """Decodes and encodes new videos; the backbone is loaded with the first one.
 
-    `wanted` is the model that the clips are for. `backbone` names the store's backbone where that
-    is a file or a model of the hub.
+    `model` is the model that the clips are for. `backbone` names the store's backbone if that is a
+    file or a model of the hub.
     """
 
     def __init__(
         self,
         manifest: Manifest,
-        wanted: ModelInput | None = None,
+        model: ModelInput | None = None,
         *,
         network: nn.Module | None = None,
         device: str = "auto",
@@ -74,8 +73,7 @@ class ClipReader:
         timeout: float | None = None,
         backbone: str | None = None,
     ) -> None:
-        self.manifest, self.device = manifest, device
-        self.model = wanted
+        self.manifest, self.model, self.device = manifest, model, device
         self.config = ExtractConfig(workers=workers, timeout=timeout)
         self.request = replace(decode_request(manifest), random=False)
         self._network = network
@@ -93,11 +91,11 @@ class ClipReader:
         return open_engine(self.manifest.backbone, network, device=self.device, engine=engine)
 
     def read(self, videos: Sequence[Video]) -> list[VideoClips]:
-        """The regular clips of every video, in order; one that cannot be read says why."""
-        seen: dict[int, VideoClips] = {}
-        engine = self.engine
+        """The regular clips of every video, in order."""
+        clips: dict[int, VideoClips] = {}
+        engine, ids = self.engine, [video.id for video in videos]
         with (
-            bar("looking", len(videos), "videos") as advance,
+            bar("encoding", len(videos), "videos") as advance,
             decode_videos(
                 videos,
                 self.request,
@@ -105,29 +103,10 @@ class ClipReader:
                 timeout=self.config.timeout_seconds,
             ) as results,
         ):
-            for each in encode_videos(
-                engine, results, [video.id for video in videos], isolate=True
-            ):
-                seen[each.index] = self._read_one(videos[each.index], each)
+            for encoded in encode_videos(engine, results, ids, isolate=True):
+                clips[encoded.index] = self._video_clips(videos[encoded.index], encoded)
                 advance()
-        return [seen[place] for place in range(len(videos))]
-
-    def _read_one(self, video: Video, seen: EncodedVideo) -> VideoClips:
-        """What is known of a video: its clips, or the reason why there are none."""
-        if seen.rows is None or seen.facts is None:
-            return VideoClips(video=video, reason=seen.reason)
-        if (damage := seen.update(LedgerEntry(ordinal=0, id=video.id)).damage) is not None:
-            say(f"damaged {video.id}: {damage}")
-        try:
-            clips = self._clips(seen.rows, seen.facts.duration)
-        except RunError as error:
-            return VideoClips(video=video, reason=str(error))
-        return VideoClips(
-            video=video,
-            clips=clips,
-            duration=seen.facts.duration,
-            frames=seen.facts.frames_found,
-        )
+        return [clips[index] for index in range(len(videos))]
 
     def read_windows(
         self, videos: Sequence[Video], grid: WindowGrid
@@ -143,37 +122,52 @@ class ClipReader:
             timeout=self.config.timeout_seconds,
         ) as results:
             ids = [video.id for video in videos]
-            for each in encode_chunks(self.engine, results, ids, isolate=True):
-                yield self._window(each)
+            for encoded in encode_chunks(self.engine, results, ids, isolate=True):
+                yield self._window_clips(encoded)
 
-    def _window(self, seen: EncodedVideo) -> WindowClips | FailedWindow:
-        if seen.rows is None or seen.facts is None or seen.facts.window is None:
-            return FailedWindow(index=seen.index, reason=seen.reason or "cannot be read")
-        window = seen.facts.window
+    def _video_clips(self, video: Video, encoded: EncodedVideo) -> VideoClips:
+        rows, facts = encoded.rows, encoded.facts
+        if rows is None or facts is None:
+            return VideoClips(video=video, reason=encoded.reason)
+        if (damage := encoded.update(LedgerEntry(ordinal=0, id=video.id)).damage) is not None:
+            say(f"damaged {video.id}: {damage}")
         try:
-            clips = self._clips(seen.rows, window.end - window.start)
+            clips = self._make_clips(rows, facts.duration)
         except RunError as error:
-            return FailedWindow(index=seen.index, reason=str(error))
-        return WindowClips(
-            index=seen.index, window=window, clips=clips, count=seen.facts.num_chunks
+            return VideoClips(video=video, reason=str(error))
+        return VideoClips(
+            video=video, clips=clips, duration=facts.duration, frames=facts.frames_found
         )
 
-    def _clips(self, rows: ClipRows, duration: float) -> ClipBatch:
-        """One video's rows as they would come out of a store."""
-        features = self._stored(rows.features)[None]  # (1, V, D)
+    def _window_clips(self, encoded: EncodedVideo) -> WindowClips | FailedWindow:
+        rows, facts = encoded.rows, encoded.facts
+        if rows is None or facts is None or facts.window is None:
+            return FailedWindow(index=encoded.index, reason=encoded.reason or "cannot be read")
+        window = facts.window
+        try:
+            clips = self._make_clips(rows, window.end - window.start)
+        except RunError as error:
+            return FailedWindow(index=encoded.index, reason=str(error))
+        return WindowClips(index=encoded.index, window=window, clips=clips)
+
+    def _make_clips(self, rows: ClipRows, duration: float) -> ClipBatch:
+        """The clips of one video, as if they were read from a store."""
+        features = self._round(rows.features)[None]  # (1, V, D)
         return make_clips(features, rows.boxes[None], np.array([duration]), self.model)
 
-    def _stored(self, features: Float[np.ndarray, "V D"]) -> Float[np.ndarray, "V D"]:
-        """Features as precise as a store keeps them."""
+    def _round(self, features: Float[np.ndarray, "V D"]) -> Float[np.ndarray, "V D"]:
+        """Features with the precision of the store."""
         with np.errstate(over="ignore"):
-            stored = features.astype(self.manifest.dtype).astype(np.float32)
-        if not np.isfinite(stored).all():
-            raise RunError(f"a feature of {np.abs(features).max():g} does not fit the run's store")
-        return stored
+            rounded = features.astype(self.manifest.dtype).astype(np.float32)
+        if not np.isfinite(rounded).all():
+            raise RunError(
+                f"a feature of {np.abs(features).max():g} overflows the run's {self.manifest.dtype}"
+            )
+        return rounded
 
 
 def open_backbone(config: ExtractConfig, *, device: str = "auto") -> ClipReader:
-    """A reader with a backbone by its name, without any run."""
+    """A reader with a backbone, without a run."""
     manifest, network = plan_store(config)
     made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
     return ClipReader(

@@ -1,4 +1,4 @@
-"""clipset inside scikit-learn: a transformer for a Pipeline."""
+"""VideoEmbedder: a run as a scikit-learn transformer, for a Pipeline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from clipset.representation import DEFAULT_PARTS, VectorPart
 
 
 class VideoEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Paths of videos in, vectors out, as a run represents its own videos.
+    """Maps paths of videos to vectors, as a run embeds its own videos.
 
-    X is a sequence of paths. There is nothing to fit; a video that cannot be read is an error.
-    `backbone` is that of `load_run`.
+    X is a sequence of paths. There is nothing to fit; an unreadable video is an error. `backbone`
+    is that of `load_run`.
     """
 
     def __init__(
@@ -39,37 +39,34 @@ class VideoEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.backbone = backbone
 
     def fit(self, X: Any, y: Any = None) -> VideoEmbedder:
-        """Nothing to learn: the run has learned already."""
+        """Does nothing: the run is trained already."""
         del X, y
         return self
 
     def transform(self, X: Any) -> Float[np.ndarray, "N R"]:
         """One vector for each path."""
         paths = [Path(path) for path in np.asarray(X, dtype=object).ravel().tolist()]
-        once = dict.fromkeys(map(str, paths))
-        videos = tuple(Video(id=path, path=Path(path)) for path in once)
-        found = self._open().embed(Catalog(name="videos", videos=videos), parts=tuple(self.parts))
-        for path, reason in found.failed.items():
-            raise VideoError(f"{path}: {reason}; take it out of X")
-        rows = {path: row for row, path in enumerate(found.video_ids)}
-        vectors: Float[np.ndarray, "N R"] = found.pooled[[rows[str(path)] for path in paths]]
+        unique = dict.fromkeys(map(str, paths))
+        videos = tuple(Video(id=path, path=Path(path)) for path in unique)
+        table = self._open().embed(Catalog(name="videos", videos=videos), parts=tuple(self.parts))
+        for path, reason in table.failed.items():
+            raise VideoError(f"{path}: {reason}; remove it from X")
+        index = {path: row for row, path in enumerate(table.video_ids)}
+        vectors: Float[np.ndarray, "N R"] = table.pooled[[index[str(path)] for path in paths]]
         return vectors
 
     def _open(self) -> TrainedRun:
-        wanted = (str(self.run), self.device, self.workers, self.backbone)
+        settings = (str(self.run), self.device, self.workers, self.backbone)
         opened: tuple[object, TrainedRun] | None = getattr(self, "_opened", None)
-        if opened is None or opened[0] != wanted:
-            opened = (
-                wanted,
-                load_run(
-                    self.run, device=self.device, workers=self.workers, backbone=self.backbone
-                ),
+        if opened is None or opened[0] != settings:
+            run = load_run(
+                self.run, device=self.device, workers=self.workers, backbone=self.backbone
             )
-            self._opened = opened
+            opened = self._opened = (settings, run)
         return opened[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the open run: a loaded backbone is not to be copied."""
+        """Without the open run, so that no loaded backbone is copied."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_opened"}
 

@@ -1,4 +1,4 @@
-"""Whatever names new videos (files, folders, catalogs) as one catalog."""
+"""New videos from files, folders and catalogs, as one catalog."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ Sources = Catalog | str | Path | Sequence[str | Path]
 
 
 def list_new_videos(sources: Sources) -> Catalog:
-    """The videos behind some paths, each once, in the order given.
+    """The videos of some paths, each once, in order.
 
-    A file's id is its path as given, also in a folder; a catalog's videos keep their ids. A file
-    that does not exist is listed: whoever opens it says so.
+    The id of a file is its path, also in a folder; a catalog's videos keep their ids. A file that
+    does not exist is listed, too: decoding it gives the reason.
     """
     if isinstance(sources, Catalog):
         return sources
     paths = [Path(sources)] if isinstance(sources, str | Path) else [Path(path) for path in sources]
     if not paths:
-        raise CatalogError("no video is named; give files, folders or a catalog")
-    found: dict[str, Video] = {}
-    for video in _videos(paths):
-        before = found.setdefault(video.id, video)
-        if before.path.absolute() != video.path.absolute():
+        raise CatalogError("no video is given; give files, folders or a catalog")
+    videos: dict[str, Video] = {}
+    for video in _read_videos(paths):
+        first = videos.setdefault(video.id, video)
+        if first.path.absolute() != video.path.absolute():
             raise CatalogError(
-                f"{before.path} and {video.path} are both called {video.id!r}; "
+                f"{first.path} and {video.path} are both called {video.id!r}; "
                 f"give one of them another id"
             )
-    return Catalog(name=name_text(paths[0].name) or "videos", videos=tuple(found.values()))
+    return Catalog(name=name_text(paths[0].name) or "videos", videos=tuple(videos.values()))
 
 
-def _videos(paths: Sequence[Path]) -> Iterable[Video]:
+def _read_videos(paths: Sequence[Path]) -> Iterable[Video]:
     ids = unique_ids(path_text(path) for path in paths)
     for path in paths:
         if os.path.isdir(path):  # noqa: PTH112 (never raises)

@@ -20,6 +20,7 @@ from clipset.probes.base import (
 )
 from clipset.probes.search import Score, score_outputs
 from clipset.sets.batch import ClipBatch
+from clipset.sets.statistics import feature_statistics
 
 PENALTIES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # to search
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # factors of the scores before the softmax, to search
@@ -70,9 +71,8 @@ def channel_scale(
     train: Float[Tensor, "N R"],
 ) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
     """Mean and divisor of each channel (infinite for a constant one): vectors of length about 1."""
-    std, mean = torch.std_mean(train, dim=0, correction=0)
-    scale = torch.where(std > 1e-6, std, torch.full_like(std, torch.inf))
-    return mean, scale * train.shape[1] ** 0.5
+    mean, std = feature_statistics(train, constant_std=torch.inf)
+    return mean, std * train.shape[1] ** 0.5
 
 
 def search_ridge(

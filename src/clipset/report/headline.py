@@ -68,8 +68,7 @@ def describe_panel(panel: Panel) -> str:
     """The caption of a panel: metric, split, videos, seeds, validation."""
     videos = sorted({result.n for result in panel.results})
     seeds = sorted({len(result.seeds) for result in panel.results})
-    sources = {result.selected_on for result in panel.results if result.selected_on}
-    selected = sorted(s for s in sources if not s.startswith("nothing")) or sorted(sources)
+    selected = sorted({result.selected_on for result in panel.results if result.selected_on})
     split = f" on the {panel.split} split" if panel.split else ""
     parts = [
         f"{sentence_case(metric_name(panel.metric))}{split}",
