@@ -188,11 +188,11 @@ def test_a_transformer_that_classifies_by_the_set_token_alone_is_kept_as_such(
     (copied / "run.json").write_text(json.dumps(content))
     head = load_run(copied, workers=0, probe="finetune").head
     assert isinstance(head.network, SetClassifier)
-    assert head.network.set_only
+    assert head.network.set_token_only
     kept = load_head(copied / "head-finetune", head.card.fingerprint)
     assert kept is not None
     assert isinstance(kept.network, SetClassifier)
-    assert kept.network.set_only
+    assert kept.network.set_token_only
 
 
 def test_pretraining_goes_on_while_the_classifier_is_fine_tuned_if_the_recipe_says_so(
