@@ -22,7 +22,7 @@ from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
-from clipset.probes.base import ProbeSetup, Selection, predict
+from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.finetune import FinetuneProbe
 from clipset.probes.linear import LinearProbe
@@ -251,7 +251,7 @@ def test_the_final_probe_also_learns_from_the_validation_videos() -> None:
             setup = ProbeSetup(task=each, model=None, config=config, seed=0)
             probe = LinearProbe(setup, "backbone")
             selection = LinearProbe(replace(setup, task=task), "backbone").search()
-            outputs.append(predict(probe.fit(selection, videos, seed=0), task.test.clips))
+            outputs.append(predict_videos(probe.fit(selection, videos, seed=0), task.test.clips))
         assert torch.allclose(*outputs, atol=1e-6) is same
 
 
@@ -574,7 +574,7 @@ def test_predictions_are_the_mean_softmax_over_the_clips() -> None:
             for features, boxes in zip(clips.features[:5], clips.boxes[:5], strict=True)
         ]
     )  # fmt: skip
-    torch.testing.assert_close(predict(classifier, clips.of(slice(0, 5))), by_hand)
+    torch.testing.assert_close(predict_videos(classifier, clips.of(slice(0, 5))), by_hand)
 
 
 def test_fine_tuning_changes_a_copy_of_the_encoder() -> None:

@@ -66,20 +66,20 @@ def reliability(
     index = np.clip((confidence * num_bins).astype(np.int64), 0, num_bins - 1)
     return [
         ReliabilityBin(
-            low=each / num_bins,
-            high=(each + 1) / num_bins,
-            count=int((index == each).sum()),
-            confidence=float(confidence[index == each].mean()),
-            accuracy=float(correct[index == each].mean()),
+            low=number / num_bins,
+            high=(number + 1) / num_bins,
+            count=int((index == number).sum()),
+            confidence=float(confidence[index == number].mean()),
+            accuracy=float(correct[index == number].mean()),
         )
-        for each in np.unique(index).tolist()
+        for number in np.unique(index).tolist()
     ]
 
 
 def calibration_error(bins: Sequence[ReliabilityBin]) -> float:
     """The expected calibration error (ECE): the mean gap between confidence and accuracy."""
-    total = sum(each.count for each in bins)
-    gaps = sum(each.count * abs(each.confidence - each.accuracy) for each in bins)
+    total = sum(bin.count for bin in bins)
+    gaps = sum(bin.count * abs(bin.confidence - bin.accuracy) for bin in bins)
     return gaps / total if total else 0.0
 
 

@@ -55,11 +55,11 @@ def run_low_shot(
             LowShotPoint(
                 fraction=fraction,
                 videos=num_videos[fraction],
-                value=each[index].value,
-                interval=each[index].interval,
-                selected_on=each[index].selected_on,
+                value=scores[index].value,
+                interval=scores[index].interval,
+                selected_on=scores[index].selected_on,
             )
-            for fraction, each in results.items()
+            for fraction, scores in results.items()
         )
         curves.append(
             LowShotCurve(

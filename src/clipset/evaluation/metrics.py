@@ -41,10 +41,10 @@ def _score_classes(
     task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]
 ) -> ScoredPredictions:
     """Top-1, top-5 (of more than five classes), mean class accuracy, per class, confusion."""
-    pairs = np.stack([task.test.evaluate(each) for each in predictions])  # (S, M, 2)
+    pairs = np.stack([task.test.evaluate(outputs) for outputs in predictions])  # (S, M, 2)
     truth = pairs[0, :, 0]
     correct = (pairs[..., 0] == pairs[..., 1]).astype(np.float64)  # (S, M)
-    counts = np.sum([confusion(each, len(task.classes)) for each in pairs], axis=0)
+    counts = np.sum([confusion(of_seed, len(task.classes)) for of_seed in pairs], axis=0)
     largest = torch.bincount(task.train.classes).argmax().item()
     metrics: dict[str, float | None] = {
         "top1": float(correct.mean()),
@@ -69,10 +69,10 @@ def _score_targets(
     """Mean squared error in the unit of the targets, mean absolute error, R²."""
     if task.train.targets is None:
         raise ProbeError("the training videos have classes, not targets")
-    pairs = np.stack([task.test.evaluate(each) for each in predictions])  # (S, M, 2)
+    pairs = np.stack([task.test.evaluate(outputs) for outputs in predictions])  # (S, M, 2)
     errors = pairs[..., 1] - pairs[..., 0]  # (S, M)
     truth = pairs[0, :, 0]
-    explained = [value for each in pairs if (value := r_squared(each)) is not None]
+    explained = [value for of_seed in pairs if (value := r_squared(of_seed)) is not None]
     mean_target = float(task.train.targets.mean())
     return ScoredPredictions(
         metric="mse",

@@ -218,7 +218,7 @@ class Predictions:
 
 def parse_records(content: Any, kind: type[T], where: str) -> list[T]:
     """Checked records of one kind (ProbeResult, Comparison, LowShotCurve) from plain mappings."""
-    if not isinstance(content, Sequence) or not all(isinstance(each, dict) for each in content):
+    if not isinstance(content, Sequence) or not all(isinstance(record, dict) for record in content):
         raise ProbeError(f"{where} is not a list of records")
     try:
         return [build(kind, record, where) for record in content]
@@ -266,7 +266,7 @@ def read_predictions(path: Path) -> Predictions:
             ids=_parse_metadata(metadata["ids"], tuple[str, ...]),
             classes=_parse_metadata(metadata["classes"], tuple[str, ...]),
             truth=arrays["truth"],
-            seeds={keys[name]: each for name, each in seeds.items()},
+            seeds={keys[name]: own for name, own in seeds.items()},
             outputs={keys[name]: arrays[name] for name in seeds},
         )
         _check_arrays(predictions)

@@ -134,8 +134,8 @@ def mean_results(
     for name, results in tasks.items():
         for result in results:
             by_probe.setdefault(result.key, {})[name] = result
-    means = [mean_result(found) for found in by_probe.values() if len(found) == len(tasks)]
-    return [replace(each, interval=intervals.get(each.key, each.interval)) for each in means]
+    means = [mean_result(own) for own in by_probe.values() if len(own) == len(tasks)]
+    return [replace(mean, interval=intervals.get(mean.key, mean.interval)) for mean in means]
 
 
 def mean_result(tasks: Mapping[str, ProbeResult]) -> ProbeResult:
@@ -195,7 +195,8 @@ def _comparison(
 
 def _video_indices(tasks: Sequence[Predictions]) -> tuple[list[Int[np.ndarray, " M"]], int]:
     """The index of each task's videos among those of all tasks, and the number of these."""
-    index = {id: place for place, id in enumerate(dict.fromkeys(i for t in tasks for i in t.ids))}
+    ids = dict.fromkeys(id for task in tasks for id in task.ids)
+    index = {id: number for number, id in enumerate(ids)}
     return [np.array([index[id] for id in task.ids]) for task in tasks], len(index)
 
 
@@ -208,8 +209,8 @@ def _bootstrap(
 
     `index` numbers a task's videos among those of all tasks; the draws are the same for all rows.
     """
-    num_videos = 1 + max(int(each.max()) for each in index)
-    columns = [np.ascontiguousarray(each.T, dtype=np.float64) for each in values]  # each (M, K)
+    num_videos = 1 + max(int(videos.max()) for videos in index)
+    columns = [np.ascontiguousarray(rows.T, dtype=np.float64) for rows in values]  # (M, K)
     means: list[list[np.ndarray]] = [[] for _ in values]
     for _ in range(RESAMPLES // CHUNK):
         drawn = generator.integers(num_videos, size=(CHUNK, num_videos))
@@ -230,8 +231,8 @@ def _paired_bootstrap(
     """The difference of the means over the tasks, from values and baseline of each task."""
     means = _bootstrap([np.concatenate(pair) for pair in pairs], index, generator)
     seeds = [len(values) for values, _ in pairs]
-    ours = [each[:, :count] for each, count in zip(means, seeds, strict=True)]
-    theirs = [each[:, count:] for each, count in zip(means, seeds, strict=True)]
+    ours = [mean[:, :count] for mean, count in zip(means, seeds, strict=True)]
+    theirs = [mean[:, count:] for mean, count in zip(means, seeds, strict=True)]
     gaps = _mean_over_tasks(ours, generator) - _mean_over_tasks(theirs, generator)  # (R,)
     tail = min((gaps <= 0).sum(), (gaps >= 0).sum())
     return PairedTest(
@@ -254,7 +255,7 @@ def _mean_over_tasks(
     means: Sequence[Float[np.ndarray, "R _"]], generator: np.random.Generator
 ) -> Float[np.ndarray, " R"]:
     mean: Float[np.ndarray, " R"] = np.mean(
-        [_mean_over_seeds(each, generator) for each in means], axis=0
+        [_mean_over_seeds(of_task, generator) for of_task in means], axis=0
     )
     return mean
 

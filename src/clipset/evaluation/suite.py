@@ -19,7 +19,7 @@ from clipset.errors import ProbeError, StoreError
 from clipset.evaluation.metrics import ScoredPredictions, score_predictions
 from clipset.evaluation.results import Comparison, Predictions, ProbeResult, encode_predictions
 from clipset.evaluation.statistics import compare_probes, interval
-from clipset.probes.base import ProbeSetup, Selection, predict
+from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
 from clipset.probes.registry import make_probe, probe_key
 from clipset.probes.task import EvaluationTask
@@ -177,13 +177,13 @@ def _search_and_fit(
     selection, every = probe.search(), torch.arange(len(task.train))
     seeds = seeds if probe.is_seeded else seeds[:1]
     outputs = [
-        predict(
+        predict_videos(
             probe.fit(selection, every, seed), task.test.clips, is_regression=task.is_regression
         )
         for seed in seeds
     ]
     if task.is_regression:
-        outputs = [each * std + mean for each in outputs]
+        outputs = [targets * std + mean for targets in outputs]
     return ProbeRun(outputs=outputs, seeds=seeds, selection=selection)
 
 

@@ -23,7 +23,7 @@ from clipset.evaluation.calibration import (
     prediction_calibration_error,
 )
 from clipset.model.config import ModelConfig
-from clipset.probes.base import Probe, ProbeSetup, Selection, predict
+from clipset.probes.base import Probe, ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
 from clipset.probes.registry import make_probe, probe_key, rebuild_classifier
 from clipset.probes.search import score_outputs
@@ -94,7 +94,7 @@ class HeadCard:
     @property
     def reason(self) -> str:
         """Why this probe is the head."""
-        own = [each for each in self.candidates if each.probe == self.probe]
+        own = [score for score in self.candidates if score.probe == self.probe]
         if not own:
             return "the preferred probe, without validation videos"
         accuracy = f"{own[0].accuracy:.1%} correct on {self.selected_on}"
@@ -112,7 +112,7 @@ class Head:
 
     def predict(self, clips: ClipBatch) -> Float[Tensor, "M C"]:
         """The calibrated probability of every class."""
-        return apply_temperature(predict(self.network, clips), self.card.temperature)
+        return apply_temperature(predict_videos(self.network, clips), self.card.temperature)
 
 
 def list_candidates(
@@ -204,7 +204,9 @@ def _select(setup: ProbeSetup, names: list[ProbeName]) -> _Selected:
         for name in names:
             probe = make_probe(name, setup)
             selection = probe.search()
-            outputs = predict(probe.fit(selection, split.train, setup.seed), validation.regular)
+            outputs = predict_videos(
+                probe.fit(selection, split.train, setup.seed), validation.regular
+            )
             accuracy, likelihood = score_outputs(outputs, validation.classes)
             score = ValidationScore(
                 probe=name,
@@ -216,11 +218,11 @@ def _select(setup: ProbeSetup, names: list[ProbeName]) -> _Selected:
             selected = _Selected(name=name, probe=probe, selection=selection)
             candidates.append((score, selected, outputs))
             advance(note=f"{name} {accuracy:.1%}")
-    _, best, outputs = max(candidates, key=lambda each: each[0].rank)
+    _, best, outputs = max(candidates, key=lambda candidate: candidate[0].rank)
     temperature = fit_temperature(outputs, validation.classes)
     errors = [
-        prediction_calibration_error(each, validation.classes)
-        for each in (outputs, apply_temperature(outputs, temperature))
+        prediction_calibration_error(probabilities, validation.classes)
+        for probabilities in (outputs, apply_temperature(outputs, temperature))
     ]
     return replace(
         best,
@@ -233,9 +235,9 @@ def _select(setup: ProbeSetup, names: list[ProbeName]) -> _Selected:
 def find_probe(name: str) -> ProbeName:
     """A probe by its name."""
     names: tuple[ProbeName, ...] = get_args(ProbeName)
-    for known in names:
-        if known == name:
-            return known
+    for probe in names:
+        if probe == name:
+            return probe
     raise ProbeError(f"unknown probe {name!r}; {near_names(name, names)}")
 
 

@@ -190,18 +190,18 @@ class TrainedRun:
         step = window / 2 if step is None else step
         grid = WindowGrid(window, step)
         reader, head = self.reader, self.head  # the reader may refuse, before a head is fitted
-        clips = reader.read(list_new_videos(videos).videos)
+        new_videos = reader.read(list_new_videos(videos).videos)
         indices = [
             index
-            for index, each in enumerate(clips)
-            if each.clips is not None
-            and (every or (timeline is None and self.is_long(each.duration)))
+            for index, video in enumerate(new_videos)
+            if video.clips is not None
+            and (every or (timeline is None and self.is_long(video.duration)))
         ]
-        timelines = self._timelines([clips[index] for index in indices], head, grid)
+        timelines = self._timelines([new_videos[index] for index in indices], head, grid)
         by_index = dict(zip(indices, timelines, strict=True))
         return [
-            self._predict(each, head, top, by_index.get(index, ()))
-            for index, each in enumerate(clips)
+            self._predict(video, head, top, by_index.get(index, ()))
+            for index, video in enumerate(new_videos)
         ]
 
     def embed(
@@ -248,11 +248,10 @@ class TrainedRun:
             return []
         moments: list[list[Moment]] = [[] for _ in videos]
         reasons: dict[int, str] = {}
-        total = sum(count_windows(each, grid) for each in videos)
-        listed = [each.video for each in videos]
+        total = sum(count_windows(video, grid) for video in videos)
         with (
             bar("timelines", total, "windows") as advance,
-            closing(self.reader.read_windows(listed, grid)) as windows,
+            closing(self.reader.read_windows([v.video for v in videos], grid)) as windows,
         ):
             for window in windows:
                 try:
@@ -260,7 +259,7 @@ class TrainedRun:
                 except Exception as error:
                     reasons.setdefault(window.index, describe_error(error))
                 advance()
-        return [reasons.get(index, tuple(each)) for index, each in enumerate(moments)]
+        return [reasons.get(index, tuple(own)) for index, own in enumerate(moments)]
 
     @property
     def _pretraining(self) -> PretrainingSetup | None:
@@ -360,11 +359,11 @@ def embed_videos(
     parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
 ) -> NewVectors:
     """The vectors of new videos; without an encoder, the backbone's features alone."""
-    read = reader.read(list_new_videos(videos).videos)
-    good = [(each.video, each.clips) for each in read if each.clips is not None]
-    failed = {each.video.id: each.reason or "" for each in read if each.clips is None}
-    durations = {each.video.id: each.duration for each in read}
-    counts = {clips.features.shape[1] for _, clips in good}
+    new_videos = reader.read(list_new_videos(videos).videos)
+    readable = [(new.video, new.clips) for new in new_videos if new.clips is not None]
+    failed = {new.video.id: new.reason or "" for new in new_videos if new.clips is None}
+    durations = {new.video.id: new.duration for new in new_videos}
+    counts = {clips.features.shape[1] for _, clips in readable}
     if len(counts) > 1:
         raise RunError(
             f"the videos have {min(counts)} to {max(counts)} clips, not one number; "
@@ -372,17 +371,17 @@ def embed_videos(
         )
     vectors = [
         clips.features if encoder is None else encode_clips(encoder, clips, parts)
-        for _, clips in good
+        for _, clips in readable
     ]
     empty = np.zeros((0, 0, 0), dtype=np.float32)
     return NewVectors(
-        video_ids=tuple(video.id for video, _ in good),
-        labels=tuple(video.label for video, _ in good),
-        splits=tuple(video.split for video, _ in good),
+        video_ids=tuple(video.id for video, _ in readable),
+        labels=tuple(video.label for video, _ in readable),
+        splits=tuple(video.split for video, _ in readable),
         vectors=torch.cat(vectors).numpy() if vectors else empty,
-        starts=tuple(0.0 for _ in good),
-        ends=tuple(durations[video.id] for video, _ in good),
-        windows=tuple(None for _ in good),
+        starts=tuple(0.0 for _ in readable),
+        ends=tuple(durations[video.id] for video, _ in readable),
+        windows=tuple(None for _ in readable),
         parts=("clip",) if encoder is None else parts,
         failed=failed,
     )

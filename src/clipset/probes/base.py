@@ -174,7 +174,7 @@ def average_clips(
 
 
 @torch.inference_mode()
-def predict(
+def predict_videos(
     classifier: nn.Module, clips: ClipBatch, *, is_regression: bool = False
 ) -> Float[Tensor, "M C"]:
     """Class probabilities (or targets) of videos, averaged over their clips."""

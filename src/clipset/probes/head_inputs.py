@@ -61,7 +61,7 @@ class HeadInputs:
         parts = [_moments(self.features, videos, self.valid)]
         if self.tokens is not None:
             parts.append(_moments(self.tokens.flatten(1, 2), videos, None))
-        mean, std = (torch.cat(each) for each in zip(*parts, strict=True))
+        mean, std = (torch.cat(pair) for pair in zip(*parts, strict=True))
         return mean, torch.where(std > 1e-6, std, torch.ones_like(std))
 
 

@@ -180,7 +180,7 @@ class _HeadGroup:
             self._make_optimizers(states)
 
     def _optimizer_state(self, parameters: Tensors) -> dict[str, dict[str, Any]]:
-        states = {p: state for each in self.optimizers for p, state in each.state.items()}
+        states = {p: state for o in self.optimizers for p, state in o.state.items()}
         return {name: states.get(parameter, {}) for name, parameter in parameters.items()}
 
     def _make_optimizers(self, states: list[dict[str, dict[str, Any]]]) -> None:
@@ -234,7 +234,7 @@ class HeadGrid:
         for number, point in enumerate(settings):
             groups.setdefault(point.batch_norm, {})[number] = point
         self.groups = [
-            _HeadGroup(make_stack, inputs, num_outputs, seed, each) for each in groups.values()
+            _HeadGroup(make_stack, inputs, num_outputs, seed, points) for points in groups.values()
         ]
 
     def run_epoch(self) -> None:
@@ -269,8 +269,9 @@ class HeadGrid:
             index.append(videos)
             normed = (inputs - self.mean) / self.std
             for group in self.groups:
-                each = group.stack.predict(normed if group.batch_norm else inputs, is_regression)
-                for number, predicted in zip(group.settings, each, strict=True):  # of (E, B, C)
+                group_inputs = normed if group.batch_norm else inputs
+                stacked = group.stack.predict(group_inputs, is_regression)  # (E, B, C)
+                for number, predicted in zip(group.settings, stacked, strict=True):
                     outputs.setdefault(number, []).append(predicted)
         order = torch.cat(index).argsort()
         return {number: torch.cat(chunks)[order] for number, chunks in outputs.items()}

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from clipset.model.encoder import SetEncoder
-from clipset.probes.base import ClassifierShape, Probe, Selection, Tensors, predict
+from clipset.probes.base import ClassifierShape, Probe, Selection, Tensors, predict_videos
 from clipset.probes.config import ProbeTraining
 from clipset.probes.search import (
     HALVINGS,
@@ -220,11 +220,11 @@ class TransformerProbe(Probe):
         for epoch in range(1, self.num_epochs + 1):
             for index, training in trainings.items():
                 training.run_epoch()
-                outputs = predict(
+                outputs = predict_videos(
                     training.network, validation.regular, is_regression=task.is_regression
                 )
                 curves.add(index, score_outputs(outputs, validation.labels))
             if epoch in curves.halving_epochs:
-                kept = curves.better_half(trainings)
-                trainings = {index: trainings[index] for index in trainings if index in kept}
+                better = curves.better_half(trainings)
+                trainings = {index: trainings[index] for index in trainings if index in better}
         return curves
