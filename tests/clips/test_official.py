@@ -50,7 +50,7 @@ def test_there_are_five_published_cases_with_66_clips() -> None:
 
 @by_case
 def test_official_regular_clips_show_the_published_frames(case: dict[str, Any]) -> None:
-    assert plan_of(case).frames.tolist() == [view["frame_indices"] for view in case["views"]]
+    assert plan_of(case).frame_indices.tolist() == [view["frame_indices"] for view in case["views"]]
 
 
 @by_case
