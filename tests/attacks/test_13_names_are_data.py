@@ -31,7 +31,7 @@ def test_a_name_is_shown_as_it_is_and_never_obeyed(
     monkeypatch.setenv("COLUMNS", "200")
     found = Prediction(
         video=EVIL,
-        guesses=(ClassProbability(label=EVIL, probability=0.5),),
+        classes=(ClassProbability(label=EVIL, probability=0.5),),
         timeline=(Moment(start=0.0, end=1.0, label=EVIL, probability=0.5),),
     )
     card = SimpleNamespace(key=("backbone", "knn"), reason="because")
@@ -89,7 +89,7 @@ def test_a_bar_on_a_terminal_obeys_no_name(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_cell_of_a_table_for_people_is_a_formula(tmp_path: Path) -> None:
     found = [
-        Prediction(video=word, guesses=(ClassProbability(label=word, probability=0.5),))
+        Prediction(video=word, classes=(ClassProbability(label=word, probability=0.5),))
         for word in FORMULAS
     ]
     write_rows(tmp_path / "p.csv", found)

@@ -16,7 +16,7 @@ from clipset.evaluation.calibration import (
 )
 
 
-def honest_guesses(
+def calibrated_outputs(
     count: int, classes: int, sharpness: float, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Classes drawn from known probabilities, and what an over-sure classifier says of them."""
@@ -28,30 +28,30 @@ def honest_guesses(
 
 @pytest.mark.parametrize("sharpness", [0.5, 1.0, 3.0])
 def test_the_temperature_takes_back_what_made_a_classifier_too_sure(sharpness: float) -> None:
-    guesses, classes = honest_guesses(6000, 5, sharpness, seed=0)
-    assert fit_temperature(guesses, classes) == pytest.approx(sharpness, rel=0.08)
+    outputs, classes = calibrated_outputs(6000, 5, sharpness, seed=0)
+    assert fit_temperature(outputs, classes) == pytest.approx(sharpness, rel=0.08)
 
 
 def test_calibrated_probabilities_are_right_as_often_as_they_say() -> None:
-    guesses, classes = honest_guesses(6000, 5, 3.0, seed=1)
-    temperature = fit_temperature(guesses, classes)
-    fresh, truth = honest_guesses(6000, 5, 3.0, seed=2)
+    outputs, classes = calibrated_outputs(6000, 5, 3.0, seed=1)
+    temperature = fit_temperature(outputs, classes)
+    fresh, truth = calibrated_outputs(6000, 5, 3.0, seed=2)
     assert prediction_calibration_error(fresh, truth) > 0.15
     assert prediction_calibration_error(apply_temperature(fresh, temperature), truth) < 0.03
 
 
 def test_the_temperature_changes_no_decision() -> None:
-    guesses, _ = honest_guesses(200, 5, 1.0, seed=3)
+    outputs, _ = calibrated_outputs(200, 5, 1.0, seed=3)
     for temperature in (0.1, 7.0):
-        tempered = apply_temperature(guesses, temperature)
-        assert torch.equal(tempered.argmax(dim=1), guesses.argmax(dim=1))
+        tempered = apply_temperature(outputs, temperature)
+        assert torch.equal(tempered.argmax(dim=1), outputs.argmax(dim=1))
         torch.testing.assert_close(tempered.sum(dim=1), torch.ones(200))
 
 
 def test_a_few_videos_without_a_mistake_do_not_mean_certainty() -> None:
     classes = torch.arange(4) % 2
-    guesses = 0.5 + 0.4 * (torch.nn.functional.one_hot(classes, 2) - 0.5)  # 0.7 for the truth
-    sure = apply_temperature(guesses, fit_temperature(guesses, classes)).max(dim=1).values
+    outputs = 0.5 + 0.4 * (torch.nn.functional.one_hot(classes, 2) - 0.5)  # 0.7 for the truth
+    sure = apply_temperature(outputs, fit_temperature(outputs, classes)).max(dim=1).values
     assert 0.85 < float(sure.max()) < 0.95  # (4 + 1.5) / (4 + 2)
 
 

@@ -65,11 +65,11 @@ def test_new_videos_get_their_labels(trained: TrainedRun, new_videos: list[Path]
     assert [each.label for each in found] == [COLOURS[number % 3] for number in range(6)]
     for each, path in zip(found, new_videos, strict=True):
         assert each.video == str(path)
-        assert sorted(guess.label for guess in each.guesses) == sorted(COLOURS)
-        shares = [guess.probability for guess in each.guesses]
-        assert shares == sorted(shares, reverse=True)
-        assert sum(shares) == pytest.approx(1, abs=1e-5)
-        assert each.probability == shares[0] < 1
+        assert sorted(top.label for top in each.classes) == sorted(COLOURS)
+        probabilities = [top.probability for top in each.classes]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+        assert each.probability == probabilities[0] < 1
         assert each.timeline == ()
 
 
@@ -77,7 +77,7 @@ def test_only_as_many_labels_as_asked_for_come_back(
     trained: TrainedRun, new_videos: list[Path]
 ) -> None:
     [found] = trained.predict(new_videos[0], top=1)
-    assert len(found.guesses) == 1
+    assert len(found.classes) == 1
     with pytest.raises(RunError, match="top must be at least 1, got 0"):
         trained.predict(new_videos, top=0)
 

@@ -57,8 +57,8 @@ def test_predict_answers_in_json(
     found = answer(capfd, "predict", new_video, bad, "--run", run_folder, "--top", 2)
     [video] = found["videos"]
     assert video["video"] == str(new_video)
-    assert video["guesses"][0]["label"] == "green"
-    assert len(video["guesses"]) == 2
+    assert video["classes"][0]["label"] == "green"
+    assert len(video["classes"]) == 2
     assert list(found["failed"]) == [str(bad)]
     assert found["classifier"]["temperature"] > 0
 

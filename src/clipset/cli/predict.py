@@ -94,9 +94,9 @@ def print_predictions(predictions: Iterable[Any], card: Any) -> None:
 
     readable = [each for each in predictions if each.reason is None]
     rows = [
-        (prediction.video if index == 0 else "", guess.label, f"{guess.probability:.1%}")
+        (prediction.video if index == 0 else "", top_class.label, f"{top_class.probability:.1%}")
         for prediction in readable
-        for index, guess in enumerate(prediction.guesses)
+        for index, top_class in enumerate(prediction.classes)
     ]
     if readable:
         print_table(("video", "label", "probability"), rows)
@@ -118,8 +118,8 @@ def write_rows(path: Path, predictions: Iterable[Any]) -> None:
 
     rows: list[tuple[str, ...]] = [("video", "start", "end", "label", "probability")]
     for each in predictions:
-        for guess in each.guesses:
-            rows.append((each.video, "", "", guess.label, f"{guess.probability:.6f}"))
+        for top_class in each.classes:
+            rows.append((each.video, "", "", top_class.label, f"{top_class.probability:.6f}"))
         for moment in each.timeline:
             times = f"{moment.start:.3f}", f"{moment.end:.3f}"
             rows.append((each.video, *times, moment.label, f"{moment.probability:.6f}"))

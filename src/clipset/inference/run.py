@@ -61,19 +61,19 @@ class Prediction:
     """
 
     video: str
-    guesses: tuple[ClassProbability, ...] = ()
+    classes: tuple[ClassProbability, ...] = ()
     timeline: tuple[Moment, ...] = ()
     reason: str | None = None
 
     @property
     def label(self) -> str | None:
         """The most probable label."""
-        return self.guesses[0].label if self.guesses else None
+        return self.classes[0].label if self.classes else None
 
     @property
     def probability(self) -> float | None:
         """Its probability."""
-        return self.guesses[0].probability if self.guesses else None
+        return self.classes[0].probability if self.classes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class TrainedRun:
             ClassProbability(label=head.card.classes[k], probability=probabilities[k].item())
             for k in order
         )
-        return Prediction(video=name, guesses=classes, timeline=timeline)
+        return Prediction(video=name, classes=classes, timeline=timeline)
 
     def _timelines(
         self, videos: Sequence[VideoClips], head: Head, grid: WindowGrid
