@@ -89,7 +89,7 @@ def test_neither_the_order_of_the_rows_nor_that_of_the_test_videos_matters() -> 
     order = torch.randperm(90, generator=torch.Generator().manual_seed(0))
     held = HeldOut(
         tuple(task.test.ids[int(place)] for place in order),
-        task.test.clips.of(order),
+        task.test.clips.select(order),
         task.test._classes[order],
     )
     one = run_suite(task, small_model(), QUICK, probes=ALL_PROBES)

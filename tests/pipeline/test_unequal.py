@@ -76,7 +76,7 @@ def test_videos_with_unequal_counts_are_read_and_trained_on(
     assert clips.counts.tolist() == [4, 3] + [4] * 22
     assert clips.valid is not None
     assert torch.equal(clips.features[clips.valid], whole.features[clips.valid])
-    more = read_clips(unequal, "random", videos).followed_by(clips)
+    more = read_clips(unequal, "random", videos).concat_clips(clips)
     assert more.counts.tolist() == [12, 9] + [12] * 22
     model = pretrain(unequal, tmp_path / "model", TRAINING)
     table = embed_store(unequal, model.encoder)

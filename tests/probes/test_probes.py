@@ -162,8 +162,8 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
     first, rest = torch.arange(80), torch.arange(80, 120)
     task = EvaluationTask(
         tuple("abcd"),
-        LabelledVideos(clips.of(first), clips.of(first), labels[first], (None,) * 80),
-        HeldOut(tuple(map(str, range(40))), clips.of(rest), labels[rest]),
+        LabelledVideos(clips.select(first), clips.select(first), labels[first], (None,) * 80),
+        HeldOut(tuple(map(str, range(40))), clips.select(rest), labels[rest]),
     )
     rows: Any = ("ordered", "linear")
     suite = run_suite(task, None, QUICK, probes=rows)
@@ -318,7 +318,7 @@ def test_low_shot_labels_are_as_many_as_in_the_published_protocol() -> None:
     task = EvaluationTask(
         ("a", "b"),
         LabelledVideos(clips, clips, torch.tensor(labels), (None,) * len(labels)),
-        HeldOut((), clips.of(torch.arange(0)), torch.zeros(0, dtype=torch.int64)),
+        HeldOut((), clips.select(torch.arange(0)), torch.zeros(0, dtype=torch.int64)),
     )
     for fraction in (0.1, 0.25):
         expected = golden[f"fraction_{fraction}"]
@@ -574,7 +574,7 @@ def test_predictions_are_the_mean_softmax_over_the_clips() -> None:
             for features, boxes in zip(clips.features[:5], clips.boxes[:5], strict=True)
         ]
     )  # fmt: skip
-    torch.testing.assert_close(predict_videos(classifier, clips.of(slice(0, 5))), by_hand)
+    torch.testing.assert_close(predict_videos(classifier, clips.select(slice(0, 5))), by_hand)
 
 
 def test_fine_tuning_changes_a_copy_of_the_encoder() -> None:

@@ -27,7 +27,7 @@ from clipset.representation import (
 )
 from clipset.sets.batch import (
     ClipBatch,
-    by_count,
+    group_by_count,
     mean_over_clips,
 )
 from clipset.sets.reading import read_clips
@@ -104,7 +104,7 @@ def test_clips_that_are_read_are_those_of_the_table_and_zeros(
         assert features[:count] == list(range(first + 1, first + count + 1))
         assert not any(features[count:])
         assert not clips.boxes[index, count:].any()
-    some = clips.of(torch.tensor([len(videos) - 1])).to(torch.device("cpu"))
+    some = clips.select(torch.tensor([len(videos) - 1])).to(torch.device("cpu"))
     assert some.counts.tolist() == [counts[videos[-1]]]
 
 
@@ -147,7 +147,7 @@ def test_means_and_groups_leave_padding_out(counts: list[int]) -> None:
     clips = ragged(counts)
     means = mean_over_clips(clips.features, clips.valid)
     grouped = []
-    for videos, group in by_count(clips):
+    for videos, group in group_by_count(clips):
         assert group.valid is None
         torch.testing.assert_close(means[videos], group.features.mean(dim=1))
         grouped += videos.tolist()

@@ -153,7 +153,7 @@ def fit_head(
     task = EvaluationTask(
         classes=classes,
         train=train.train_on_all_clips() if config.training.train_clips == "all" else train,
-        test=HeldOut((), train.regular.of(no_videos), no_videos),
+        test=HeldOut((), train.regular.select(no_videos), no_videos),
         validation=validation,
         pretraining=pretraining,
     )

@@ -18,7 +18,7 @@ from clipset.probes.config import EvaluateConfig, Features, ProbeKey
 from clipset.probes.search import ValidationSplit, make_validation_split
 from clipset.probes.task import EvaluationTask
 from clipset.representation import VectorPart, encode_clips
-from clipset.sets.batch import ClipBatch, by_count, mean_over_clips
+from clipset.sets.batch import ClipBatch, group_by_count, mean_over_clips
 from clipset.training.checkpoint import ScaleModel
 
 CHUNK = 256  # videos that are predicted at once
@@ -179,9 +179,9 @@ def predict_videos(
 ) -> Float[Tensor, "M C"]:
     """Class probabilities (or targets) of videos, averaged over their clips."""
     index, outputs = [], []
-    for videos, group in by_count(clips):
+    for videos, group in group_by_count(clips):
         index.append(videos)
         for low in range(0, len(group), CHUNK):
-            logits = classifier(group.of(slice(low, low + CHUNK)))
+            logits = classifier(group.select(slice(low, low + CHUNK)))
             outputs.append(average_clips(logits, is_regression))
     return torch.cat(outputs)[torch.cat(index).argsort()]

@@ -121,7 +121,7 @@ def encode_sets(
     for low in range(0, len(clips), ENCODE_CHUNK):
         some = sets[low : low + ENCODE_CHUNK]  # (B, Q, K)
         videos = torch.arange(low, low + len(some)).repeat_interleave(some.shape[1])
-        tokens = concat_parts(encoder, clips.pick(some.flatten(0, 1), videos), (token,))
+        tokens = concat_parts(encoder, clips.select_clips(some.flatten(0, 1), videos), (token,))
         if token == "set":
             tokens = tokens[:, :1]
         chunks.append(tokens.unflatten(0, some.shape[:2]))

@@ -48,8 +48,8 @@ class LabelledVideos:
     def select(self, videos: Int[Tensor, " M"]) -> LabelledVideos:
         """Some of the videos, by index."""
         return LabelledVideos(
-            self.random.of(videos),
-            self.regular.of(videos),
+            self.random.select(videos),
+            self.regular.select(videos),
             self.classes[videos],
             tuple(self.groups[int(video)] for video in videos),
             None if self.targets is None else self.targets[videos],
@@ -57,11 +57,11 @@ class LabelledVideos:
 
     def train_on_all_clips(self) -> LabelledVideos:
         """The same videos; training also sees the regular clips."""
-        return replace(self, random=self.random.followed_by(self.regular))
+        return replace(self, random=self.random.concat_clips(self.regular))
 
     def predict_from_all_clips(self) -> LabelledVideos:
         """The same videos; predictions also average over the random clips."""
-        return replace(self, regular=self.random.followed_by(self.regular))
+        return replace(self, regular=self.random.concat_clips(self.regular))
 
     def standardise_targets(self, mean: float, std: float) -> LabelledVideos:
         """The same videos with targets of mean 0 and deviation 1; classes stay."""
@@ -94,7 +94,7 @@ class HeldOut:
         """The same videos; predictions also average over the random clips."""
         if self._random is None:
             raise ProbeError("the test videos have no random clips; set test_clips to 'regular'")
-        clips = self._random().followed_by(self.clips)
+        clips = self._random().concat_clips(self.clips)
         return HeldOut(self.ids, clips, self._classes, self._targets)
 
     def evaluate(

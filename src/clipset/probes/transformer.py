@@ -103,7 +103,9 @@ class TransformerTraining:
         torch.manual_seed(self.seed * 1_000_003 + self.optimization.num_done)
         self.network.train()
         for videos in draw_batches(len(self.train), self.config.batch_size, self.generator):
-            clips = draw_subset(self.train.random.of(videos), self.config.num_clips, self.generator)
+            clips = draw_subset(
+                self.train.random.select(videos), self.config.num_clips, self.generator
+            )
             if self.config.mix_means:
                 clips = mix_means(clips, self.generator)
             loss = clip_loss(self.network(clips), self.train.labels[videos])

@@ -13,7 +13,7 @@ from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.representation.table import DEFAULT_PARTS, VectorPart, VectorTable
 from clipset.representation.windows import Span, cut_windows, read_spans
-from clipset.sets.batch import ClipBatch, by_count
+from clipset.sets.batch import ClipBatch, group_by_count
 from clipset.sets.reading import read_clips
 
 CHUNK = 256  # videos encoded at once
@@ -109,7 +109,8 @@ def encode_clips(
     if clips.valid is None:
         return _encode_equal(encoder, clips, parts, device)
     groups = [
-        (videos, _encode_equal(encoder, group, parts, device)) for videos, group in by_count(clips)
+        (videos, _encode_equal(encoder, group, parts, device))
+        for videos, group in group_by_count(clips)
     ]
     valid = clips.valid
     vectors = torch.zeros(*valid.shape, groups[0][1].shape[-1])
@@ -124,7 +125,7 @@ def _encode_equal(
 ) -> Float[Tensor, "N V R"]:
     chunks = []
     for low in range(0, len(clips), CHUNK):
-        chunk = clips.of(slice(low, low + CHUNK))
+        chunk = clips.select(slice(low, low + CHUNK))
         chunks.append(concat_parts(encoder, chunk.to(device), parts).cpu())
     return torch.cat(chunks)
 

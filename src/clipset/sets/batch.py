@@ -32,7 +32,7 @@ class ClipBatch:
             return torch.full((len(self),), self.features.shape[1], device=self.features.device)
         return self.valid.sum(dim=1)
 
-    def of(self, videos: Int[Tensor, " B"] | slice) -> ClipBatch:
+    def select(self, videos: Int[Tensor, " B"] | slice) -> ClipBatch:
         """The clips of some of the videos."""
         return self._apply(lambda tensor: tensor[videos])
 
@@ -47,7 +47,9 @@ class ClipBatch:
             None if self.valid is None else function(self.valid),
         )
 
-    def pick(self, clips: Int[Tensor, "B W"], videos: Int[Tensor, " B"] | None = None) -> ClipBatch:
+    def select_clips(
+        self, clips: Int[Tensor, "B W"], videos: Int[Tensor, " B"] | None = None
+    ) -> ClipBatch:
         """Some valid clips of each video (or of some videos), by their indices."""
         if videos is None:
             videos = torch.arange(len(self), device=clips.device)
@@ -63,7 +65,7 @@ class ClipBatch:
             pad(self.valid_mask, (0, padding)),
         )
 
-    def followed_by(self, other: ClipBatch) -> ClipBatch:
+    def concat_clips(self, other: ClipBatch) -> ClipBatch:
         """The same videos with the clips of another batch after their own."""
         valid = None
         if self.valid is not None or other.valid is not None:
@@ -86,7 +88,7 @@ class ClipBatch:
         return self.features.flatten(0, 1) if self.valid is None else self.features[self.valid]
 
 
-def by_count(clips: ClipBatch) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
+def group_by_count(clips: ClipBatch) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
     """The videos in groups with the same number of clips, without padding."""
     if clips.valid is None:
         yield torch.arange(len(clips)), clips
@@ -95,7 +97,7 @@ def by_count(clips: ClipBatch) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
     for count in counts.unique().tolist():
         videos = (counts == count).nonzero().squeeze(1)
         clip_index = clips.valid[videos].nonzero()[:, 1].view(len(videos), count)
-        yield videos, clips.pick(clip_index, videos)
+        yield videos, clips.select_clips(clip_index, videos)
 
 
 def mean_over_clips(

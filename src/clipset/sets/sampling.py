@@ -35,7 +35,7 @@ class SetIndices:
     masked: Bool[Tensor, "2 B V"]
     valid: Bool[Tensor, "2 B V"] | None = None
 
-    def of(self, videos: slice) -> SetIndices:
+    def select(self, videos: slice) -> SetIndices:
         """The sets of some of the videos."""
         valid = None if self.valid is None else self.valid[:, videos]
         return SetIndices(self.clip_index[:, videos], self.masked[:, videos], valid)
@@ -107,7 +107,7 @@ def draw_set_pair(
 def draw_subset(clips: ClipBatch, num_clips: int, generator: Generator) -> ClipBatch:
     """A random set of `num_clips` clips of each video, or of as many as the shortest one has."""
     order = _draw_order(len(clips), clips.features.shape[1], generator, clips.valid)
-    return clips.pick(order[:, : min(num_clips, int(clips.counts.min()))])
+    return clips.select_clips(order[:, : min(num_clips, int(clips.counts.min()))])
 
 
 def draw_mask(

@@ -60,7 +60,7 @@ class ClipSource:
         statistics, boxes, valid, means = RunningStatistics(), [], [], []
         for start in range(0, len(videos), STATISTICS_CHUNK):
             chunk = slice(start, start + STATISTICS_CHUNK)
-            clips = everything.of(chunk) if everything else self.read(videos[chunk])
+            clips = everything.select(chunk) if everything else self.read(videos[chunk])
             statistics.update(clips.valid_features())
             boxes.append(clips.boxes)
             if clips.valid is not None:
@@ -116,7 +116,7 @@ class ClipSource:
             )
             shifts = self._draw_mean_shifts(videos, generator)
             shard = processes.shard(len(videos))
-            sets, own_videos = sets.of(shard), videos[shard]
+            sets, own_videos = sets.select(shard), videos[shard]
             features = self._read_features(own_videos, sets.clip_index)
             if shifts is not None:
                 features = features + shifts[:, shard, None]

@@ -88,7 +88,7 @@ def _pool(model: ScaleModel, clips: ClipBatch, device: torch.device) -> Float[Te
     """The mean clip feature beside the set token, as in the representation."""
     vectors = []
     for videos in torch.arange(len(clips)).split(ENCODE_CHUNK):
-        batch = clips.of(videos).to(device)
+        batch = clips.select(videos).to(device)
         set_token = model.encode(**tensors_of(batch, device)).set_token
         mean = mean_over_clips(model.encoder.standardise(batch.features), batch.valid)
         vectors.append(torch.cat([mean, set_token], dim=1).cpu())
