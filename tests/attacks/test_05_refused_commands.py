@@ -16,7 +16,7 @@ from clipset.config import to_mapping
 from clipset.training.checkpoint import RunState
 
 REFUSED = {
-    "another seed": ("--seed=5",),
+    "another seed of the clips": ("--set=extract.seed=5",),
     "other clips": ("--set=extract.sampling.num_clips=5",),
     "another size": ("--set=extract.size=48",),
     "an unknown backbone": ("--set=extract.backbone=efficientnet_lite9",),

@@ -75,7 +75,7 @@ def test_the_report_and_the_summary_list_damaged_videos(
 ) -> None:
     out, backbone = tmp_path / "run", f"--set=extract.backbone={write_backbone(tmp_path)}"
     assert run("run", damaged, "--out", out, *TINY, *FAST, backbone) == 0
-    assert "2 videos are damaged but were used" in capsys.readouterr().out
+    assert "2 damaged videos were used" in capsys.readouterr().out
     page = (out / "report.html").read_text()
     section = page[page.index('<section id="damaged">') : page.index('<section id="facts">')]
     assert '<th scope="row">red/short.avi</th>' in section

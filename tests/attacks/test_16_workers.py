@@ -27,7 +27,7 @@ def test_a_timeout_without_workers_is_refused_in_one_line(
         ["extract", videos, "--out", tmp_path / "out", *given],
         ["extract", videos, "--out", tmp_path / "out", *settings],
         ["run", videos, "--out", tmp_path / "out", *settings],
-        ["repair", tmp_path / "out", *given],
+        ["repair", tmp_path / "out", "--workers", "0", "--timeout", seconds],
     ):
         assert run(*words, "--quiet") == 2
         [line] = capfd.readouterr().err.splitlines()

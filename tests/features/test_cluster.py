@@ -54,21 +54,21 @@ def make():
 
 
 @pytest.mark.usefixtures("ray")
-def test_backbones_of_your_own_are_found_on_ray_and_repair_takes_them_from_any_folder(
+def test_a_custom_backbone_is_loaded_on_ray_and_by_repair_from_any_folder(
     small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    config = replace(SMALL, backbone="efficientnet_lite0,own.py:make")
+    config = replace(SMALL, backbone="own.py:make")
     few = small_store.catalog.only(small_store.catalog.videos[:2])
     store = extract_on_ray(few, tmp_path / "ray", config)
     here = extract(few, tmp_path / "here", config)
     assert store.manifest == here.manifest
-    assert store.manifest.made_by["backbone of shades"] == f"{tmp_path / 'own.py'}:make"
-    (store.folder / "random" / "features.shades.npy").unlink()
+    assert store.manifest.made_by["backbone"] == f"{tmp_path / 'own.py'}:make"
+    (store.folder / "random" / "features.npy").unlink()
     monkeypatch.chdir("/")
-    named = f"efficientnet_lite0,{tmp_path / 'own.py'}:make"
-    repair = repair_store(store.folder, workers=0, backbone=named)
+    name = f"{tmp_path / 'own.py'}:make"
+    repair = repair_store(store.folder, workers=0, backbone=name)
     assert repair.restored == [video.id for video in few]
     assert store_digest(store.folder) == store_digest(here.folder)
 

@@ -203,7 +203,7 @@ def test_the_verbs_repair_and_merge(
     flip_bits(copy)
     with pytest.raises(SystemExit, match="0"):
         main(["repair", str(copy), "--workers", "0", "--quiet"])
-    assert "2 made again as they were" in capsys.readouterr().out
+    assert "2 restored" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="0"):
         main(["merge", str(copy), str(whole), "--out", str(tmp_path / "merged"), "--quiet"])
     assert "6 videos, 0 failed" in capsys.readouterr().out

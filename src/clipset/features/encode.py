@@ -105,19 +105,19 @@ def join_chunks(chunks: Iterable[EncodedVideo]) -> Iterator[EncodedVideo]:
 def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
     facts = [chunk.facts for chunk in chunks if chunk.facts is not None]
     rows = [chunk.rows for chunk in chunks if chunk.rows is not None]
-    order = np.argsort([index for each in facts for index in each.clip_indices or ()])
+    order = np.argsort([index for chunk in facts for index in chunk.clip_indices or ()])
     whole = replace(
         facts[0],
-        frames_missing=max(each.frames_missing for each in facts),
-        frames_needed=max(each.frames_needed for each in facts),
+        frames_missing=max(chunk.frames_missing for chunk in facts),
+        frames_needed=max(chunk.frames_needed for chunk in facts),
         chunk=0,
         num_chunks=1,
         clip_indices=None,
     )
     joined = ClipRows(
-        features=np.concatenate([each.features for each in rows])[order],
-        boxes=np.concatenate([each.boxes for each in rows])[order],
-        times=np.concatenate([each.times for each in rows])[order],
+        features=np.concatenate([part.features for part in rows])[order],
+        boxes=np.concatenate([part.boxes for part in rows])[order],
+        times=np.concatenate([part.times for part in rows])[order],
     )
     seconds = sum(chunk.seconds or 0.0 for chunk in chunks)
     return EncodedVideo(chunks[0].index, facts=whole, rows=joined, seconds=seconds)

@@ -99,7 +99,7 @@ class StoreWriter:
         entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested]
         pending = [e for e in entries if e.status == "pending" or e.transient or retry_failed]
         if skipped := len(entries) - len(pending):
-            say(f"{skipped} videos failed before and are skipped; --retry-failed tries them again")
+            say(f"{skipped} videos failed before and are not retried; --retry-failed retries them")
         return pending
 
     def _open_arrays(self, kind: Kind) -> dict[str, GrowingArray]:
