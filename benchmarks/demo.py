@@ -1,4 +1,4 @@
-"""How long each step of the demo takes, and what it finds."""
+"""Time of each step of the demo, and its scores."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
 
-from record import parse, write_record
+from record import make_parser, write_record
 
 from clipset.pipeline import run_demo
 from clipset.report.wording import row_name
 
 
 def main() -> None:
-    parser = parse("demo", __doc__)
+    parser = make_parser("demo", __doc__)
     parser.add_argument("--videos", type=int, default=240)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -31,7 +31,7 @@ def main() -> None:
             "total_seconds": total,
             "seconds": summary.seconds,
             "top1": {
-                row_name(result.features, result.probe): {
+                row_name(*result.key): {
                     "value": result.value,
                     "interval": result.interval,
                 }

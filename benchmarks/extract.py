@@ -1,15 +1,14 @@
-"""Extraction side by side: ours, the plain way, and the backbone alone on ready clips (the limit).
+"""Extraction: ours, a simple implementation, and the backbone alone on ready clips (the limit).
 
-Ours is a whole extraction: it loads the backbone, makes it ready, starts worker processes and ends
-with a finished store. The limit loads the same backbone, makes it ready in the same way and shows
-it the clips of one video after the other, which are in memory; unpaused, it is also given the next
-clips before the last ones are finished, as in ours. The plain way has its backbone loaded, opens
-the video anew for each clip, decodes up to the clip's end, and runs the backbone in torch video by
-video. They see the same clips of the same files in one run and take turns (the plain way, which has
-nothing to start, only those of some of the files); times are of the wall and for one clip, and only
-the ratios (of medians) mean anything on a shared machine. Seconds of all cores, with those of child
-processes, are noted besides. An hour of video is extracted as well, for its memory: the peaks of
-the main process and its worker.
+Ours is a complete extraction: it loads and warms up the backbone, starts worker processes and ends
+with a finished store. The limit loads and warms up the same backbone and runs it on clips in
+memory, video after video; unpaused, the next clips are submitted before the last ones are finished,
+as in ours. The simple implementation has its backbone loaded, opens the video anew for each clip,
+decodes up to the clip's end, and runs the backbone in torch, video by video. All use the same clips
+of the same files in one run and take turns (the simple one, which has nothing to start, only some
+of the files). Times are wall times per clip; on a shared machine only the ratios (of medians) are
+meaningful. CPU seconds, with those of child processes, are recorded as well. An hour of video is
+extracted for its memory: the peaks of the main process and its worker.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import av
 import numpy as np
 import torch
 import torch.nn.functional as F
-from record import parse, write_record
+from record import make_parser, write_record
 
 from clipset.backbones.registry import DEFAULT
 from clipset.backbones.runtime import Engine, NormalisedNetwork, PendingFeatures, open_engine
@@ -56,8 +55,8 @@ def make():
 '''
 
 
-def plan_of(video: Video, request: DecodeRequest) -> ClipPlan:
-    """The clips that extraction looks at."""
+def plan_clips(video: Video, request: DecodeRequest) -> ClipPlan:
+    """The clips of an extraction."""
     with open_video(video.path) as reader:
         info = reader.info
     random = sample_random_clips(
@@ -67,18 +66,18 @@ def plan_of(video: Video, request: DecodeRequest) -> ClipPlan:
     return random + regular_clips(info, request.sampling, span=request.span, frames=request.frames)
 
 
-def cut_plainly(video: Video, plan: ClipPlan, size: int) -> torch.Tensor:
+def decode_simply(video: Video, plan: ClipPlan, size: int) -> torch.Tensor:
     """Open, decode and crop clip by clip."""
     clips = []
-    for box, wanted in zip(plan.boxes, plan.frame_indices.tolist(), strict=True):
+    for box, indices in zip(plan.boxes, plan.frame_indices.tolist(), strict=True):
         with av.open(str(video.path), metadata_errors="replace") as container:
             frames = {}
-            for number, frame in enumerate(container.decode(video=0)):
-                if number in wanted:
-                    frames[number] = frame.to_ndarray(format="rgb24")
-                if number >= wanted[-1]:
+            for index, frame in enumerate(container.decode(video=0)):
+                if index in indices:
+                    frames[index] = frame.to_ndarray(format="rgb24")
+                if index >= indices[-1]:
                     break
-        pixels = np.stack([frames[min(number, max(frames))] for number in wanted])
+        pixels = np.stack([frames[min(index, max(frames))] for index in indices])
         height, width = pixels.shape[1:3]
         top, bottom = (
             int(box.top * height),
@@ -90,29 +89,29 @@ def cut_plainly(video: Video, plan: ClipPlan, size: int) -> torch.Tensor:
     return torch.stack(clips)
 
 
-class Contest:
-    """The same clips of the same videos, by the plain way, by the backbone alone and by us."""
+class ExtractBenchmark:
+    """The same clips of the same videos by each method."""
 
     def __init__(
         self, catalog: Catalog, config: ExtractConfig, folder: Path, plain_videos: int = 0
     ) -> None:
         self.catalog, self.config, self.folder = catalog, config, folder
-        self.some = spread(catalog, plain_videos)
+        self.subset = spread(catalog, plain_videos)
         manifest, network = plan_store(config)
         self.network = NormalisedNetwork(manifest.backbone, network).eval()
         self.request = decode_request(manifest)
-        self.plans = {video.id: plan_of(video, self.request) for video in catalog}
+        self.plans = {video.id: plan_clips(video, self.request) for video in catalog}
         first = catalog.videos[0]
         self.ready = next(decode_video(first.id, first.path, self.request)).pixels
         self.rounds = 0
 
-    def clips(self, way: str) -> int:
-        """How many clips are seen in this way."""
-        seen = self.some if way == "plain" else self.catalog
-        return sum(len(self.plans[video.id]) for video in seen)
+    def clips(self, method: str) -> int:
+        """The number of clips of a method."""
+        videos = self.subset if method == "plain" else self.catalog
+        return sum(len(self.plans[video.id]) for video in videos)
 
     def ours(self) -> None:
-        """A whole extraction, from nothing to a finished store."""
+        """A complete extraction."""
         self.rounds += 1
         store = extract(self.catalog, self.folder / str(self.rounds), self.config)
         assert len(store) == len(self.catalog)
@@ -120,62 +119,64 @@ class Contest:
     def limit(self) -> None:
         """The backbone alone on the ready clips of each video, one video after the other."""
         engine = self.open()
-        for each in self.plans.values():
-            for low in range(0, len(each), len(self.ready)):
-                engine.features(self.ready[: len(each) - low])
+        for plan in self.plans.values():
+            for start in range(0, len(plan), len(self.ready)):
+                engine.features(self.ready[: len(plan) - start])
 
     def unpaused(self) -> None:
-        """The same clips, with the next ones begun before the last ones are finished."""
+        """The same clips, with the next ones submitted before the last ones are finished."""
         engine = self.open()
-        left, running = self.clips("unpaused"), deque[PendingFeatures]()
-        while left:
-            clips = self.ready[:left]
-            running.append(engine.start(clips))
-            left -= len(clips)
-            if len(running) > 1:
-                running.popleft()()
-        for answer in running:
-            answer()
+        remaining, pending = self.clips("unpaused"), deque[PendingFeatures]()
+        while remaining:
+            clips = self.ready[:remaining]
+            pending.append(engine.start(clips))
+            remaining -= len(clips)
+            if len(pending) > 1:
+                pending.popleft()()
+        for features in pending:
+            features()
 
     def open(self) -> Engine:
-        """The backbone, loaded and made ready."""
+        """The backbone, loaded and warmed up."""
         manifest, network = plan_store(self.config)
         return open_engine(manifest.backbone, network, device="auto", engine=self.config.engine)
 
     def plain(self) -> None:
-        """The plain way."""
-        for place, video in enumerate(self.some):
-            clips = cut_plainly(video, self.plans[video.id], self.request.size)
+        """The simple implementation."""
+        for index, video in enumerate(self.subset):
+            clips = decode_simply(video, self.plans[video.id], self.request.size)
             with torch.inference_mode():
                 features = self.network(clips)
-            np.save(self.folder / f"{place}.npy", features.numpy())
+            np.save(self.folder / f"{index}.npy", features.numpy())
 
 
-def measure(contest: Contest, ways: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way for a clip, by rounds; taking turns, all ways see the same drift.
+def measure(
+    benchmark: ExtractBenchmark, methods: Sequence[str], rounds: int
+) -> dict[str, list[float]]:
+    """Seconds per clip of each method and round; methods take turns, so drift affects all alike.
 
-    Those of all cores stand beside them, under `cores of …`.
+    CPU seconds are under `cores of …`.
     """
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    seconds |= {f"cores of {way}": [] for way in ways}
-    for number in range(rounds):
-        for way in ways if number % 2 == 0 else ways[::-1]:
-            began, used = time.perf_counter(), core_seconds()
-            getattr(contest, way)()
-            clips = contest.clips(way)
-            seconds[way].append((time.perf_counter() - began) / clips)
-            seconds[f"cores of {way}"].append((core_seconds() - used) / clips)
+    seconds: dict[str, list[float]] = {method: [] for method in methods}
+    seconds |= {f"cores of {method}": [] for method in methods}
+    for index in range(rounds):
+        for method in methods if index % 2 == 0 else methods[::-1]:
+            start, cpu_start = time.perf_counter(), core_seconds()
+            getattr(benchmark, method)()
+            clips = benchmark.clips(method)
+            seconds[method].append((time.perf_counter() - start) / clips)
+            seconds[f"cores of {method}"].append((core_seconds() - cpu_start) / clips)
     return seconds
 
 
 def core_seconds() -> float:
-    """What this process and its children that ended have used of all cores so far."""
+    """CPU seconds of this process and its finished children."""
     return sum(os.times()[:4])
 
 
-def ratio(seconds: dict[str, list[float]], way: str) -> float:
-    """How often ours goes into another way, by the medians."""
-    return statistics.median(seconds[way]) / statistics.median(seconds["ours"])
+def ratio(seconds: dict[str, list[float]], method: str) -> float:
+    """The time of a method over ours, by the medians."""
+    return statistics.median(seconds[method]) / statistics.median(seconds["ours"])
 
 
 def write_hour(path: Path) -> None:
@@ -202,44 +203,44 @@ def write_hour(path: Path) -> None:
 
 
 def measure_hour(folder: Path) -> dict[str, float]:
-    """Peak gigabytes (and seconds) of an hour of video with 210 clips, in a process of its own."""
+    """Peak gigabytes (and seconds) of an hour of video with 210 clips, in a separate process."""
     (folder / "hour").mkdir()
     write_hour(folder / "hour" / "hour.mp4")
     script = Path(__file__).with_name("peak_memory.py")
-    words: list[str | Path] = [sys.executable, script, folder / "hour", folder / "hour store"]
-    began = time.perf_counter()
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-    main, *workers = (int(word) * 1.024e-6 for word in done.stdout.split())
-    seconds = time.perf_counter() - began
+    command: list[str | Path] = [sys.executable, script, folder / "hour", folder / "hour store"]
+    start = time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    main, *workers = (int(peak) * 1.024e-6 for peak in done.stdout.split())
+    seconds = time.perf_counter() - start
     worker = sum(workers)
     return {"main_gb": main, "worker_gb": worker, "peak_gb": main + worker, "seconds": seconds}
 
 
-def choose(options: argparse.Namespace, folder: Path) -> Catalog:
-    """Some videos of the folder that was given, from all over it; of the demo if none was."""
+def select_videos(options: argparse.Namespace, folder: Path) -> Catalog:
+    """Evenly spaced videos of the data, or of the demo."""
     if options.data is None:
         return render_demo(folder / "videos", videos=options.videos, seed=options.seed)
     return spread(read_catalog(options.data), options.videos)
 
 
 def spread(catalog: Catalog, count: int) -> Catalog:
-    """So many videos from all over a catalog."""
-    places = np.linspace(0, len(catalog) - 1, min(count, len(catalog))).astype(int)
-    return catalog.only(catalog.videos[place] for place in places.tolist())
+    """Evenly spaced videos of a catalog."""
+    indices = np.linspace(0, len(catalog) - 1, min(count, len(catalog))).astype(int)
+    return catalog.only(catalog.videos[index] for index in indices.tolist())
 
 
 def main() -> None:
-    parser = parse("extract", __doc__)
+    parser = make_parser("extract", __doc__)
     parser.add_argument("--data", type=Path, help="a folder of videos (the demo's if not given)")
-    parser.add_argument("--videos", type=int, default=120, help="how many of them")
-    parser.add_argument("--plain-videos", type=int, default=5, help="of these, for the plain way")
+    parser.add_argument("--videos", type=int, default=120, help="number of videos")
+    parser.add_argument("--plain-videos", type=int, default=5, help="of these, for the simple one")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--large-videos", type=int, default=8, help="for the VideoMAE-B size")
     options = parser.parse_args()
     set_quiet(True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        catalog = choose(options, folder)
+        catalog = select_videos(options, folder)
         own = folder / "videomae_b.py"
         own.write_text(VIDEOMAE_B)
         few = Sampling(num_clips=2, num_times=1, num_crops=1)
@@ -248,10 +249,12 @@ def main() -> None:
         (folder / "small").mkdir()
         (folder / "large").mkdir()
         hour = measure_hour(folder)
-        contest = Contest(catalog, small, folder / "small", options.plain_videos)
-        default = measure(contest, ("ours", "limit", "unpaused", "plain"), options.rounds)
+        benchmark = ExtractBenchmark(catalog, small, folder / "small", options.plain_videos)
+        default = measure(benchmark, ("ours", "limit", "unpaused", "plain"), options.rounds)
         some = catalog.only(catalog.videos[: options.large_videos])
-        videomae = measure(Contest(some, large, folder / "large"), ("ours", "limit", "unpaused"), 2)
+        videomae = measure(
+            ExtractBenchmark(some, large, folder / "large"), ("ours", "limit", "unpaused"), 2
+        )
     write_record(
         options.out,
         "extract",
@@ -267,9 +270,9 @@ def main() -> None:
             "backbone": DEFAULT,
             "videos": len(catalog),
             "source": options.data.name if options.data else "demo",
-            "clips": {way: contest.clips(way) for way in ("ours", "limit", "plain")},
-            "frames": contest.request.frames,
-            "size": contest.request.size,
+            "clips": {method: benchmark.clips(method) for method in ("ours", "limit", "plain")},
+            "frames": benchmark.request.frames,
+            "size": benchmark.request.size,
             "rounds": options.rounds,
             "seconds_per_clip": {"default": default, "videomae_b": videomae},
             "hour": hour,

@@ -2,7 +2,7 @@
 
     python benchmarks/peak_memory.py videos store --backbone efficientnet_lite0
 
-benchmarks/extract.py and the test of an hour of video run it as a process of its own. Linux only.
+benchmarks/extract.py and the test with an hour of video run it as a separate process. Linux only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from clipset.progress import set_quiet
 
 
 def watch(peaks: dict[str, int]) -> None:
-    """Note the peaks for ever.
+    """Record the peaks, for ever.
 
-    Not by `resource`: a process inherits the peak of the one that started it.
+    `resource` is of no use: a process inherits the peak of its parent.
     """
     while True:
         workers = ""
@@ -44,18 +44,18 @@ def main() -> None:
     parser.add_argument("--frames", type=int)
     parser.add_argument("--size", type=int)
     parser.add_argument("--workers", type=int)
-    given = parser.parse_args()
+    options = parser.parse_args()
     peaks: dict[str, int] = {}
     threading.Thread(target=watch, args=(peaks,), daemon=True).start()
     set_quiet(True)
     config = ExtractConfig(
-        backbone=given.backbone,
-        frames=given.frames,
-        size=given.size,
-        workers=given.workers,
+        backbone=options.backbone,
+        frames=options.frames,
+        size=options.size,
+        workers=options.workers,
         sampling=Sampling(clips_per_minute=2.0, times_per_minute=0.5),
     )
-    store = extract(read_catalog(given.videos), given.store, config)
+    store = extract(read_catalog(options.videos), options.store, config)
     if store.failed:
         parser.error(f"{store.failed[0].id}: {store.failed[0].reason}")
     print(*peaks.values())

@@ -1,9 +1,9 @@
-"""A training step side by side: the plain way, the `official` preset, the `recommended` preset.
+"""A training step: a simple implementation, the presets `official` and `recommended`.
 
-The plain way predicts every clip, projects every clip, and holds all similarities of a batch at
+The simple one predicts every clip, projects every clip, and holds all similarities of a batch at
 once, with the published head sizes. It has the weights of the `official` model and must give the
 same loss. The three take turns, and each round compares them; ratios are the median over the rounds
-of CPU seconds, which other work on the machine changes less than seconds of the wall.
+of CPU seconds, which depend less on other work on the machine than wall times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import torch
 import torch.nn.functional as F
-from record import parse, write_record
+from record import make_parser, write_record
 from torch import Tensor, nn, optim
 
 from clipset.recipe import load_settings
@@ -53,9 +53,9 @@ class PlainBlock(nn.Module):
         batch, length, width = tokens.shape
         qkv = self.qkv(self.norm1(tokens)).view(batch, length, 3, self.heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        chance = self.drop.p if self.training else 0.0
-        seen = F.scaled_dot_product_attention(query, key, value, dropout_p=chance)
-        mixed = self.out(seen.transpose(1, 2).reshape(batch, length, width))
+        dropout = self.drop.p if self.training else 0.0
+        attended = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        mixed = self.out(attended.transpose(1, 2).reshape(batch, length, width))
         tokens = tokens + self.drop(mixed)
         return tokens + self.mlp(self.norm2(tokens))  # type: ignore[no-any-return]
 
@@ -220,16 +220,16 @@ def step_flops(preset: str, batch: int, dim: int) -> float:
 
 
 def peak_gb(preset: str, batch: int, dim: int) -> float:
-    """The most memory of a process that takes two steps with such a batch."""
+    """Peak memory of a process that takes two steps with such a batch."""
     own = [sys.executable, __file__, "--peak-of", preset, "--batch", str(batch), "--dim", str(dim)]
     return float(subprocess.run(own, check=True, capture_output=True, text=True).stdout)
 
 
 def print_peak(preset: str, batch: int, dim: int) -> None:
-    """Take two steps, the second with the optimiser's memory, and print the largest size in GB."""
+    """Take two steps, the second with the optimizer's memory, and print the largest size in GB."""
     step = our_step(preset, batch, dim, 0)
     step(), step()
-    # Not by `resource`: a process inherits the peak of the one that started it.
+    # `resource` is of no use: a process inherits the peak of its parent.
     peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
     print(int(peak) * 1024 / 1e9)
 
@@ -242,7 +242,7 @@ def curve(dim: int, rounds: int, batches: tuple[int, ...]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = parse("pretrain", __doc__)
+    parser = make_parser("pretrain", __doc__)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--dim", type=int, default=768)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,10 +1,10 @@
-"""Probes side by side: twenty heads at once against one after another, and all rows on one store.
+"""Probes: twenty heads at once against one after another, and all probes on one store.
 
-Features are made up: as many as UCF101 has, normal noise with a mean for each class. One after
-another is the plain way: a torch module, an optimiser and a loop for each point of the grid, with
+Features are synthetic: as many as UCF101 has, normal noise with a mean for each class. One after
+another is the simple way: a torch module, an optimizer and a loop for each point of the grid, with
 the same batches and the same scoring of the validation videos after each epoch. For SCALE linear
-the plain way runs the frozen encoder in every step. `--part` measures one piece; `--scale 0.1`
-takes a tenth of the videos. Times are of the wall: on a busy machine only ratios mean anything.
+the simple way runs the frozen encoder in every step. `--part` measures one of them; `--scale 0.1`
+uses a tenth of the videos. Times are wall times: on a busy machine only ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
 
 import torch
 import torch.nn.functional as F
-from record import parse, write_record
+from record import make_parser, write_record
 from torch import Generator, Tensor, nn, optim
 
 from clipset.evaluation.suite import run_suite
@@ -42,30 +42,34 @@ TRAIN, TEST, RANDOM, REGULAR, WIDTH, CLASSES = 9537, 3783, 16, 15, 768, 101  # U
 PARTS = ("linear", "scale_linear", "rows")
 
 
-def made_up(videos: int, clips: int, middles: Tensor, generator: Generator) -> tuple[Tensor, ...]:
-    """Classes, features and boxes; a video has something of its own that all its clips share."""
+def synthetic_features(
+    videos: int, clips: int, class_means: Tensor, generator: Generator
+) -> tuple[Tensor, ...]:
+    """Classes, features and boxes; all clips of a video share an offset."""
     classes = torch.arange(videos) % CLASSES
     features = torch.randn(videos, clips, WIDTH, generator=generator)
     own = torch.randn(videos, 1, WIDTH, generator=generator)
-    features.add_(own).add_(middles[classes][:, None])
+    features.add_(own).add_(class_means[classes][:, None])
     return classes, features, torch.rand(videos, clips, 6, generator=generator)
 
 
-def made_up_task(scale: float, seed: int) -> EvaluationTask:
-    """UCF101's size, or a share of it."""
+def synthetic_task(scale: float, seed: int) -> EvaluationTask:
+    """A task of UCF101's size, or a fraction of it."""
     generator = Generator().manual_seed(seed)
-    middles = 0.25 * torch.randn(CLASSES, WIDTH, generator=generator)
+    class_means = 0.25 * torch.randn(CLASSES, WIDTH, generator=generator)
     train, test = (max(round(count * scale), 4 * CLASSES) for count in (TRAIN, TEST))
-    classes, random, boxes = made_up(train, RANDOM, middles, generator)
+    classes, random, boxes = synthetic_features(train, RANDOM, class_means, generator)
     regular = random[:, :REGULAR] + 0.1 * torch.randn(train, REGULAR, WIDTH, generator=generator)
-    truth, held, places = made_up(test, REGULAR, middles, generator)
+    test_classes, test_features, test_boxes = synthetic_features(
+        test, REGULAR, class_means, generator
+    )
     return EvaluationTask(
         tuple(f"class {number:03d}" for number in range(CLASSES)),
         LabelledVideos(
             ClipBatch(random, boxes), ClipBatch(regular, boxes[:, :REGULAR]), classes,
             (None,) * train,
         ),
-        HeldOut(tuple(map(str, range(test))), ClipBatch(held, places), truth),
+        HeldOut(tuple(map(str, range(test))), ClipBatch(test_features, test_boxes), test_classes),
     )  # fmt: skip
 
 
@@ -74,9 +78,9 @@ def train_alone(
     statistics: tuple[Tensor, Tensor], *, epochs: int, seed: int,
     encoder: SetEncoder | None = None, clips: ClipBatch | None = None,
 ) -> Tensor:  # fmt: skip
-    """The plain way for one point of the grid: what it says of the videos set aside, at the end.
+    """One point of the grid the simple way: its predictions for the validation videos.
 
-    With an encoder, that runs in every step.
+    An encoder runs in every step.
     """
     width = data.dim
     norm, layer = nn.BatchNorm1d(width, affine=False), nn.Linear(width, CLASSES)
@@ -90,42 +94,42 @@ def train_alone(
         {"params": [layer.weight], "weight_decay": setting.weight_decay},
         {"params": [layer.bias], "weight_decay": 0.0},
     ]
-    optimiser = optim.AdamW(groups, lr=setting.learning_rate, eps=EPSILON, fused=True)
+    optimizer = optim.AdamW(groups, lr=setting.learning_rate, eps=EPSILON, fused=True)
     generator = Generator().manual_seed(seed)
     steps = epochs * -(-len(learn) // config.batch_size)
-    step, said = 0, torch.zeros(0)
+    step, predictions = 0, torch.zeros(0)
     for _ in range(epochs):
         norm.train()
-        for places in draw_batches(len(learn), config.batch_size, generator):
-            for group in optimiser.param_groups:
+        for indices in draw_batches(len(learn), config.batch_size, generator):
+            for group in optimizer.param_groups:
                 peak = setting.learning_rate
                 group["lr"] = cosine_schedule(step, steps, peak=peak, warmup_fraction=0.05)
-            videos = learn[places]
+            videos = learn[indices]
             rows = data.draw(videos, config.num_clips, generator)
             if encoder is not None and clips is not None and data.sets is not None:
-                chosen = data.sets[videos, 0]
+                members = data.sets[videos, 0]
                 part = ClipBatch(
-                    clips.features[videos[:, None], chosen], clips.boxes[videos[:, None], chosen]
+                    clips.features[videos[:, None], members], clips.boxes[videos[:, None], members]
                 )
                 with torch.no_grad():
                     concat_parts(encoder, part)  # instead of the cache
             truth = data.labels[videos].repeat_interleave(rows.shape[1])
             loss = F.cross_entropy(layer(norm(rows.flatten(0, 1))), truth)
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             step += 1
         norm.eval()
         with torch.inference_mode():
-            found = [
+            outputs = [
                 layer(norm(data.regular[part].flatten(0, 1))).softmax(dim=-1).unflatten(
                     0, (len(part), -1)
                 ).mean(dim=1)
                 for part in check.split(256)
             ]  # fmt: skip
-            said = torch.cat(found)
-            score_outputs(said, data.labels[check])
-    return said
+            predictions = torch.cat(outputs)
+            score_outputs(predictions, data.labels[check])
+    return predictions
 
 
 def head_inputs(
@@ -136,15 +140,15 @@ def head_inputs(
     return LinearProbe(setup, "backbone" if model is None else "scale").inputs
 
 
-def race(
+def compare_heads(
     data: HeadInputs, task: EvaluationTask, config: ProbeTraining, *, epochs: int, seed: int,
     encoder: SetEncoder | None = None,
 ) -> dict[str, float]:  # fmt: skip
-    """Seconds of all heads at once and one after another, and how far their results are apart."""
+    """Seconds of all heads at once and one after another, and the gap of their results."""
     split, settings = make_validation_split(task.train, seed), head_grid(config)
     assert split.validation is not None
     check = split.validation
-    began, cpu = time.perf_counter(), time.process_time()
+    start, cpu_start = time.perf_counter(), time.process_time()
     grid = HeadGrid(
         LinearStack, data, settings, config, videos=split.train, num_outputs=CLASSES,
         num_epochs=epochs, seed=seed,
@@ -153,42 +157,42 @@ def race(
         grid.run_epoch()
         for outputs in grid.predict(data.regular[check]).values():
             score_outputs(outputs, data.labels[check])
-    together, together_cpu = time.perf_counter() - began, time.process_time() - cpu
-    said = grid.predict(data.regular[check])
-    apart, wrong, statistics = 0.0, 0.0, data.statistics(split.train)
-    began, cpu = time.perf_counter(), time.process_time()
-    for number, setting in enumerate(settings):
-        found = train_alone(
+    together, together_cpu = time.perf_counter() - start, time.process_time() - cpu_start
+    predictions = grid.predict(data.regular[check])
+    gap, score_gap, statistics = 0.0, 0.0, data.statistics(split.train)
+    start, cpu_start = time.perf_counter(), time.process_time()
+    for index, setting in enumerate(settings):
+        single = train_alone(
             data, setting, config, split.train, check, statistics, epochs=epochs, seed=seed,
             encoder=encoder, clips=task.train.random,
         )  # fmt: skip
-        apart = max(apart, float((found - said[number]).abs().mean()))
-        right = [score_outputs(each, data.labels[check])[0] for each in (found, said[number])]
-        wrong = max(wrong, abs(right[0] - right[1]))
-    alone, alone_cpu = time.perf_counter() - began, time.process_time() - cpu
+        gap = max(gap, float((single - predictions[index]).abs().mean()))
+        scores = [score_outputs(p, data.labels[check])[0] for p in (single, predictions[index])]
+        score_gap = max(score_gap, abs(scores[0] - scores[1]))
+    alone, alone_cpu = time.perf_counter() - start, time.process_time() - cpu_start
     return {
         "together": together,
         "alone": alone,
         "together_cpu": together_cpu,
         "alone_cpu": alone_cpu,
-        "largest_mean_gap_of_probabilities": apart,
-        "largest_gap_of_accuracies": wrong,
+        "largest_mean_gap_of_probabilities": gap,
+        "largest_gap_of_accuracies": score_gap,
         "ratio": alone / together,
         "ratio_cpu": alone_cpu / together_cpu,
     }
 
 
 def main() -> None:
-    parser = parse("probes", __doc__)
+    parser = make_parser("probes", __doc__)
     parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of UCF101's videos")
-    parser.add_argument("--epochs", type=int, default=2, help="epochs of the race of heads")
-    parser.add_argument("--probes", nargs="*", default=None, help="rows of the table")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of UCF101's videos")
+    parser.add_argument("--epochs", type=int, default=2, help="epochs of the comparison of heads")
+    parser.add_argument("--probes", nargs="*", default=None, help="names of probes")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     set_quiet(True)
-    optim.AdamW([nn.Parameter(torch.zeros(1))])  # what torch loads the first time
-    task = made_up_task(options.scale, options.seed)
+    optim.AdamW([nn.Parameter(torch.zeros(1))])  # warm-up
+    task = synthetic_task(options.scale, options.seed)
     torch.manual_seed(options.seed)
     model = ScaleModel(WIDTH, ModelConfig()).eval()
     config = ProbeTraining()
@@ -202,7 +206,7 @@ def main() -> None:
         "epochs_of_the_race": options.epochs,
     }
     if options.part in ("linear", "all"):
-        found = race(
+        found = compare_heads(
             head_inputs(task, None, config, options.seed),
             task,
             config,
@@ -215,7 +219,7 @@ def main() -> None:
         began = time.perf_counter()
         data = head_inputs(task, model, config, options.seed)
         caching = time.perf_counter() - began
-        found = race(
+        found = compare_heads(
             data, task, config, epochs=options.epochs, seed=options.seed, encoder=model.encoder
         )
         share = caching * options.epochs / count_epochs(TRAIN, config, MAX_STEPS)
@@ -223,8 +227,8 @@ def main() -> None:
         ratios["scale_grid20_over_sequential"] = found["alone"] / (found["together"] + share)
         figures["scale_linear"] = found
     if options.part in ("rows", "all"):
-        chosen = tuple(options.rows) if options.rows else EvaluateConfig().probes
-        table = replace(EvaluateConfig(), probes=chosen, num_seeds=options.seeds, training=config)
+        probes = tuple(options.probes) if options.probes else EvaluateConfig().probes
+        table = replace(EvaluateConfig(), probes=probes, num_seeds=options.seeds, training=config)
         began = time.perf_counter()
         results = run_suite(task, model, table, seed=options.seed).results
         figures["all_rows_minutes"] = (time.perf_counter() - began) / 60

@@ -1,4 +1,4 @@
-"""What every benchmark leaves behind: one JSON file that says what was measured, on what, when."""
+"""The record of a benchmark: one JSON file with results, machine, commit and date."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from clipset.runs import environment
 RESULTS = Path(__file__).parent / "results"
 
 
-def parse(name: str, about: str | None) -> argparse.ArgumentParser:
-    """Options that all benchmarks share."""
-    parser = argparse.ArgumentParser(description=about)
+def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options of all benchmarks."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", metavar="FILE")
     parser.add_argument("--seed", type=int, default=0)
     return parser
@@ -23,7 +23,7 @@ def parse(name: str, about: str | None) -> argparse.ArgumentParser:
 def write_record(
     out: Path, name: str, *, ratios: dict[str, float], figures: dict[str, object]
 ) -> None:
-    """Write and print a record. Ratios compare things measured in this very run."""
+    """Write and print a record. Ratios compare measurements of the same run."""
     machine = environment()
     record = {
         "name": name,
