@@ -35,7 +35,7 @@ def main() -> None:
                     "value": result.value,
                     "interval": result.interval,
                 }
-                for result in summary.records
+                for result in summary.scores
             },
         },
     )

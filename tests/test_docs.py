@@ -298,7 +298,7 @@ def test_the_code_of_the_quickstart_runs(
     block = SNIPPETS[number]
     if "import pandas" in block and find_spec("pandas") is None:
         pytest.skip("pandas is not installed")
-    folder = tmp_path / "runs" / "first" / "representation"
+    folder = tmp_path / "runs" / "first" / "vectors"
     write_vectors(embed_store(small_store, None), folder)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "quickstart.md", "exec"), {})

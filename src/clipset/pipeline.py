@@ -1,4 +1,9 @@
-"""The whole walk, from videos to a report, in one folder that can be run again and goes on."""
+"""run(): catalog → features → model → vectors → scores → report, in one folder. Resumable.
+
+A step whose inputs and outputs are as recorded is skipped, and what it needs is not imported: a
+finished run loads no network and decodes no video. So heavy modules are imported where they are
+used.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from clipset.backbones.registry import digest_of
-from clipset.checksums import find_damage
 from clipset.config import (
     check_output,
     fingerprint,
@@ -24,15 +28,9 @@ from clipset.config import (
 from clipset.data.catalog import Catalog, describe_catalog, write_catalog
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
-from clipset.demo.dataset import render_demo
-from clipset.devices import find_device
+from clipset.devices import check_device_name, find_device
 from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
-from clipset.evaluation.results import (
-    Comparison,
-    ProbeResult,
-    read_predictions,
-    read_records,
-)
+from clipset.evaluation.results import Comparison, ProbeResult, read_predictions, read_records
 from clipset.evaluation.statistics import (
     MEAN,
     compare_over_tasks,
@@ -40,215 +38,462 @@ from clipset.evaluation.statistics import (
     join_results,
     mean_results,
 )
-from clipset.evaluation.suite import run_suite
-from clipset.features.extract import extract, plan_store
-from clipset.features.store import FeatureStore, Manifest, check_any_read, open_store
+from clipset.features.store import FeatureStore, check_any_read, open_store, read_manifest
 from clipset.features.store_check import check_store
-from clipset.features.verify import verify_store
 from clipset.locks import exclusive
-from clipset.probes.task import make_task
 from clipset.progress import bar, say
 from clipset.recipe import Recipe, find_recipe, read_recipe
-from clipset.report.collect import collect_content
-from clipset.report.page import write_report
-from clipset.report.table_page import describe_comparisons, scores_page, write_table_page
-from clipset.report.wording import row_name
-from clipset.representation import embed_store, read_vectors, write_vectors
-from clipset.runs import Run, check_run_folder, read_run
-from clipset.text import name_text
-from clipset.training.checkpoint import MODEL_FILE, ScaleModel, load_model, read_card
-from clipset.training.pretrain import check_pretraining, is_trained, pretrain, ssl_videos
+from clipset.runs import (
+    RunFolder,
+    StepRecord,
+    check_run_folder,
+    digest_file,
+    read_run,
+    read_steps,
+    watch_file,
+)
+from clipset.text import name_text, path_text
+from clipset.training.config import weight_settings
 
+if TYPE_CHECKING:
+    from clipset.features.config import ExtractConfig
+    from clipset.training.checkpoint import ScaleModel
+
+MODEL_FILES = ("model/model.safetensors", "model/model.json", "model/metrics.jsonl")
+VECTOR_FILES = ("vectors/vectors.safetensors", "vectors/videos.csv")
 RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")
+REPORT_INPUTS = (*MODEL_FILES, *VECTOR_FILES, *RESULT_FILES, "low_shot.json")
+NO_EFFECT_ON_FEATURES = ("preset", "workers", "timeout", "retry_failed")  # settings of extraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What came out of a walk, and where it lies."""
+    """The scores of a run and the files in its folder."""
 
     folder: Path
     report: Path
+    vectors: Path
     videos: int
     failed: int
-    records: list[ProbeResult]
+    damaged: int
+    scores: list[ProbeResult]
     comparisons: list[Comparison]
+    steps: dict[str, Literal["done", "skipped"]]
     seconds: dict[str, float]
     note: str = ""
-    damaged: int = 0
 
 
 def run(
-    videos: Path | Catalog,
-    out: Path,
+    videos: str | Path | Catalog,
+    out: str | Path,
     recipe: Recipe | None = None,
     *,
     seed: int = 0,
     device: str = "auto",
     allow_leaks: bool = False,
 ) -> RunResult:
-    """Catalog, extract, pre-train, represent, probe, report; nothing is done twice.
+    """Extract features, pre-train, embed, evaluate and report; a finished step is skipped.
 
-    Where the data has several parts (official splits, tasks), features are extracted once for all
-    of them, and what follows is done for each in a folder of its own. Splits that share files or
-    groups are refused unless they are a dataset's own, or `allow_leaks` says so.
+    Several tasks (label sets, official splits) share the features; all other steps are done for
+    each task in a folder of its own. Splits that share files or groups are refused unless they are
+    official, or `allow_leaks` is True. `seed` is that of pre-training and evaluation.
     """
-    recipe, began = recipe or Recipe(), time.perf_counter()
-    named, source = _names(videos, recipe)
-    parts = read_tasks(videos, recipe.data)
-    catalog = join_tasks(parts)
+    started_at, recipe, out = time.perf_counter(), recipe or Recipe(), Path(out)
+    videos = videos if isinstance(videos, Catalog) else Path(videos)
+    tasks = read_tasks(videos, recipe.data)
+    catalog = join_tasks(tasks)
     allow_leaks = allow_leaks or recipe.data.official
-    leaks = check_leaks([part.catalog for part in parts], allow_leaks=allow_leaks)
-    planned = plan_store(recipe.extract)
-    chosen = str(find_device(device))
+    leaks = check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
+    check_device_name(device)
+    if device not in ("auto", "cpu"):
+        find_device(device)  # refused here if this machine does not have it
     with ExitStack() as locks:
-        for folder in (out, out / "store", out / "model"):
-            if folder == out or (folder.is_dir() and not folder.is_symlink()):
-                locks.enter_context(exclusive(folder))
-        settled = _check(out, catalog, parts, recipe, planned[0], seed=seed, device=device)
-        told = to_mapping(recipe)
-        run = Run(
-            out, name=named, recipe=told, seed=seed, device=chosen, source=source, leaks=leaks
+        for path in (out, out / "store", out / "model"):
+            if path == out or (path.is_dir() and not path.is_symlink()):
+                locks.enter_context(exclusive(path))
+        check_run_folder(out)
+        extraction = _Extraction(out, catalog, recipe.extract, device)
+        if extraction.has_all_videos:
+            _check_pretraining(out, tasks, recipe, seed=seed, device=device)
+        name, source = _name_data(videos, recipe)
+        folder = RunFolder(
+            out,
+            name=name,
+            recipe=to_mapping(recipe),
+            seed=seed,
+            device=device,
+            source=source,
+            leaks=leaks,
         )
-        with run.step("catalog", began=began):
-            write_catalog(catalog, out / "catalog.csv")
-            say(describe_catalog(catalog))
-        with run.step("extract") as step:
-            step.skipped = settled
-            if not (settled and (out / "store").is_symlink()):  # a linked store is only read
-                extract(catalog, out / "store", recipe.extract, device=device, plan=planned)
-            check_any_read(FeatureStore(out / "store", catalog))
-            store = open_store(out / "store", catalog)
-        if len(parts) == 1:
-            note = _learn(run, store, catalog, recipe, device)
+        _write_catalog(folder, catalog, started_at)
+        folder.step(
+            "extract",
+            extraction.run,
+            fingerprint=extraction.fingerprint,
+            skip=extraction.is_current,
+        )
+        store = open_store(out / "store", catalog)
+        if len(tasks) == 1:
+            note = _TaskRun(folder, store, recipe, device).run()
         else:
-            note = _learn_parts(run, parts, recipe, device)
+            note = _run_tasks(folder, tasks, recipe, device)
     return RunResult(
         folder=out,
         report=out / "report.html",
+        vectors=out / "vectors",
         videos=len(store),
         failed=len(store.failed),
-        records=read_results(out),
-        comparisons=read_records(out / "comparisons.json", Comparison),
-        seconds={step.name: step.seconds for step in run.steps.values()},
-        note=note,
         damaged=sum(entry.damage is not None for entry in store.entries),
+        scores=read_results(out),
+        comparisons=read_records(out / "comparisons.json", Comparison),
+        steps={name: "skipped" if s.skipped else "done" for name, s in folder.steps.items()},
+        seconds={name: step.seconds for name, step in folder.steps.items()},
+        note=note,
     )
 
 
-def _check(
-    out: Path,
-    catalog: Catalog,
-    parts: Sequence[Task],
-    recipe: Recipe,
-    manifest: Manifest,
-    *,
-    seed: int,
-    device: str,
-) -> bool:
-    """Refuse what would fail later, before a file of a finished run is touched.
+def run_demo(
+    out: str | Path, *, videos: int = 240, seed: int = 0, device: str = "auto"
+) -> RunResult:
+    """Render the demo's videos into `out/videos` and run the pipeline on them in `out/run`."""
+    from clipset.demo.dataset import render_demo
 
-    Returns whether the store has every video already.
+    began, recipe, out = time.perf_counter(), read_recipe(find_recipe("demo")), Path(out)
+    with exclusive(out):
+        with bar("rendering videos", videos, "videos") as advance:
+            catalog = render_demo(out / "videos", seed=seed, videos=videos, on_video=advance)
+        rendering = time.perf_counter() - began
+        result = run(catalog, out / "run", recipe, seed=seed, device=device)
+    return replace(result, seconds={"render": rendering} | result.seconds)
+
+
+def _write_catalog(folder: RunFolder, catalog: Catalog, started_at: float) -> None:
+    """The step `catalog`; it includes the time to list the videos and to find leaks."""
+    say(describe_catalog(catalog))
+    folder.step(
+        "catalog",
+        lambda: write_catalog(catalog, folder.folder / "catalog.csv"),
+        fingerprint=catalog.fingerprint,
+        outputs=("catalog.csv",),
+        started_at=started_at,
+    )
+
+
+def _name_data(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
+    """The name of the data, and its source: a folder's name, or a file and its folder."""
+    if isinstance(videos, Catalog):
+        return recipe.data.name or videos.name, videos.name
+    path = videos.resolve()
+    source = path.name if path.is_dir() else f"{path.parent.name}/{path.name}"
+    return recipe.data.name or name_text(path.stem), name_text(source)
+
+
+class _Extraction:
+    """The step `extract`: checked, and its backbone loaded if needed, before anything is written.
+
+    `is_current` says that the recorded step is valid: nothing is loaded. `has_all_videos` says that
+    no video is pending or has changed.
     """
-    check_run_folder(out)
-    where = out / "store"
-    if not (where / "manifest.json").is_file():
-        return False
-    found = check_store(where, manifest, catalog)
-    linked = where.is_symlink()
-    if linked and found.changed:
-        raise RunError(
-            f"{where} is a link to a store that was made of other files: {len(found.changed)} of "
-            f"{len(catalog)} videos differ; remove the link"
-        )
-    if found.pending or found.changed:
-        return False
-    for part in parts:
-        model = out / part.name / "model"
-        store = FeatureStore(where, part.catalog)
-        if len(ssl_videos(store, recipe.pretrain.ssl_split)) >= 2:
-            _refuse_other_link(store, model, recipe, seed)
-            check_pretraining(store, model, recipe.pretrain, seed=seed, device=device)
-    return linked or not found.transient
 
+    def __init__(self, out: Path, catalog: Catalog, config: ExtractConfig, device: str) -> None:
+        self.folder, self.catalog = out / "store", catalog
+        self.config, self.device = config, device
+        self.has_all_videos = self.is_complete = self.is_current = self._is_current(out)
+        if not self.is_current:
+            self._plan()
 
-def _learn(run: Run, store: FeatureStore, catalog: Catalog, recipe: Recipe, device: str) -> str:
-    """Pre-train, represent, probe, report; what there is to say about it."""
-    out, seed = run.folder, int(run.content["seed"])
-    with run.step("pretrain") as step:
-        step.skipped = is_trained(store, out / "model", recipe.pretrain, seed=seed)
-        model, note = _pretrain(store, out, recipe, seed, device)
-        step.fingerprint = _fingerprint_of_model(out / "model")
-    with run.step("represent") as step:
-        rows = [entry.checksum for entry in store.entries]
-        mark = fingerprint(run.steps["pretrain"].fingerprint, rows, catalog.fingerprint)
-        step.skipped = step.fingerprint == mark and _is_whole(out / "representation")
-        if not step.skipped:
-            encoder = None if model is None else model.encoder
-            table = embed_store(store, encoder, device=find_device(device))
-            write_vectors(table, out / "representation")
-            step.fingerprint = mark
-    with run.step("probe") as step:
-        before = run.steps["represent"].fingerprint
-        settings = (recipe.evaluate, before, seed)
-        step.skipped = step.fingerprint == fingerprint(*settings, _digest_results(out))
-        if not step.skipped:
-            note = _probe(store, catalog, model, out, recipe, seed) or note
-            step.fingerprint = fingerprint(*settings, _digest_results(out))
-    with run.step("report"):
-        report_run(out)
-    return note
+    def run(self) -> StepRecord:
+        """Extract the pending videos."""
+        from clipset.backbones.registry import backbone_files
+        from clipset.features.extract import extract
 
+        if not (self.is_complete and self.folder.is_symlink()):  # a linked store is only read
+            plan = self.manifest, self.network
+            extract(self.catalog, self.folder, self.config, device=self.device, plan=plan)
+        check_any_read(FeatureStore(self.folder, self.catalog))
+        files = backbone_files(self.config.backbone.strip(), self.manifest.backbone)
+        watched = {path_text(path.absolute()): watch_file(path) for path in files}
+        return StepRecord("extract", skipped=self.is_complete, watched=watched)
 
-def _learn_parts(run: Run, parts: Sequence[Task], recipe: Recipe, device: str) -> str:
-    """The same for each part in a folder of its own, then all of them side by side."""
-    notes, content = [], run.content
-    for part in parts:
-        with run.step(part.name):
-            say(f"{part.name}: {describe_catalog(part.catalog)}")
-            within = Run(
-                run.folder / part.name,
-                name=f"{content['name']}, {part.name}",
-                recipe=content["recipe"],
-                seed=content["seed"],
-                device=content["device"],
-                source=content["source"],
-                leaks=content.get("allowed_leaks", ()),
+    @property
+    def fingerprint(self) -> str:
+        """The inputs of the step, but for the files of videos and backbone."""
+        settings = to_mapping(self.config)
+        rows = {name: v for name, v in settings.items() if name not in NO_EFFECT_ON_FEATURES}
+        return fingerprint(rows, self.manifest.fingerprint, self.catalog.fingerprint)
+
+    def _is_current(self, out: Path) -> bool:
+        record = read_steps(out).get("extract")
+        if record is None or not record.watched or not (self.folder / "manifest.json").is_file():
+            return False
+        self.manifest = replace(read_manifest(self.folder), made_by={})
+        if not record.is_current(out, self.fingerprint):
+            return False
+        if not check_store(self.folder, self.manifest, self.catalog).is_complete:
+            return False
+        store = FeatureStore(self.folder, self.catalog)
+        return bool(store.entries) and not (self.config.retry_failed and store.failed)
+
+    def _plan(self) -> None:
+        """Load the backbone and compare the store with it; raises what extraction would raise."""
+        from clipset.features.extract import plan_store
+
+        find_device(self.device)
+        self.manifest, self.network = plan_store(self.config)
+        if not (self.folder / "manifest.json").is_file():
+            return
+        check = check_store(self.folder, self.manifest, self.catalog)
+        is_linked = self.folder.is_symlink()
+        if is_linked and check.changed:
+            raise RunError(
+                f"{self.folder} is a link to a store that was made of other files: "
+                f"{len(check.changed)} of {len(self.catalog)} videos differ; remove the link"
             )
-            write_catalog(part.catalog, within.folder / "catalog.csv")
-            store = open_store(run.folder / "store", part.catalog)
-            _share_model(within, store, [run.folder / other.name for other in parts], recipe)
-            note = _learn(within, store, part.catalog, recipe, device)
-            notes += [f"{part.name}: {note}"] if note else []
-    found = {part.name: read_results(run.folder / part.name) for part in parts}
-    results: list[ProbeResult] = join_results(found)
-    comparisons: list[Comparison] = []
-    if recipe.data.averaged and results:
-        files = [run.folder / name / "predictions.safetensors" for name in found]
-        predictions = [read_predictions(path) for path in files]
-        results = mean_results(found, intervals_over_tasks(predictions, seed=content["seed"]))
-        comparisons = compare_over_tasks(predictions, seed=content["seed"])
-    with run.step("report"):
-        write_json(run.folder / "results.json", to_mapping(results))
-        write_json(run.folder / "comparisons.json", to_mapping(comparisons))
-        report_parts(run.folder, str(content["name"]), found, results)
+        self.has_all_videos = not (check.pending or check.changed)
+        self.is_complete = self.has_all_videos and (is_linked or not check.transient)
+
+
+def _check_pretraining(
+    out: Path, tasks: Sequence[Task], recipe: Recipe, *, seed: int, device: str
+) -> None:
+    """Refuse what would fail in pre-training, before a file of a finished run is touched."""
+    for task in tasks:
+        folder, store = out / task.name, FeatureStore(out / "store", task.catalog)
+        record = read_steps(folder).get("pretrain")
+        inputs = _pretrain_fingerprint(store, recipe, seed)
+        if record is not None and record.is_current(folder, inputs, MODEL_FILES):
+            continue
+        from clipset.training.pretrain import check_pretraining, ssl_videos
+
+        if len(ssl_videos(store, recipe.pretrain.ssl_split)) >= 2:
+            _refuse_other_link(store, folder / "model", recipe, seed)
+            check_pretraining(store, folder / "model", recipe.pretrain, seed=seed, device=device)
+
+
+def _pretrain_fingerprint(store: FeatureStore, recipe: Recipe, seed: int) -> str:
+    """The inputs of pre-training: settings, features, and the catalog with its splits."""
+    rows = [(entry.id, entry.checksum) for entry in store.entries]
+    settings = weight_settings(recipe.pretrain)
+    return fingerprint(settings, seed, store.manifest.fingerprint, rows, store.catalog.fingerprint)
+
+
+def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: int) -> None:
+    from clipset.training.pretrain import is_trained
+
+    if model.is_symlink() and not is_trained(store, model, recipe.pretrain, seed=seed):
+        raise RunError(f"{model} is a link to a model with other settings; remove the link")
+
+
+class _TaskRun:
+    """The steps of one task after extraction: pretrain, embed, evaluate, report."""
+
+    def __init__(self, folder: RunFolder, store: FeatureStore, recipe: Recipe, device: str) -> None:
+        self.run_folder, self.store, self.recipe, self.device = folder, store, recipe, device
+        self.folder, self.seed = folder.folder, folder.seed
+
+    def run(self) -> str:
+        """Do the steps that are not current; returns why a step did nothing, if one did not."""
+        step, recipe = self.run_folder.step, self.recipe
+        inputs = _pretrain_fingerprint(self.store, recipe, self.seed)
+        trained = step("pretrain", self.pretrain, fingerprint=inputs, outputs=MODEL_FILES)
+        inputs = fingerprint(inputs, trained.outputs)
+        embedded = step("embed", self.embed, fingerprint=inputs, outputs=VECTOR_FILES)
+        settings = {k: v for k, v in to_mapping(recipe.evaluate).items() if k != "preset"}
+        inputs = fingerprint(inputs, embedded.outputs, settings, recipe.data.test_split)
+        evaluated = step("evaluate", self.evaluate, fingerprint=inputs, outputs=RESULT_FILES)
+        _report(self.run_folder)
+        return evaluated.note or trained.note
+
+    @cached_property
+    def model(self) -> ScaleModel | None:
+        """The pre-trained model; None if there are fewer than two videos to contrast."""
+        from clipset.training.pretrain import pretrain, ssl_videos
+
+        if len(ssl_videos(self.store, self.recipe.pretrain.ssl_split)) < 2:
+            return None
+        self._record_device()
+        folder, config = self.folder / "model", self.recipe.pretrain
+        return pretrain(self.store, folder, config, seed=self.seed, device=self.device)
+
+    def pretrain(self) -> StepRecord:
+        """Train the model, or load one that is trained already."""
+        from clipset.training.pretrain import is_trained
+
+        folder, config = self.folder / "model", self.recipe.pretrain
+        _refuse_other_link(self.store, folder, self.recipe, self.seed)
+        skipped = is_trained(self.store, folder, config, seed=self.seed)
+        if self.model is not None:
+            return StepRecord("pretrain", skipped=skipped)
+        note = "not pre-trained: contrast needs at least two videos"
+        say(note)
+        return StepRecord("pretrain", note=note)
+
+    def embed(self) -> None:
+        """Write the vectors of all videos."""
+        from clipset.representation import embed_store, write_vectors
+
+        self._record_device()
+        encoder = None if self.model is None else self.model.encoder
+        table = embed_store(self.store, encoder, device=find_device(self.device))
+        write_vectors(table, self.folder / "vectors")
+
+    def evaluate(self) -> StepRecord:
+        """Score the features if the videos have at least two labels to tell apart."""
+        from clipset.evaluation.suite import run_suite
+        from clipset.probes.task import make_task
+
+        try:
+            task = make_task(self.store, self.store.catalog, training=self.recipe.pretrain)
+        except ProbeError as reason:
+            note = f"not evaluated: {reason}"
+            say(note)
+            for name in ("results.json", "comparisons.json"):
+                write_json(self.folder / name, [])
+            return StepRecord("evaluate", note=note)
+        suite = run_suite(task, self.model, self.recipe.evaluate, seed=self.seed)
+        try:
+            suite.write(self.folder / "results.json", protocol_facts(self.recipe))
+        except OutputError:
+            from clipset.report.wording import row_name
+
+            for each in suite.results:  # finished probes are printed if they cannot be written
+                say(f"{row_name(*each.key)}: {each.metric} {each.value:.4f}")
+            raise
+        return StepRecord("evaluate")
+
+    def _record_device(self) -> None:
+        """Record the device that the work is done on, once it is known."""
+        self.run_folder.content["device"] = str(find_device(self.device))
+
+
+def protocol_facts(recipe: Recipe) -> dict[str, Any]:
+    """What a score depends on beside the probe itself."""
+    label_fraction = recipe.evaluate.label_fraction
+    facts: dict[str, Any] = {"ssl_split": recipe.pretrain.ssl_split}
+    return facts if label_fraction is None else facts | {"label_fraction": label_fraction}
+
+
+def _run_tasks(folder: RunFolder, tasks: Sequence[Task], recipe: Recipe, device: str) -> str:
+    """The steps of each task in a folder of its own, then all scores side by side."""
+    notes, content = [], folder.content
+    for task in tasks:
+        say(f"{task.name}: {describe_catalog(task.catalog)}")
+        began = time.perf_counter()
+        inner = RunFolder(
+            folder.folder / task.name,
+            name=f"{content['name']}, {task.name}",
+            recipe=content["recipe"],
+            seed=folder.seed,
+            device=device,
+            source=content["source"],
+            leaks=content.get("allowed_leaks", ()),
+        )
+        write_catalog(task.catalog, inner.folder / "catalog.csv")
+        store = open_store(folder.folder / "store", task.catalog)
+        _copy_model(inner, store, [folder.folder / other.name for other in tasks], recipe)
+        note = _TaskRun(inner, store, recipe, device).run()
+        notes += [f"{task.name}: {note}"] if note else []
+        folder.record(
+            StepRecord(task.name, seconds=time.perf_counter() - began, skipped=inner.all_skipped)
+        )
+    _join_tasks(folder, [task.name for task in tasks], recipe)
+    _report(folder)
     return "; ".join(notes)
 
 
-def _share_model(run: Run, store: FeatureStore, others: Sequence[Path], recipe: Recipe) -> None:
-    """Tasks on the same videos have the same model, as no label is looked at: train it once."""
-    where, seed = run.folder / "model", int(run.content["seed"])
-    if where.exists():
+def _join_tasks(folder: RunFolder, names: Sequence[str], recipe: Recipe) -> None:
+    """Write the results of all tasks, and their mean where they repeat one problem."""
+    by_task = {name: read_results(folder.folder / name) for name in names}
+    results: list[ProbeResult] = join_results(by_task)
+    comparisons: list[Comparison] = []
+    if recipe.data.averaged and results:
+        files = [folder.folder / name / "predictions.safetensors" for name in names]
+        predictions = [read_predictions(path) for path in files]
+        results = mean_results(by_task, intervals_over_tasks(predictions, seed=folder.seed))
+        comparisons = compare_over_tasks(predictions, seed=folder.seed)
+    write_json(folder.folder / "results.json", to_mapping(results))
+    write_json(folder.folder / "comparisons.json", to_mapping(comparisons))
+
+
+def _copy_model(
+    inner: RunFolder, store: FeatureStore, others: Sequence[Path], recipe: Recipe
+) -> None:
+    """Copy the model of another task on the same videos: no label is used to train it."""
+    target = inner.folder / "model"
+    if target.exists():
         return
+    from clipset.training.pretrain import is_trained
+
     for other in others:
-        if is_trained(store, other / "model", recipe.pretrain, seed=seed):
-            with writing(where):  # model.json comes last and makes it whole
-                shutil.copytree(other / "model", where, ignore=lambda *_: ["model.json"])
-            write_atomic(where / "model.json", (other / "model" / "model.json").read_bytes())
+        if is_trained(store, other / "model", recipe.pretrain, seed=inner.seed):
+            with writing(target):  # model.json comes last: without it the model is not complete
+                shutil.copytree(other / "model", target, ignore=lambda *_: ["model.json"])
+            write_atomic(target / "model.json", (other / "model" / "model.json").read_bytes())
             return
 
 
+def _report(folder: RunFolder) -> None:
+    """The step `report`: write the page if anything on it has changed."""
+    facts = {k: v for k, v in folder.content.items() if k not in ("started", "environment")}
+    files = {name: digest_file(folder.folder / name) for name in REPORT_INPUTS}
+    steps = [(step.name, step.fingerprint, step.outputs) for step in folder.steps.values()]
+    inputs = fingerprint(facts, files, [step for step in steps if step[0] != "report"])
+
+    def write() -> None:
+        report_run(folder.folder)
+
+    folder.step("report", write, fingerprint=inputs, outputs=("report.html",))
+
+
+def report_run(folder: str | Path) -> Path:
+    """Write the page of a run; with several tasks, a table of them with links."""
+    from clipset.report.collect import collect_content
+    from clipset.report.page import write_report
+
+    folder = Path(folder)
+    run, path = read_run(folder), folder / "report.html"
+    check_output(path, "file")
+    results = read_results(folder) if (folder / "results.json").is_file() else []
+    steps = [step["name"] for step in run.get("steps", [])]
+    if any(result.task for result in results):
+        names = [name for name in steps if (folder / name / "results.json").is_file()]
+        by_task = {name: read_results(folder / name) for name in names}
+        _report_tasks(folder, str(run.get("name", "")), by_task, results)
+    else:
+        write_report(collect_content(folder), path)
+    return path
+
+
+def _report_tasks(
+    folder: Path,
+    name: str,
+    by_task: Mapping[str, Sequence[ProbeResult]],
+    joined: Sequence[ProbeResult],
+) -> None:
+    """Write the page of a run with several tasks, with a link to the page of each."""
+    from clipset.report.table_page import describe_comparisons, scores_page, write_table_page
+
+    means = [result for result in joined if result.task == MEAN]
+    page = scores_page(name, {**by_task, **({MEAN: means} if means else {})})
+    notes = describe_comparisons(read_records(folder / "comparisons.json", Comparison))
+    links = [(f"{task}: report", f"{quote(task)}/report.html") for task in by_task]
+    write_table_page(replace(page, links=links, notes=notes), folder / "report.html")
+
+
+def read_results(folder: Path) -> list[ProbeResult]:
+    """The results of a run."""
+    path = folder / "results.json"
+    if not path.is_file():
+        raise RunError(f"{folder} has no results.json; run `clipset run` first")
+    return read_records(path, ProbeResult)
+
+
 def verify_run(folder: Path, *, videos: bool = False) -> list[tuple[str, str]]:
-    """What of a run is not as it was written: its store, models, heads, vectors, predictions."""
+    """Problems of a run's files: its store, models, classifiers, vectors and predictions."""
+    from clipset.checksums import find_damage
+    from clipset.features.verify import verify_store
+    from clipset.training.checkpoint import MODEL_FILE
+
     problems = verify_store(folder / "store", videos=videos)
     for path in sorted(folder.rglob("*.safetensors")):
         damage = _find_model_damage(path) if path.name == MODEL_FILE else find_damage(path)
@@ -258,135 +503,10 @@ def verify_run(folder: Path, *, videos: bool = False) -> list[tuple[str, str]]:
 
 
 def _find_model_damage(path: Path) -> str | None:
+    from clipset.training.checkpoint import load_model
+
     try:
         load_model(path.parent)
     except ClipsetError as error:
         return str(error)
     return None
-
-
-def report_run(folder: Path) -> Path:
-    """Write the page of a run; where it has several parts, a table of them with links."""
-    run, path = read_run(folder), folder / "report.html"
-    check_output(path, "file")
-    results = read_results(folder) if (folder / "results.json").is_file() else []
-    steps = [step["name"] for step in run.get("steps", [])]
-    if any(result.task for result in results):
-        names = [name for name in steps if (folder / name / "results.json").is_file()]
-        found = {name: read_results(folder / name) for name in names}
-        report_parts(folder, str(run.get("name", "")), found, results)
-    else:
-        write_report(collect_content(folder), path)
-    return path
-
-
-def report_parts(
-    folder: Path,
-    name: str,
-    parts: Mapping[str, Sequence[ProbeResult]],
-    joined: Sequence[ProbeResult],
-) -> None:
-    """Write the page of a run with several parts, with a link to the page of each."""
-    means = [result for result in joined if result.task == MEAN]
-    page = scores_page(name, {**parts, **({MEAN: means} if means else {})})
-    notes = describe_comparisons(read_records(folder / "comparisons.json", Comparison))
-    links = [(f"{part}: report", f"{quote(part)}/report.html") for part in parts]
-    write_table_page(replace(page, links=links, notes=notes), folder / "report.html")
-
-
-def run_demo(out: Path, *, videos: int = 240, seed: int = 0, device: str = "auto") -> RunResult:
-    """Render the demo's videos into `out/videos` and walk over them into `out/run`."""
-    began, recipe = time.perf_counter(), read_recipe(find_recipe("demo"))
-    with exclusive(out):
-        with bar("rendering videos", videos, "videos") as advance:
-            catalog = render_demo(out / "videos", seed=seed, videos=videos, on_video=advance)
-        rendering = time.perf_counter() - began
-        summary = run(catalog, out / "run", recipe, seed=seed, device=device)
-    return replace(summary, seconds={"render": rendering} | summary.seconds)
-
-
-def _names(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
-    """What the data is called, and what was given: a folder's name, or a file in its folder."""
-    if isinstance(videos, Catalog):
-        return recipe.data.name or videos.name, videos.name
-    where = videos.resolve()
-    given = where.name if where.is_dir() else f"{where.parent.name}/{where.name}"
-    return recipe.data.name or name_text(where.stem), name_text(given)
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether a table of vectors is there as it was written."""
-    try:
-        read_vectors(folder)
-    except (ClipsetError, OSError):
-        return False
-    return True
-
-
-def _digest_results(folder: Path) -> list[str]:
-    """Hashes of what the probes wrote, so that edited and missing files are made again."""
-    paths = [folder / name for name in RESULT_FILES]
-    return [digest_of([path]) if path.is_file() else "" for path in paths]
-
-
-def _fingerprint_of_model(folder: Path) -> str:
-    return read_card(folder).fingerprint if (folder / "model.json").is_file() else ""
-
-
-def _pretrain(
-    store: FeatureStore, out: Path, recipe: Recipe, seed: int, device: str
-) -> tuple[ScaleModel | None, str]:
-    """Two videos are needed to contrast; with fewer the walk goes on with the backbone alone."""
-    if len(ssl_videos(store, recipe.pretrain.ssl_split)) < 2:
-        note = "not pre-trained: contrast needs at least two videos"
-        say(note)
-        return None, note
-    where = out / "model"
-    _refuse_other_link(store, where, recipe, seed)
-    return pretrain(store, where, recipe.pretrain, seed=seed, device=device), ""
-
-
-def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: int) -> None:
-    if model.is_symlink() and not is_trained(store, model, recipe.pretrain, seed=seed):
-        raise RunError(f"{model} is a link to a model that was trained otherwise; remove the link")
-
-
-def _probe(
-    store: FeatureStore,
-    catalog: Catalog,
-    model: ScaleModel | None,
-    out: Path,
-    recipe: Recipe,
-    seed: int,
-) -> str:
-    """Judge the result if the videos have labels that can be told apart; else say why not."""
-    try:
-        task = make_task(store, catalog, training=recipe.pretrain)
-    except ProbeError as reason:
-        say(f"not probed: {reason}")
-        for name in ("results.json", "comparisons.json"):
-            write_json(out / name, [])
-        return f"not probed: {reason}"
-    suite = run_suite(task, model, recipe.evaluate, seed=seed)
-    try:
-        suite.write(out / "results.json", protocol_facts(recipe))
-    except OutputError:
-        for each in suite.results:  # finished probes are said, if they cannot be written
-            say(f"{row_name(each.features, each.probe)}: {each.metric} {each.value:.4f}")
-        raise
-    return ""
-
-
-def protocol_facts(recipe: Recipe) -> dict[str, Any]:
-    """What a score depends on beside the probe itself."""
-    low_shot = recipe.evaluate.label_fraction
-    facts: dict[str, Any] = {"ssl_split": recipe.pretrain.ssl_split}
-    return facts if low_shot is None else facts | {"label_fraction": low_shot}
-
-
-def read_results(folder: Path) -> list[ProbeResult]:
-    """The results of a run."""
-    path = folder / "results.json"
-    if not path.is_file():
-        raise RunError(f"{folder} has no results.json; run `clipset run` or `clipset probe` first")
-    return read_records(path, ProbeResult)

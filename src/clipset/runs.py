@@ -1,14 +1,18 @@
-"""A run's folder: what was run, with what, on which machine, and how long each step took."""
+"""The folder of a run: `run.json` records the settings, the machine and every step.
+
+A step is current if it has the same inputs as recorded and its output files have the recorded
+content. A current step is skipped.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,26 +26,41 @@ from clipset.errors import RunError
 from clipset.locks import LOCK_NAME
 
 FORMAT = 1
-BEFOREHAND = ("store", "model", LOCK_NAME)  # what may be in a run's folder before its first step
+ALLOWED_BEFORE = ("store", "model", LOCK_NAME)  # in a run's folder before its first step
 PACKAGES = ("clipset", "torch", "numpy", "av", "openvino", "scikit-learn", "safetensors")
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step: the seconds of the run that did the work, and a mark of what it was done from."""
+    """One step: when it was last done, how long it took, and what it was done from and made.
+
+    `outputs` are content hashes by file name. `watched` are size and modification time of files
+    outside the run, by path. `note` tells a reader why a step did nothing.
+    """
 
     name: str
     seconds: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     fingerprint: str = ""
     skipped: bool = False
+    outputs: dict[str, str] = field(default_factory=dict)
+    watched: dict[str, tuple[int, int]] = field(default_factory=dict)
+    note: str = ""
 
     def __post_init__(self) -> None:
         if self.name in ("", "..") or Path(self.name).name != self.name:
             raise ValueError(f"a step's name is a plain name, got {self.name!r}")
 
+    def is_current(self, folder: Path, fingerprint: str, outputs: Iterable[str] = ()) -> bool:
+        """Whether the step would only do the same again."""
+        return (
+            self.fingerprint == fingerprint
+            and all(watch_file(Path(path)) == state for path, state in self.watched.items())
+            and all(digest_file(folder / name) == self.outputs.get(name, "") for name in outputs)
+        )
+
 
 class _Content(msgspec.Struct):
-    """The types of what `run.json` says; keys that are not listed are left alone."""
+    """The types of `run.json`; other keys are ignored."""
 
     name: str = ""
     source: str = ""
@@ -53,7 +72,7 @@ class _Content(msgspec.Struct):
     steps: list[StepRecord] = []
 
 
-class Run:
+class RunFolder:
     """A folder that belongs to one run; `run.json` is rewritten after every step."""
 
     def __init__(
@@ -67,49 +86,106 @@ class Run:
         source: str = "",
         leaks: Sequence[str] = (),
     ) -> None:
-        self.folder = folder
-        before = _claim(folder)
+        self.folder, self.seed = folder, seed
+        recorded = _claim(folder)
         self.content: dict[str, Any] = {
             "format": FORMAT,
             "name": name,
             "source": source,
             "recipe": recipe,
             "seed": seed,
-            "device": device,
+            "device": recorded.get("device", device),  # the work of before was done there
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "environment": environment(),
         }
         if leaks:
             self.content["allowed_leaks"] = list(leaks)
-        steps = msgspec.convert(before.get("steps", []), type=list[StepRecord])
-        self.steps = {step.name: step for step in steps}
+        self.steps = _steps_by_name(recorded)
         self._write()
 
-    @contextmanager
-    def step(self, name: str, *, began: float | None = None) -> Iterator[StepRecord]:
-        """Time a step; one that was done before keeps the time that it took then.
+    def step(
+        self,
+        name: str,
+        work: Callable[[], StepRecord | None],
+        *,
+        fingerprint: str,
+        outputs: Sequence[str] = (),
+        skip: bool | None = None,
+        started_at: float | None = None,
+    ) -> StepRecord:
+        """Do a step unless it is current; `skip` decides that otherwise.
 
-        `began` is when it began (`time.perf_counter`), if that was before.
+        `fingerprint` identifies its inputs, `outputs` are the files that it may write. `work` may
+        return a record of its own, with a note, or saying that the work had been done before.
+        `started_at` is when the step began (`time.perf_counter`), if that was before.
         """
         old = self.steps.get(name)
-        record = StepRecord(name, fingerprint=old.fingerprint if old else "")
-        began = time.perf_counter() if began is None else began
-        yield record
-        record.seconds = time.perf_counter() - began
-        if record.skipped and old is not None:
-            record.seconds = old.seconds
-        self.steps[name] = record
+        began = time.perf_counter() if started_at is None else started_at
+        if skip is None:
+            skip = old is not None and old.is_current(self.folder, fingerprint, outputs)
+        if skip and old is not None:
+            record = replace(old, skipped=True)
+        else:
+            record = work() or StepRecord(name)
+            record.fingerprint = fingerprint
+            record.outputs = {
+                file: digest for file in outputs if (digest := digest_file(self.folder / file))
+            }
+            record.seconds = time.perf_counter() - began
+            if record.skipped and old is not None:
+                record.seconds = old.seconds
+        self.record(record)
+        return record
+
+    def record(self, step: StepRecord) -> None:
+        """Record a step that is done or skipped."""
+        self.steps[step.name] = step
         self._write()
+
+    @property
+    def all_skipped(self) -> bool:
+        """Whether every step was done before."""
+        return all(step.skipped for step in self.steps.values())
 
     def _write(self) -> None:
         steps = [asdict(step) for step in self.steps.values()]
         write_json(self.folder / "run.json", self.content | {"steps": steps})
 
 
-def _claim(folder: Path) -> dict[str, Any]:
-    """Make the folder, or go on with a run that is there; anything else in it is left alone.
+def digest_file(path: Path) -> str:
+    """The content hash of a regular file; empty if there is none."""
+    if not path.is_file():
+        return ""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError:
+        return ""
 
-    A store or a model may lie there beforehand (or a link to one): both are checked when used.
+
+def watch_file(path: Path) -> tuple[int, int]:
+    """Size and modification time of a file; both -1 if it does not exist."""
+    try:
+        state = path.stat()
+    except OSError:
+        return (-1, -1)
+    return (state.st_size, state.st_mtime_ns)
+
+
+def read_steps(folder: Path) -> dict[str, StepRecord]:
+    """The recorded steps of a run's folder; none if there is no run."""
+    return _steps_by_name(read_run(folder)) if (folder / "run.json").is_file() else {}
+
+
+def _steps_by_name(content: dict[str, Any]) -> dict[str, StepRecord]:
+    steps = msgspec.convert(content.get("steps", []), type=list[StepRecord])
+    return {step.name: step for step in steps}
+
+
+def _claim(folder: Path) -> dict[str, Any]:
+    """Create the folder, or return the content of the run in it; other folders are refused.
+
+    A store or a model may be in it beforehand (or a link to one): both are checked when used.
     """
     check_run_folder(folder)
     marker = folder / "run.json"
@@ -128,17 +204,17 @@ def check_run_folder(folder: Path) -> None:
     try:
         if (folder / "run.json").is_file():
             read_run(folder)
-        elif folder.exists() and any(path.name not in BEFOREHAND for path in folder.iterdir()):
-            raise RunError(f"{folder} holds something that is no clipset run; use another folder")
+        elif folder.exists() and any(path.name not in ALLOWED_BEFORE for path in folder.iterdir()):
+            raise RunError(f"{folder} is not empty and not a clipset run; use another folder")
     except OSError as error:
         raise RunError(f"cannot use {folder}: {error.strerror}") from None
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What `run.json` of a folder says."""
+    """The content of `run.json` in a folder, checked."""
     path = folder / "run.json"
     if not path.is_file():
-        raise RunError(f"{folder} is no clipset run (no run.json); run `clipset run` first")
+        raise RunError(f"{folder} is not a clipset run (no run.json); run `clipset run` first")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
@@ -151,16 +227,16 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def environment() -> dict[str, str]:
     """The machine and the versions that a number depends on."""
-    found = {"python": platform.python_version(), "system": platform.platform(terse=True)}
+    facts = {"python": platform.python_version(), "system": platform.platform(terse=True)}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            facts[name] = version(name)
         except PackageNotFoundError:
             continue
-    found |= {"processor": _processor(), "cores": str(os.cpu_count()), "memory": _memory()}
-    found["threads"] = os.environ.get("OMP_NUM_THREADS", found["cores"])  # sums depend on it
+    facts |= {"processor": _processor(), "cores": str(os.cpu_count()), "memory": _memory()}
+    facts["threads"] = os.environ.get("OMP_NUM_THREADS", facts["cores"])  # sums depend on it
     commit = _commit()
-    return found | ({"commit": commit} if commit else {})
+    return facts | ({"commit": commit} if commit else {})
 
 
 def _processor() -> str:
@@ -183,12 +259,12 @@ def _memory() -> str:
 
 def _commit() -> str | None:
     """The commit of the source tree that clipset runs from, if it runs from one."""
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
         return None
     try:
-        found = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+        answer = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
             capture_output=True,
             text=True,
             timeout=10,
@@ -196,4 +272,4 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return answer.stdout.strip()

@@ -49,7 +49,7 @@ def test_a_run_over_other_videos_with_the_same_names_reports_those(
     assert "8 videos have changed and are extracted again" in done.stderr
     assert clipset("run", other, "--out", tmp_path / "new", *TINY).returncode == 0
     assert scores(finished_run) == scores(tmp_path / "new")
-    old, new = (read_vectors(f / "representation") for f in (finished_run, tmp_path / "new"))
+    old, new = (read_vectors(f / "vectors") for f in (finished_run, tmp_path / "new"))
     np.testing.assert_array_equal(old.vectors, new.vectors)
 
 

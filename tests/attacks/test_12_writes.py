@@ -115,7 +115,7 @@ def test_on_a_full_disk_what_is_known_is_said_and_what_was_there_stays(
     videos: Path, finished_run: Path, disk: Disk, refused: Callable[..., tuple[str, str]]
 ) -> None:
     old = disk.folder / "vectors"
-    shutil.copytree(finished_run / "representation", old)
+    shutil.copytree(finished_run / "vectors", old)
     for name in ("results.json", "comparisons.json", "predictions.safetensors"):
         shutil.copy(finished_run / name, disk.folder)
     disk.fill()

@@ -64,7 +64,7 @@ def test_every_bit_of_a_model_counts(finished_run: Path) -> None:
 
 
 def test_every_bit_of_vectors_and_predictions_counts(finished_run: Path) -> None:
-    folder, path = finished_run / "representation", finished_run / "predictions.safetensors"
+    folder, path = finished_run / "vectors", finished_run / "predictions.safetensors"
     for file in sorted(folder.iterdir()):
         flip(file, refuses(lambda: read_vectors(folder)))
     flip(path, refuses(lambda: read_predictions(path)))

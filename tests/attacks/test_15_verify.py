@@ -87,13 +87,13 @@ def test_whatever_a_run_lacks_is_made_again(finished_run: Path, videos: Path) ->
 
     before = results(finished_run)
     words = ("run", videos, "--out", finished_run, *TINY, "--quiet")
-    shutil.rmtree(finished_run / "representation")
+    shutil.rmtree(finished_run / "vectors")
     (finished_run / "comparisons.json").unlink()
     (finished_run / "report.html").unlink()
     assert run(*words) == 0
     assert results(finished_run) == before
     (finished_run / "predictions.safetensors").unlink()
-    (finished_run / "representation" / "vectors.safetensors").write_bytes(b"damaged")
+    (finished_run / "vectors" / "vectors.safetensors").write_bytes(b"damaged")
     assert run(*words) == 0
     assert results(finished_run) == before
     (finished_run / "model" / "model.safetensors").unlink()
@@ -108,7 +108,7 @@ def test_verify_checks_all_of_a_run(finished_run: Path, capfd: pytest.CaptureFix
     flipped = [
         "model/model.safetensors",
         "predictions.safetensors",
-        "representation/vectors.safetensors",
+        "vectors/vectors.safetensors",
     ]
     for name in flipped:
         content = bytearray((finished_run / name).read_bytes())

@@ -164,7 +164,7 @@ def test_edited_predictions_are_one_line(
 def test_edited_vectors_are_one_line(
     finished_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = finished_run / "representation" / "vectors.safetensors"
+    path = finished_run / "vectors" / "vectors.safetensors"
     good = path.read_bytes()
     for content in (b"", good[:100], b"\xff" * 64):
         path.write_bytes(content)

@@ -252,7 +252,7 @@ def test_imported_features_are_trained_on_and_judged(
         "--set=evaluate.training.epochs=2", "--set=evaluate.training.num_clips=4",
         "--set=evaluate.mlp_hidden=16", "--set=evaluate.training.learning_rates=[0.003]",
         "--set=evaluate.training.head_learning_rates=[0.03]",
-    )["records"]  # fmt: skip
+    )["scores"]  # fmt: skip
     knn = next(r for r in records if (r["features"], r["probe"]) == ("backbone", "knn"))
     assert knn["value"] == 1.0
 

@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_read_says_why_and_the_others_go_on(
 def test_a_video_of_the_run_is_embedded_as_the_run_represents_it(
     trained: TrainedRun, run_folder: Path
 ) -> None:
-    table = read_vectors(run_folder / "representation")
+    table = read_vectors(run_folder / "vectors")
     paths = {video.id: video.path for video in trained.catalog}
     wanted = [0, 7, 23]
     found = trained.embed([paths[table.video_ids[place]] for place in wanted])

@@ -105,7 +105,7 @@ def test_embed_writes_vectors_by_a_run_or_by_a_backbone(
     ("words", "said"),
     [
         (["embed", "a.mp4"], "embed needs one feature store, or videos with --run or --backbone"),
-        (["predict", "a.mp4", "--run", "nowhere"], "nowhere is no clipset run"),
+        (["predict", "a.mp4", "--run", "nowhere"], "nowhere is not a clipset run"),
         (["predict", "a.mp4", "--run", "RUN", "--window", "-1"], "must be more than 0 s"),
         (["predict", "--run", "RUN"], "no video is given"),
         (["embed", "a.mp4", "--backbone", "efficientnet_lite9"], "did you mean"),

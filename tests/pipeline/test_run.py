@@ -46,7 +46,7 @@ def finished(small_videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_a_folder_of_videos_becomes_a_report(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert {
-        "catalog.csv", "store", "model", "representation", "results.json", "report.html",
+        "catalog.csv", "store", "model", "vectors", "results.json", "report.html",
         "run.json", "comparisons.json", "predictions.safetensors",
     } <= names  # fmt: skip
     page = (finished / "report.html").read_text()
@@ -69,7 +69,7 @@ def test_results_hold_every_row_of_the_table_with_what_is_needed_to_trust_it(
         assert record["split"] == "test"
         assert record["n"] == 6
         assert record["interval"][0] <= record["value"] <= record["interval"][1]
-        assert "test" not in record["selected_on"]
+        assert "test" not in (record["selected_on"] or "")
         assert record["seeds"]
 
 
@@ -91,7 +91,7 @@ def test_run_again_it_skips_what_is_done(
         step["name"]: step for step in json.loads((finished / "run.json").read_text())["steps"]
     }
     assert steps["extract"]["skipped"]
-    assert steps["probe"]["skipped"]
+    assert steps["evaluate"]["skipped"]
 
 
 def test_each_step_is_a_verb_and_answers_in_json(
@@ -126,7 +126,7 @@ def test_each_step_is_a_verb_and_answers_in_json(
         "--set=evaluate.mlp_hidden=16", "--set=evaluate.training.learning_rates=[0.003]",
         "--set=evaluate.training.head_learning_rates=[0.03]",
         "--out", tmp_path / "results.json",
-    )["records"]  # fmt: skip
+    )["scores"]  # fmt: skip
     assert records == json.loads((tmp_path / "results.json").read_text())
     names = [row["name"] for row in answer("backbones")["backbones"]]  # type: ignore[attr-defined]
     assert "efficientnet_lite0" in names
@@ -196,14 +196,14 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(
     assert "nowhere" in say("run", tmp_path / "nowhere", "--out", out)
     assert "no videos" in say("run", empty, "--out", tmp_path / "out2")
     assert "path" in say("run", table, "--out", tmp_path / "out3")
-    assert "something" in say("run", small_videos, "--out", busy)
+    assert "is not empty" in say("run", small_videos, "--out", busy)
     assert "cannot write" in say("run", small_videos, "--out", blocked / "sub")
     assert "did you mean epochs" in say("run", small_videos, "--out", out, "--recipe", recipe)
     assert "pretrain.epochs" in say("run", small_videos, "--out", out, "--set", "nonsense")
     assert "epochs" in say("run", small_videos, "--out", out, "--set", "pretrain.epochs=many")
     assert "not a feature store" in say("pretrain", empty, "--out", out)
     assert "not a feature store" in say("verify", empty)
-    assert "no clipset run" in say("report", empty)
+    assert "not a clipset run" in say("report", empty)
     assert "efficientnet_lite0" in say(
         "extract", small_videos, "--out", out, "--backbone", "efficientnet_lite"
     )

@@ -49,7 +49,7 @@ def test_a_model_of_official_boxes_embeds_new_videos_with_its_own_boxes(
     )
     run(small_videos, tmp_path / "run", recipe)
     trained = load_run(tmp_path / "run", workers=0, backbone=backbone)
-    table = read_vectors(trained.folder / "representation")
+    table = read_vectors(trained.folder / "vectors")
     paths = {video.id: video.path for video in trained.catalog}
     some = [0, 7, 23]
     found = trained.embed([paths[table.video_ids[index]] for index in some])

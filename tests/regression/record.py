@@ -142,7 +142,7 @@ def _run(videos: Path, out: Path) -> dict[str, Any]:
     return {
         "scores": {
             f"{record['features']} {record['probe']}": [record["value"], *record["interval"]]
-            for record in summary["records"]
+            for record in summary["scores"]
         },
         "differences": [
             [each["difference"], *each["interval"], each["p"]] for each in summary["comparisons"]

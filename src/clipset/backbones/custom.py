@@ -160,8 +160,7 @@ def load_custom(
     if not file.is_file():
         raise BackboneError(f"file {file} of the backbone {name!r} not found")
     if recorded is not None:
-        files = _code_files(file)
-        check_recorded(name, digest_of(files + _weight_files(recorded, files)), recorded)
+        check_recorded(name, digest_of(custom_files(name, recorded)), recorded)
     if file.suffix in GRAPHS:
         network = OpenVinoFile(file, frames=frames, size=size, defaults=(FRAMES, SIZE))
         describe = partial(describe, frames=network.frames, size=network.size)
@@ -278,6 +277,12 @@ def _default_spec(name: str, dim: int, *, frames: int, stride: int, size: int) -
         mean=IMAGENET.mean, std=IMAGENET.std, pooling="by the network", paper="not stated",
         weights=Weights(file=name, licence="not stated", source="a custom backbone"),
     )  # fmt: skip
+
+
+def custom_files(name: str, spec: BackboneSpec) -> list[Path]:
+    """The file of a custom backbone and the files of its weights."""
+    files = _code_files(split_file_name(name)[0])
+    return files + _weight_files(spec, files)
 
 
 def _code_files(file: Path) -> list[Path]:

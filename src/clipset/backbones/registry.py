@@ -310,8 +310,27 @@ def _check_whole_patches(spec: BackboneSpec, entry: BackboneEntry) -> None:
         )
 
 
+def backbone_files(name: str, spec: BackboneSpec) -> list[Path]:
+    """The files that decide a backbone's features; none if they cannot be listed."""
+    from clipset.backbones.custom import custom_files, is_file_name
+
+    if is_file_name(name):
+        return custom_files(name, spec)
+    if name.startswith("hf:"):
+        path = find_backbone(name).find_weights()
+        return sorted(file for file in path.parent.iterdir() if file.is_file()) if path else []
+    entries = {entry.spec.name: entry for entry in list_backbones()}
+    path = entries[name].find_weights() if name in entries else None
+    return checkpoint_files(path) if path else []
+
+
 def checkpoint_digest(path: Path) -> str:
     """The sha256 of a checkpoint; of an index of shards, of the index and all shards."""
+    return digest_of(checkpoint_files(path))
+
+
+def checkpoint_files(path: Path) -> list[Path]:
+    """The file of a checkpoint; of an index of shards, the index and all shards."""
     names = {path.name}
     if path.name.endswith(".index.json"):
         index = read_json(path)
@@ -321,7 +340,7 @@ def checkpoint_digest(path: Path) -> str:
     missing = sorted(name for name in names if not (path.parent / name).is_file())
     if missing:
         raise BackboneError(f"{path} lists {missing[0]}, which is not beside it; download it too")
-    return digest_of([path.parent / name for name in sorted(names)])
+    return [path.parent / name for name in sorted(names)]
 
 
 def digest_of(paths: Sequence[Path]) -> str:

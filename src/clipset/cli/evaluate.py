@@ -100,7 +100,7 @@ def evaluate(
         if out is not None:
             suite.write(out)
     finally:  # finished probes are printed even if they cannot be written
-        result = {"records": suite.results, "comparisons": suite.comparisons}
+        result = {"scores": suite.results, "comparisons": suite.comparisons}
         show_result(to_mapping(result), common, show)
 
 

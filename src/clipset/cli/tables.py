@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def print_run(result: RunResult) -> None:
     """The scores of a run, then what a reader should know about them."""
-    records = result.records
+    records = result.scores
     for task in dict.fromkeys(record.task for record in records):
         if task:
             print_line(f"{task}:")

@@ -60,7 +60,7 @@ def collect_content(folder: Path) -> ReportContent:
     """Everything in the folder of a run; files that do not exist leave their part empty."""
     run = read_run(folder)
     store = _open_run_store(folder)
-    table = read_vectors(folder / "representation")
+    table = read_vectors(folder / "vectors")
     thumbnails = _Thumbnails(store)
     catalog = store.catalog
     return ReportContent(

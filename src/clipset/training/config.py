@@ -9,7 +9,6 @@ from typing import Any, Literal
 from clipset.config import to_mapping
 from clipset.errors import TrainingError
 from clipset.model.config import ModelConfig
-from clipset.sets.sampling import MaskRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class PretrainConfig:
     """clips in each of the two sets (K)"""
     mask_ratio: float = 0.25
     """fraction of the clips of a set that is masked"""
-    mask_rule: MaskRule = "count"
+    mask_rule: Literal["count", "bernoulli"] = "count"
     """mask the same number of clips in every set, or each clip with the same probability"""
     learning_rate: float = 3e-4
     """peak of the learning rate"""
