@@ -59,7 +59,7 @@ model = ScaleModel.from_pretrained("FOLDER OR NAME OF THIS MODEL")
 encoding = model.encode(features, boxes)  # (B, V, {dim}), (B, V, {boxes}): clip_tokens, set_token
 ```
 
-For a whole store: `clipset represent STORE --model MODEL --out VECTORS`.
+For a whole store: `clipset embed STORE --model MODEL --out VECTORS`.
 
 ## Training
 
