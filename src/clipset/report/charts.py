@@ -397,20 +397,20 @@ def comparison_chart(comparisons: Sequence[Comparison]) -> ComparisonChart | Non
 
     rows = tuple(
         ComparisonRow(
-            name=row_name(*each.key),
-            baseline=row_name(*each.baseline),
+            name=row_name(*comparison.key),
+            baseline=row_name(*comparison.baseline),
             mark=IntervalMark(
-                value=position(each.difference),
-                low=position(each.interval[0]),
-                high=position(each.interval[1]),
+                value=position(comparison.difference),
+                low=position(comparison.interval[0]),
+                high=position(comparison.interval[1]),
             ),
-            difference=format_signed(metric, each.difference),
-            interval=" to ".join(format_signed(metric, end) for end in each.interval),
-            p_value=format_p_value(each.p),
-            is_clear=each.is_significant,
-            is_worse=(each.difference < 0) != is_error,
+            difference=format_signed(metric, comparison.difference),
+            interval=" to ".join(format_signed(metric, end) for end in comparison.interval),
+            p_value=format_p_value(comparison.p),
+            is_clear=comparison.is_significant,
+            is_worse=(comparison.difference < 0) != is_error,
         )
-        for each in comparisons
+        for comparison in comparisons
     )
     ticks = tuple(
         Tick(position=position(tick / unit), text=f"{tick:+g}".replace("-", "−") if tick else "0")

@@ -76,12 +76,12 @@ def _count_names(
     names: Sequence[str], indices: Sequence[int | None], missing: str, *, ordered: bool = False
 ) -> Legend:
     unlabelled = len(names) if None in indices else -1
-    known = tuple(unlabelled if index is None else index for index in indices)
-    counter = Counter(known)
+    name_indices = tuple(unlabelled if index is None else index for index in indices)
+    counter = Counter(name_indices)
     return Legend(
         names=(*names, missing) if unlabelled >= 0 else tuple(names),
         counts=tuple(counter[index] for index in range(len(names) + (unlabelled >= 0))),
-        indices=known,
+        indices=name_indices,
         unlabelled=unlabelled,
         ordered=ordered,
     )

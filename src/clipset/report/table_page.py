@@ -101,14 +101,14 @@ def _cell(results: Sequence[ProbeResult], row: tuple[str, str]) -> PageCell:
 def describe_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
     """A sentence for each comparison of means over official splits."""
     sentences = []
-    for each in comparisons:
-        low, high = (format_score(each.metric, end) for end in each.interval)
-        p_value = format_p_value(each.p)
+    for comparison in comparisons:
+        low, high = (format_score(comparison.metric, end) for end in comparison.interval)
+        p_value = format_p_value(comparison.p)
         sentences.append(
-            f"{row_name(*each.key)} minus "
-            f"{row_name(*each.baseline)}, mean over the splits: "
-            f"{format_score(each.metric, each.difference)} ({low} to {high}), "
-            f"p {p_value if p_value.startswith('<') else f'= {p_value}'}; {each.n} videos, "
+            f"{row_name(*comparison.key)} minus "
+            f"{row_name(*comparison.baseline)}, mean over the splits: "
+            f"{format_score(comparison.metric, comparison.difference)} ({low} to {high}), "
+            f"p {p_value if p_value.startswith('<') else f'= {p_value}'}; {comparison.n} videos, "
             "resampled jointly in all splits that test them"
         )
     return sentences
