@@ -16,7 +16,7 @@ from clipset.cli import main
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
 from clipset.features.config import ImportConfig
-from clipset.features.importers import catalog_of, import_features
+from clipset.features.importers import catalog_of_features, import_features
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
 
@@ -28,7 +28,9 @@ def rows(seed: int, clips: int = 4, dim: int = 6) -> NDArray[np.float32]:
 
 
 def bring(source: Path, out: Path, catalog: Catalog | None = None, **options: Any) -> FeatureStore:
-    return import_features(source, out, catalog or catalog_of(source), ImportConfig(**options))
+    return import_features(
+        source, out, catalog or catalog_of_features(source), ImportConfig(**options)
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.sets.test_sampling import numbered_clips
 
 from clipset.features.config import ImportConfig
-from clipset.features.importers import catalog_of, import_features
+from clipset.features.importers import catalog_of_features, import_features
 from clipset.features.ledger import Kind, Ledger, LedgerEntry
 from clipset.features.store import ClipTable, FeatureStore, open_store
 from clipset.model.config import ModelConfig
@@ -176,7 +176,10 @@ def store(tmp_path: Path) -> FeatureStore:
         np.save(tmp_path / "source" / f"{name}.npy", rows)
     folder = tmp_path / "store"
     import_features(
-        tmp_path / "source", folder, catalog_of(tmp_path / "source"), ImportConfig(dtype="float32")
+        tmp_path / "source",
+        folder,
+        catalog_of_features(tmp_path / "source"),
+        ImportConfig(dtype="float32"),
     )
     ledger = Ledger(folder / "ledger.sqlite")
     entry: LedgerEntry = ledger.entries()[1]

@@ -44,9 +44,9 @@ def import_features(
     """
     from clipset.data.catalog import read_catalog
     from clipset.data.splits import assign_splits
-    from clipset.features.importers import catalog_of, import_features
+    from clipset.features.importers import catalog_of_features, import_features
 
-    listed = read_catalog(catalog) if catalog else catalog_of(features)
+    listed = read_catalog(catalog) if catalog else catalog_of_features(features)
     listed = assign_splits(listed, test_fraction=test_fraction, seed=common.seed)
     store = import_features(features, out, listed, config)
     result = {

@@ -59,8 +59,9 @@ def import_features(
     return FeatureStore(out)
 
 
-def catalog_of(source: Path) -> Catalog:
+def catalog_of_features(source: str | Path) -> Catalog:
     """A catalog of the files themselves: sub-folders are labels (or splits, and then labels)."""
+    source = Path(source)
     files = list_feature_files(source, quiet=True)  # `import_features` lists them again
     title = name_text(source.absolute().name) or "features"
     return label_by_folder(files, source, name=title)
