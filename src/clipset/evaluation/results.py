@@ -271,7 +271,7 @@ def read_predictions(path: Path) -> Predictions:
         )
         _check_arrays(predictions)
     except READ_ERRORS as error:
-        raise ProbeError(f"{path} holds no predictions ({error}); run `clipset probe`") from None
+        raise ProbeError(f"{path} holds no predictions ({error}); run `clipset evaluate`") from None
     return predictions
 
 

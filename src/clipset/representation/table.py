@@ -114,12 +114,12 @@ def read_vectors(folder: Path) -> VectorTable:
     """What `write_vectors` wrote."""
     path = folder / "vectors.safetensors"
     if not path.is_file():
-        raise StoreError(f"{folder} holds no representation; run `clipset represent` first")
+        raise StoreError(f"{folder} holds no vectors; run `clipset embed` first")
     damage = find_damage(path, beside="videos.csv")
     if damage is not None or not (folder / "videos.csv").is_file():
         raise StoreError(
             f"the representation in {folder} is damaged: {damage or 'there is no videos.csv'}; "
-            f"run `clipset represent` again"
+            f"run `clipset embed` again"
         )
     try:
         with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
@@ -130,7 +130,7 @@ def read_vectors(folder: Path) -> VectorTable:
             parts = (file.metadata() or {}).get("parts", "")
         return _table(rows, arrays, parts)
     except (OSError, SafetensorError, csv.Error, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder} cannot be read ({error}); run `clipset represent`") from None
+        raise StoreError(f"{folder} cannot be read ({error}); run `clipset embed`") from None
 
 
 def _table(rows: list[dict[str, str]], arrays: dict[str, np.ndarray], parts: str) -> VectorTable:
