@@ -40,7 +40,7 @@ from clipset.clips.decode import DecodeRequest, decode_video
 from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
 from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.decoding.reader import open_video
-from clipset.demo.dataset import render_demo
+from clipset.demo_videos.dataset import render_demo
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import decode_request, extract, plan_store
 from clipset.progress import set_quiet

@@ -156,7 +156,7 @@ def run_demo(
     out: str | Path, *, videos: int = 240, seed: int = 0, device: str = "auto"
 ) -> RunResult:
     """Render the demo's videos into `out/videos` and run the pipeline on them in `out/run`."""
-    from clipset.demo.dataset import render_demo
+    from clipset.demo_videos.dataset import render_demo
 
     began, recipe, out = time.perf_counter(), read_recipe(find_recipe("demo")), Path(out)
     with exclusive(out):

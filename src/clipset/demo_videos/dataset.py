@@ -11,8 +11,8 @@ from typing import Any
 
 from clipset.config import read_json, write_json
 from clipset.data.catalog import Catalog, Video
-from clipset.demo.rendering import render_file
-from clipset.demo.scene import class_of, demo_video_id
+from clipset.demo_videos.rendering import render_file
+from clipset.demo_videos.scene import class_of, demo_video_id
 from clipset.errors import ConfigError, RunError
 from clipset.isolation import python_command
 
@@ -101,7 +101,7 @@ def _render_pending(folder: Path, seed: int, videos: int, workers: int) -> Itera
 
 def _render_parallel(folder: Path, seed: int, pending: list[int], workers: int) -> Iterator[None]:
     """Render in worker processes, which print a line after each video."""
-    command = python_command("clipset.demo.rendering", str(folder.absolute()), str(seed))
+    command = python_command("clipset.demo_videos.rendering", str(folder.absolute()), str(seed))
     processes = [
         subprocess.Popen([*command, *map(str, pending[first::workers])], stdout=subprocess.PIPE)
         for first in range(workers)

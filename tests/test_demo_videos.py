@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clipset.demo import dataset, rendering
-from clipset.demo.dataset import render_demo
-from clipset.demo.rendering import render_video
-from clipset.demo.scene import (
+from clipset.demo_videos import dataset, rendering
+from clipset.demo_videos.dataset import render_demo
+from clipset.demo_videos.rendering import render_video
+from clipset.demo_videos.scene import (
     CLASSES,
     EVENT_KINDS,
     VideoSpec,
@@ -25,7 +25,7 @@ from clipset.demo.scene import (
     list_events,
     sample_video_spec,
 )
-from clipset.demo.sprites import ANIMATIONS, draw_background, sample_canvas
+from clipset.demo_videos.sprites import ANIMATIONS, draw_background, sample_canvas
 from clipset.errors import ConfigError, RunError
 
 ORDERS = [tuple(name.split("-")) for name in CLASSES]

@@ -1,6 +1,6 @@
 """Render one demo video: sprites over a background, encoded as H.264. Also the worker process.
 
-`clipset.demo.rendering FOLDER SEED INDEX…` renders some videos and prints a line after each.
+`clipset.demo_videos.rendering FOLDER SEED INDEX…` renders some videos and prints a line after each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.random import Generator
 from PIL import Image
 
 from clipset.config import write_atomic
-from clipset.demo.scene import (
+from clipset.demo_videos.scene import (
     EVENT_KINDS,
     Event,
     VideoSpec,
@@ -31,7 +31,7 @@ from clipset.demo.scene import (
     list_events,
     sample_video_spec,
 )
-from clipset.demo.sprites import (
+from clipset.demo_videos.sprites import (
     ANIMATIONS,
     Animation,
     PlacedSprite,
