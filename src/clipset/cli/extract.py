@@ -58,11 +58,11 @@ def extract(
     ray
         Address of a Ray cluster (without one: a cluster within this process).
     recipe
-        A TOML file with a section [extract]; flags win over it.
+        A TOML file with sections [data] and [extract]; flags win over it.
     set
         One setting, such as `--set extract.preset=paper`; may be repeated.
     """
-    from clipset.data.catalog import read_catalog
+    from clipset.data.tasks import join_tasks, read_tasks
     from clipset.features.extract import extract
     from clipset.features.store import check_any_read
     from clipset.recipe import read_recipe
@@ -75,8 +75,8 @@ def extract(
         "extract.retry_failed": retry_failed,
         "extract.seed": common.seed or None,
     }
-    config = read_recipe(recipe, set, flags).extract
-    catalog = read_catalog(videos)
+    settings = read_recipe(recipe, set, flags)
+    config, catalog = settings.extract, join_tasks(read_tasks(videos, settings.data))
     if dry_run:
         _estimate(catalog, out, config, common)
         return

@@ -129,8 +129,12 @@ def _card_path(folder: Path) -> Path:
 
 def read_training(folder: Path) -> PretrainConfig:
     """The training settings of a folder's model."""
-    card = read_card(folder)
-    config = build(PretrainConfig, card.training, f"the training of {folder}")
+    return training_settings(read_card(folder))
+
+
+def training_settings(card: ModelCard) -> PretrainConfig:
+    """The training settings that a card records."""
+    config = build(PretrainConfig, card.training, "the settings of the model's training")
     return replace(config, model=card.model)
 
 

@@ -1,0 +1,200 @@
+"""The functions of `import clipset`: one call for each step, settings as keywords."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clipset.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clipset.data.catalog import Catalog
+    from clipset.evaluation.results import ProbeResult
+    from clipset.features.store import FeatureStore
+    from clipset.inference.run import Prediction
+    from clipset.pipeline import RunResult
+    from clipset.recipe import Recipe
+    from clipset.representation import VectorPart, VectorTable
+    from clipset.training.checkpoint import ScaleModel
+
+
+def run(
+    videos: str | Path | Catalog,
+    out: str | Path,
+    recipe: str | Path | Recipe | None = None,
+    *,
+    preset: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    allow_leaks: bool = False,
+) -> RunResult:
+    """From videos to scores, vectors and a report in the folder `out`. Run again, it resumes.
+
+    `recipe` is a TOML file or a Recipe; `preset` names settings for all steps.
+    """
+    from clipset.pipeline import run
+    from clipset.recipe import Recipe, read_recipe
+
+    if isinstance(recipe, Recipe):
+        if preset is not None:
+            raise ConfigError("give a preset or a Recipe, not both")
+        settings = recipe
+    else:
+        settings = read_recipe(None if recipe is None else Path(recipe), (), {"preset": preset})
+    return run(videos, out, settings, seed=seed, device=device, allow_leaks=allow_leaks)
+
+
+def extract(
+    videos: str | Path | Catalog,
+    out: str | Path,
+    *,
+    preset: str = "recommended",
+    device: str = "auto",
+    **settings: Any,
+) -> FeatureStore:
+    """Store the features of every video in the folder `out`. Run again, it resumes.
+
+    `settings` are those of the section `extract`, such as `backbone="i3d_kinetics400"` or
+    `sampling={"num_clips": 32}`; `clipset settings extract` lists them. Videos without a split are
+    divided into train and test.
+    """
+    from clipset.data.catalog import Catalog
+    from clipset.data.tasks import DataConfig, join_tasks, read_tasks
+    from clipset.features.config import ExtractConfig
+    from clipset.features.extract import extract
+    from clipset.features.store import check_any_read, open_store
+    from clipset.recipe import load_settings
+
+    config = load_settings(ExtractConfig, preset, **settings)
+    source = videos if isinstance(videos, Catalog) else Path(videos)
+    catalog = join_tasks(read_tasks(source, DataConfig()))
+    check_any_read(extract(catalog, Path(out), config, device=device))
+    return open_store(Path(out))
+
+
+def pretrain(
+    store: FeatureStore | str | Path,
+    out: str | Path,
+    *,
+    preset: str = "recommended",
+    seed: int = 0,
+    device: str = "auto",
+    allow_leaks: bool = False,
+    **settings: Any,
+) -> ScaleModel:
+    """Train the set transformer on a store and save it in the folder `out`. Resumes.
+
+    `settings` are those of the section `pretrain`, such as `epochs=200` or `model={"width": 128}`.
+    """
+    from clipset.data.leaks import check_leaks
+    from clipset.recipe import load_settings
+    from clipset.training.config import PretrainConfig
+    from clipset.training.pretrain import pretrain
+
+    config, opened = load_settings(PretrainConfig, preset, **settings), _open_store(store)
+    if config.ssl_split == "train":
+        check_leaks([opened.catalog], allow_leaks=allow_leaks)
+    return pretrain(opened, Path(out), config, seed=seed, device=device)
+
+
+def evaluate(
+    store: FeatureStore | str | Path,
+    model: ScaleModel | str | Path | None = None,
+    *,
+    preset: str = "recommended",
+    seed: int = 0,
+    allow_leaks: bool = False,
+    **settings: Any,
+) -> list[ProbeResult]:
+    """Score features by probes; without a model, only those of the backbone.
+
+    `settings` are those of the section `evaluate`, such as `probes=["knn", "linear"]`.
+    """
+    from clipset.data.leaks import check_leaks
+    from clipset.evaluation.suite import run_suite
+    from clipset.probes.config import EvaluateConfig
+    from clipset.probes.task import make_task
+    from clipset.recipe import load_settings
+    from clipset.training.checkpoint import training_settings
+
+    config, opened = load_settings(EvaluateConfig, preset, **settings), _open_store(store)
+    check_leaks([opened.catalog], allow_leaks=allow_leaks)
+    trained = _open_model(model)
+    training = None if trained is None else training_settings(trained.card)
+    task = make_task(opened, training=training)
+    return run_suite(task, trained, config, seed=seed).results
+
+
+def embed(
+    videos: str | Path | Catalog | Sequence[str | Path] | FeatureStore,
+    *,
+    run: str | Path | None = None,
+    backbone: str | None = None,
+    model: ScaleModel | str | Path | None = None,
+    parts: Sequence[VectorPart] | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+) -> VectorTable:
+    """The vectors of new videos, by a run or by a backbone alone; or of a store, by a model.
+
+    `parts` of a vector are some of `clip` (the backbone's feature), `token` (the clip's output of
+    the transformer) and `set` (the set token); clip and set by default.
+    """
+    from clipset.features.store import FeatureStore
+    from clipset.representation import DEFAULT_PARTS, embed_store
+
+    chosen = DEFAULT_PARTS if parts is None else tuple(parts)
+    if isinstance(videos, FeatureStore):
+        from clipset.devices import find_device
+
+        trained = _open_model(model)
+        encoder = None if trained is None else trained.encoder
+        return embed_store(videos, encoder, parts=chosen, device=find_device(device))
+    if run is not None:
+        from clipset.inference.run import load_run
+
+        opened = load_run(run, device=device, workers=workers, backbone=backbone)
+        return opened.embed(videos, parts=chosen)
+    if backbone is None:
+        raise ConfigError("embed needs a FeatureStore, or videos with run= or backbone=")
+    from clipset.features.config import ExtractConfig
+    from clipset.inference.clips import open_backbone
+    from clipset.inference.run import embed_videos
+
+    reader = open_backbone(ExtractConfig(backbone=backbone, workers=workers), device=device)
+    return embed_videos(reader, None, videos)
+
+
+def predict(
+    videos: str | Path | Catalog | Sequence[str | Path],
+    *,
+    run: str | Path,
+    device: str = "auto",
+    workers: int | None = None,
+    probe: str | None = None,
+    backbone: str | None = None,
+    **options: Any,
+) -> list[Prediction]:
+    """The most probable labels of new videos, by a finished run.
+
+    `options` are those of `TrainedRun.predict`: top, window, step, timeline.
+    """
+    from clipset.inference.run import load_run
+
+    opened = load_run(run, device=device, workers=workers, probe=probe, backbone=backbone)
+    return opened.predict(videos, **options)
+
+
+def _open_store(store: FeatureStore | str | Path) -> FeatureStore:
+    from clipset.features.store import FeatureStore, open_store
+
+    return store if isinstance(store, FeatureStore) else open_store(Path(store))
+
+
+def _open_model(model: ScaleModel | str | Path | None) -> ScaleModel | None:
+    from clipset.training.checkpoint import ScaleModel
+
+    if model is None or isinstance(model, ScaleModel):
+        return model
+    return ScaleModel.from_pretrained(model)
