@@ -1,4 +1,4 @@
-"""Videos of any length are cut in bounded memory, and pieces are as good as the whole."""
+"""Videos of any length are cut in bounded memory, and chunks are as good as the whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("timing", ["seconds", "segments"])
 @pytest.mark.parametrize("most", [1, 5, 11])
-def test_a_video_cut_in_pieces_has_the_same_rows(
+def test_a_video_cut_in_chunks_has_the_same_rows(
     timing: str, most: int, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = read_catalog(videos)
@@ -50,19 +50,18 @@ def test_a_video_cut_in_pieces_has_the_same_rows(
     config = replace(TINY, sampling=sampling)
     whole = extract(catalog, tmp_path / "whole", config)
     assert [entry.random_count for entry in whole.entries] == [8, 8, 12]
-    monkeypatch.setattr(
-        decode_clips, "SINGLE_CHUNK_BYTES", 12 * CLIP_BYTES
-    )  # the third one has 16 clips
+    # The third video has 16 clips.
+    monkeypatch.setattr(decode, "SINGLE_CHUNK_BYTES", 12 * CLIP_BYTES)
     monkeypatch.setattr(decode, "CHUNK_BYTES", most * CLIP_BYTES)
-    pieces = extract(catalog, tmp_path / "pieces", config)
-    assert not pieces.failed
-    assert store_digest(pieces.folder) == store_digest(whole.folder)
+    chunks = extract(catalog, tmp_path / "chunks", config)
+    assert not chunks.failed
+    assert store_digest(chunks.folder) == store_digest(whole.folder)
     request = decode_request(whole.manifest)
     counts = [len(list(decode_video(video.id, video.path, request))) for video in catalog]
     assert counts == [1, 1, -(-16 // most)]
 
 
-def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once(
+def test_a_broken_video_in_chunks_is_opened_once_and_a_missing_frame_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_video(tmp_path / "a.mp4", size=(192, 144), noise=True, **CUT_KINDS["front.mp4"])
@@ -85,7 +84,7 @@ def test_a_broken_video_in_pieces_is_opened_once_and_a_missing_frame_counts_once
     assert store.entries[0].frames_missing == whole.facts.frames_missing
 
 
-def test_a_file_that_changes_between_two_pieces_is_refused(
+def test_a_file_that_changes_between_two_chunks_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decode, "SINGLE_CHUNK_BYTES", 0)
