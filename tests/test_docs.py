@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclopts import App
 
 import clipset
 from clipset.cli import app
@@ -212,6 +213,39 @@ def test_the_readme_uses_the_front_door_alone() -> None:
         assert [ast.unparse(node) for node in imports] == ["import clipset"]
     assert {"scores", "report"} <= set(dir(clipset.RunResult))
     assert hasattr(clipset.ScaleModel, "save_pretrained")
+
+
+OTHER_OPTIONS = {"--help", "--no-python", "--max-restarts"}  # of every command, and of torchrun
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_named_options_exist(page: Path) -> None:
+    codes = re.findall(r"`([^`]+)`", prose(page))
+    options = {name for code in codes for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)}
+    assert options - OTHER_OPTIONS - options_of(app) - options_of_scripts() == set()
+
+
+@cache
+def options_of(parent: App) -> frozenset[str]:
+    """The long options of all verbs."""
+    verbs = [parent[name] for name in parent if not name.startswith("-")]
+    own = {
+        name
+        for verb in verbs
+        for option in verb.assemble_argument_collection()
+        for name in option.names
+    }
+    return frozenset(own.union(*(options_of(verb) for verb in verbs)))
+
+
+@cache
+def options_of_scripts() -> frozenset[str]:
+    """The long options of the scripts in results/ and benchmarks/."""
+    scripts = [*(ROOT / "results").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    texts = [path.read_text("utf-8") for path in scripts]
+    return frozenset(
+        n for text in texts for n in re.findall(r"add_argument\(\s*\"(--[a-z-]+)", text)
+    )
 
 
 def test_the_table_of_verbs_in_the_readme_is_complete() -> None:
