@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clipset.config import write_json
+from clipset.files import write_json
 from clipset.runs import environment
 
 RESULTS = Path(__file__).parent / "results"

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from clipset.config import build, read_json, to_mapping, write_json
+from clipset.config import build, read_json, to_mapping
+from clipset.files import write_json
 
 HERE = Path(__file__).resolve().parent
 FORMAT = 1

@@ -40,12 +40,13 @@ from significance import (
 from sklearn.model_selection import StratifiedKFold
 from tables import COMPARED
 
-from clipset.config import fingerprint, near_names, read_json, to_mapping, write_json
+from clipset.config import fingerprint, near_names, read_json, to_mapping
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError
 from clipset.evaluation.results import read_predictions
 from clipset.evaluation.suite import run_suite
 from clipset.features.store import FeatureStore, open_store
+from clipset.files import write_json
 from clipset.probes.config import ProbeKey
 from clipset.probes.registry import probe_key
 from clipset.probes.task import make_task

@@ -29,7 +29,7 @@ from tables import (
     wrap,
 )
 
-from clipset.config import write_atomic
+from clipset.files import write_atomic
 
 PAGE = HERE.parent / "docs" / "results.md"
 HEAD = HERE / "head.md"

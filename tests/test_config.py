@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from clipset.config import write_atomic
+from clipset.files import write_atomic
 
 
 def test_a_result_is_not_lost_because_its_folder_was_not_there(tmp_path: Path) -> None:

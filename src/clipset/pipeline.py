@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from clipset.config import (
-    check_output,
-    fingerprint,
-    to_mapping,
-    write_atomic,
-    write_json,
-    writing,
-)
+from clipset.config import fingerprint, to_mapping
 from clipset.data.catalog import Catalog, describe_catalog, write_catalog
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
@@ -40,6 +33,7 @@ from clipset.evaluation.statistics import (
 )
 from clipset.features.store import FeatureStore, check_any_read, open_store, read_manifest
 from clipset.features.store_check import check_store
+from clipset.files import check_output, write_atomic, write_json, writing
 from clipset.locks import exclusive
 from clipset.progress import bar, say
 from clipset.recipe import Recipe, find_recipe, read_recipe

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clipset.config import build, read_toml, refuse_deep, to_mapping
+from clipset.config import build, check_depth, read_toml, to_mapping
 from clipset.data.tasks import DataConfig
 from clipset.errors import ConfigError
 from clipset.features.config import ExtractConfig
@@ -99,7 +99,7 @@ def apply_change(tables: dict[str, Any], change: str) -> None:
     if not equals or not name.strip():
         raise ConfigError(f"a change looks like pretrain.epochs=100, got {change!r}")
     try:
-        parsed = refuse_deep(tomllib.loads(f"value = {value}")["value"], name)
+        parsed = check_depth(tomllib.loads(f"value = {value}")["value"], name)
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
     except (RecursionError, ValueError):  # nested too deeply, or thousands of digits

@@ -21,8 +21,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from clipset.config import read_json, write_json
+from clipset.config import read_json
 from clipset.errors import RunError
+from clipset.files import write_json
 from clipset.locks import LOCK_NAME
 
 FORMAT = 1

@@ -204,13 +204,13 @@ def test_a_run_is_whole_in_the_c_locale_and_found_done_in_another(
 def test_a_setting_that_is_not_utf8_is_refused_in_one_line(
     videos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ConfigError, match="data: name holds bytes that are not UTF-8"):
+    with pytest.raises(ConfigError, match="data: name contains bytes that are not UTF-8"):
         read_recipe(None, ["data.name=caf\udce9"])
     folder = bytes_path(tmp_path, b"caf\xe9")
     folder.mkdir()
     backbone = write_backbone(folder)
     assert run("extract", videos, "--out", tmp_path / "store", "--backbone", backbone) == 2
-    assert "backbone holds bytes that are not UTF-8" in capfd.readouterr().err
+    assert "backbone contains bytes that are not UTF-8" in capfd.readouterr().err
     assert not (tmp_path / "store").exists()
 
 

@@ -14,8 +14,8 @@ import pytest
 from tests.attacks.conftest import COMMAND, TINY, Clipset, tree_digest
 from tests.miniatures import run
 
-from clipset.config import check_output, write_atomic, write_together
 from clipset.errors import OutputError
+from clipset.files import check_output, write_atomic, write_together
 from clipset.training import trainer
 
 PRETRAIN = tuple(word for word in TINY if word.startswith("--set=pretrain."))
@@ -96,7 +96,7 @@ def test_a_file_where_a_folder_is_needed_is_refused_before_any_work(
         ("evaluate", session_run / "store", "--out", tmp_path / "folder", *PROBE),
         ("predict", videos, "--run", session_run, "--csv", tmp_path / "folder"),
     ):
-        assert "it is a folder, a file is needed" in refused(*words)[1]
+        assert "it is a folder, not a file" in refused(*words)[1]
     assert blocked.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["blocked", "folder"]
 
@@ -124,7 +124,7 @@ def test_on_a_full_disk_what_is_known_is_said_and_what_was_there_stays(
     for name, words in commands(videos, finished_run, disk.folder).items():
         out, line = refused(*words)
         assert "No space left on device" in line, name
-        assert "make room and run the same command again" in line, name
+        assert "free disk space and run the same command again" in line, name
         said[name] = out
     assert "SCALE linear" in said["evaluate"]  # finished probes are not lost
     assert "%" in said["predict"]

@@ -105,10 +105,10 @@ def test_a_nul_character_in_an_option_or_a_setting_is_refused(
 ) -> None:
     assert run("catalog", f"{tmp_path}/a\0b") == 2
     assert "an argument contains a NUL character" in capfd.readouterr().err
-    with pytest.raises(ConfigError, match=r"data: lists holds a NUL character, got 'a\\x00'"):
+    with pytest.raises(ConfigError, match=r"data: lists contains a NUL character, got 'a\\x00'"):
         read_recipe(None, [r'data.lists="a\u0000"'])
     (tmp_path / "r.toml").write_text('[data]\nvalidation_groups = ["a\\u0000"]\n')
-    with pytest.raises(ConfigError, match="validation_groups holds a NUL character"):
+    with pytest.raises(ConfigError, match="validation_groups contains a NUL character"):
         read_recipe(tmp_path / "r.toml")
 
 

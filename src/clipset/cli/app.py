@@ -92,8 +92,8 @@ COMMON, SEEDED, COMPUTING, TRAINING = Common(), Seeded(), Computing(), Training(
 
 def show_result(result: Any, common: Common, show: Callable[[], None]) -> None:
     """Print a result as JSON if requested, else by `show`."""
-    from clipset.config import writing
     from clipset.errors import OutputError
+    from clipset.files import writing
 
     try:
         with writing("standard output"):

@@ -52,11 +52,11 @@ def catalog(
     keep
         Keep only this fraction of the training videos of each class (low-shot).
     """
-    from clipset.config import check_output
     from clipset.data.catalog import describe_catalog, read_catalog, write_catalog
     from clipset.data.datasets import read_dataset
     from clipset.data.leaks import describe_leaks
     from clipset.data.splits import assign_splits, keep_fraction
+    from clipset.files import check_output
 
     check_output(out, "file")
     if dataset:

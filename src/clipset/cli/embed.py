@@ -61,8 +61,8 @@ def embed(
     workers
         New videos: decoding processes (one per core, at most 8; 0: in the main process).
     """
-    from clipset.config import check_output
     from clipset.errors import ConfigError
+    from clipset.files import check_output
     from clipset.representation import DEFAULT_PARTS, parse_parts
 
     chosen = parse_parts(parts) if parts else DEFAULT_PARTS

@@ -64,12 +64,13 @@ def evaluate(
     allow_leaks
         Continue although splits share files or groups, or --catalog has unknown ids; list them.
     """
-    from clipset.config import check_output, to_mapping
+    from clipset.config import to_mapping
     from clipset.data.catalog import read_catalog
     from clipset.data.leaks import check_leaks
     from clipset.evaluation.low_shot import run_low_shot
     from clipset.evaluation.suite import run_suite
     from clipset.features.store import open_store
+    from clipset.files import check_output
     from clipset.probes.task import make_task
     from clipset.recipe import read_recipe
     from clipset.training.checkpoint import find_model, load_model, read_training
@@ -105,7 +106,7 @@ def evaluate(
 
 
 def _show_curves(curves: Sequence[LowShotCurve], out: Path | None, common: Common) -> None:
-    from clipset.config import write_json
+    from clipset.files import write_json
 
     try:
         if out is not None:

@@ -61,7 +61,7 @@ def predict(
     workers
         Decoding processes (one per core, at most 8; 0: decode in the main process).
     """
-    from clipset.config import check_output
+    from clipset.files import check_output
     from clipset.inference.run import load_run
 
     if csv is not None:
@@ -114,7 +114,7 @@ def write_rows(path: Path, predictions: Iterable[Any]) -> None:
 
     A name or label that a spreadsheet would take for a formula has an apostrophe before it.
     """
-    from clipset.config import write_atomic
+    from clipset.files import write_atomic
 
     rows: list[tuple[str, ...]] = [("video", "start", "end", "label", "probability")]
     for each in predictions:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clipset.config import fingerprint, write_atomic
+from clipset.config import fingerprint
 from clipset.data.folder import EXTENSIONS, list_videos, natural_key, parse_folder_names
 from clipset.data.labels import TEXT_COLUMNS, clean_rows
 from clipset.data.tables import SUFFIXES, read_table, say_decoded
 from clipset.errors import CatalogError
+from clipset.files import write_atomic
 from clipset.text import (
     csv_text,
     decode_western,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clipset.config import parse_json, refuse_deep
+from clipset.config import check_depth, parse_json
 from clipset.errors import CatalogError, ConfigError
 from clipset.progress import say
 from clipset.text import decode_western
@@ -130,7 +130,7 @@ def _decode_json(text: str, source: str) -> Any:
     except UnicodeEncodeError:  # bytes that are not UTF-8, which msgspec refuses
         pass
     try:
-        return refuse_deep(json.loads(text), source)
+        return check_depth(json.loads(text), source)
     except (ValueError, RecursionError, ConfigError) as error:
         raise CatalogError(f"{source} is not valid JSON: {error}") from None
 

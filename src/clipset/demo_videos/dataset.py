@@ -9,11 +9,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from clipset.config import read_json, write_json
+from clipset.config import read_json
 from clipset.data.catalog import Catalog, Video
 from clipset.demo_videos.rendering import render_file
 from clipset.demo_videos.scene import class_of, demo_video_id
 from clipset.errors import ConfigError, RunError
+from clipset.files import write_json
 from clipset.isolation import python_command
 
 VERSION = 1  # of the rendering: another version, other pixels

@@ -20,7 +20,6 @@ from numpy import ndarray
 from numpy.random import Generator
 from PIL import Image
 
-from clipset.config import write_atomic
 from clipset.demo_videos.scene import (
     EVENT_KINDS,
     Event,
@@ -38,6 +37,7 @@ from clipset.demo_videos.sprites import (
     draw_background,
     sample_canvas,
 )
+from clipset.files import write_atomic
 
 GRAIN_MARGIN = 64  # pixels by which the noise pattern is shifted from frame to frame
 ENCODER_OPTIONS = {

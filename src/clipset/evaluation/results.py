@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clipset.checksums import find_damage, seal
-from clipset.config import build, read_json, write_atomic
+from clipset.config import build, read_json
 from clipset.errors import ConfigError, ProbeError
+from clipset.files import write_atomic
 from clipset.probes.config import ProbeKey
 
 T = TypeVar("T")

@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clipset.config import encode_json, to_mapping, write_together
+from clipset.config import encode_json, to_mapping
 from clipset.errors import ProbeError, StoreError
 from clipset.evaluation.metrics import ScoredPredictions, score_predictions
 from clipset.evaluation.results import Comparison, Predictions, ProbeResult, encode_predictions
 from clipset.evaluation.statistics import compare_probes, interval
+from clipset.files import write_together
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
 from clipset.probes.registry import make_probe, probe_key

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clipset.config import to_mapping, write_json
+from clipset.config import to_mapping
 from clipset.data.catalog import Catalog, Video, write_catalog
 from clipset.data.file_state import read_file_state
 from clipset.errors import StoreError
@@ -23,6 +23,7 @@ from clipset.features.encode import ClipRows, EncodedVideo
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
 from clipset.features.store import Manifest, count_rows, row_checksum
 from clipset.features.store_check import check_manifest, compare_files
+from clipset.files import write_json
 from clipset.locks import exclusive, is_empty
 from clipset.progress import say
 from clipset.row_files import GrowingArray

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import first_nonfinite
 from clipset.checksums import find_damage, seal
-from clipset.config import build, encode_json, near_names, read_json, to_mapping, write_together
+from clipset.config import build, encode_json, near_names, read_json, to_mapping
 from clipset.errors import ClipsetError, ModelError, ProbeError
 from clipset.evaluation.calibration import (
     apply_temperature,
     fit_temperature,
     prediction_calibration_error,
 )
+from clipset.files import write_together
 from clipset.model.config import ModelConfig
 from clipset.probes.base import Probe, ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from clipset.config import write_atomic
+from clipset.files import write_atomic
 from clipset.report import charts, wording
 from clipset.report.confusion import confusion_data
 from clipset.report.content import Counts, ReportContent

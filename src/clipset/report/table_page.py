@@ -8,9 +8,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from clipset.config import write_atomic
 from clipset.evaluation.results import Comparison, ProbeResult
 from clipset.evaluation.statistics import MEAN
+from clipset.files import write_atomic
 from clipset.report.content import FactGroup
 from clipset.report.page import content_policy, read_asset, template_environment
 from clipset.report.wording import (

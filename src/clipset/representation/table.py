@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from clipset.checksums import find_damage, seal
-from clipset.config import write_together, writing
 from clipset.errors import StoreError
+from clipset.files import write_together, writing
 from clipset.sets.batch import mean_over_clips
 from clipset.text import csv_text, deneutralise
 

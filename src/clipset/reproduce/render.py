@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clipset.config import write_atomic
 from clipset.evaluation.results import ProbeResult
 from clipset.evaluation.statistics import mean_result
+from clipset.files import write_atomic
 from clipset.report.collect import fact_rows
 from clipset.report.content import FactGroup
 from clipset.report.table_page import PageCell, PageRow, TablePage, write_table_page

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from clipset.config import build, read_json, to_mapping, write_json
+from clipset.config import build, read_json, to_mapping
 from clipset.errors import RunError
 from clipset.evaluation.results import ProbeResult
+from clipset.files import write_json
 from clipset.locks import is_empty
 
 FORMAT = 1

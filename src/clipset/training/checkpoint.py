@@ -21,17 +21,9 @@ from torch import Tensor, nn, optim
 
 from clipset.backbones.checkpoints import first_nonfinite
 from clipset.checksums import find_damage, seal
-from clipset.config import (
-    build,
-    encode_json,
-    parse_json,
-    read_json,
-    to_mapping,
-    write_atomic,
-    write_together,
-    writing,
-)
+from clipset.config import build, encode_json, parse_json, read_json, to_mapping
 from clipset.errors import ConfigError, ModelError, TrainingError
+from clipset.files import write_atomic, write_together, writing
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleNetwork
 from clipset.progress import say

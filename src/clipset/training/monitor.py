@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from clipset.config import append_whole, write_atomic
 from clipset.errors import OutputError
+from clipset.files import append_whole, write_atomic
 from clipset.progress import say
 from clipset.sets.sampling import SetPair
 from clipset.training.checkpoint import ScaleModel

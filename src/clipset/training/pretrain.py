@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from clipset.config import check_output, fingerprint, to_mapping
+from clipset.config import fingerprint, to_mapping
 from clipset.devices import find_device
 from clipset.errors import ModelError, TrainingError
 from clipset.features.store import FeatureStore
+from clipset.files import check_output
 from clipset.locks import exclusive
 from clipset.progress import say
 from clipset.training.card import ModelCard
