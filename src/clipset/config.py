@@ -43,7 +43,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         return check_depth(tomllib.loads(text), source)
     except RecursionError:
         raise ConfigError(
-            f"{source} is nested too deeply; {MAX_DEPTH} levels are allowed"
+            f"{source} is nested too deeply (at most {MAX_DEPTH} levels)"
         ) from None
     except ValueError as error:  # also of a number with thousands of digits
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
@@ -57,7 +57,7 @@ def check_depth(value: T, source: str) -> T:
         level = [x for item in nested for x in (item.values() if isinstance(item, dict) else item)]
         if not level:
             return value
-    raise ConfigError(f"{source} is nested too deeply; {MAX_DEPTH} levels are allowed")
+    raise ConfigError(f"{source} is nested too deeply (at most {MAX_DEPTH} levels)")
 
 
 def build(cls: type[T], mapping: Any, source: str) -> T:
@@ -111,7 +111,7 @@ def parse_json(text: bytes | str, source: str) -> Any:
         return check_depth(msgspec.json.decode(text), source)
     except RecursionError:
         raise ConfigError(
-            f"{source} is nested too deeply; {MAX_DEPTH} levels are allowed"
+            f"{source} is nested too deeply (at most {MAX_DEPTH} levels)"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source} is not valid JSON: {error}") from None
