@@ -1,6 +1,7 @@
 """The losses against plain loops written straight from the paper's equations."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -112,3 +113,30 @@ def test_without_masked_clips_the_loss_is_zero_and_still_has_a_gradient() -> Non
     loss.backward()
     assert loss.item() == 0.0
     assert predicted.grad is not None
+
+
+CHOICES = {
+    "paper": ModelConfig(negatives="all"),
+    "official": ModelConfig(symmetric=False, average=True),
+    "recommended": ModelConfig(),
+    "masked clips alone": ModelConfig(losses="masked"),
+}
+
+
+@pytest.mark.parametrize("config", CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_batch_with_nothing_or_everything_masked_has_finite_losses_and_gradients(
+    config: ModelConfig, everything: bool
+) -> None:
+    torch.manual_seed(0)
+    small = replace(config, width=32, projection_hidden=(16, 16), projection_dim=8)
+    model = ScaleNetwork(10, small)
+    features, boxes = torch.randn(2, 4, 5, 10), torch.rand(2, 4, 5, 6)
+    losses = model.losses(features, boxes, torch.full((2, 4, 5), everything))
+    losses.total.backward()
+    assert (losses.masked_clip.item() > 0) == everything
+    assert losses.masked_clip_accuracy.isfinite()
+    assert losses.total.isfinite()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert gradients
+    assert all(gradient.isfinite().all() for gradient in gradients)

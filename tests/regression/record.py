@@ -38,6 +38,7 @@ MODEL = (
     "pretrain.model={width = 32, num_layers = 1, projection_hidden = [16, 16], projection_dim = 8}"
 )
 TRAINING = ("pretrain.epochs=3", "pretrain.min_steps=3", "pretrain.clips_per_set=3", MODEL)
+ONE_MASKED = f"pretrain.mask_ratio={1 / 3}"  # one clip of each set
 PROBES = (
     "evaluate.num_seeds=2", "evaluate.mlp_hidden=16",
     "evaluate.training={epochs = 2, num_clips = 4, learning_rates = [0.003], "
@@ -137,7 +138,8 @@ def _settings(*settings: str) -> list[str]:
 
 
 def _run(videos: Path, out: Path) -> dict[str, Any]:
-    summary = _call("run", videos, "--out", out, *_settings(*CLIPS, *TRAINING, *PROBES, ALL_PROBES))
+    settings = _settings(*CLIPS, *TRAINING, ONE_MASKED, *PROBES, ALL_PROBES)
+    summary = _call("run", videos, "--out", out, *settings)
     predictions = load_file(out / "predictions.safetensors")
     return {
         "scores": {

@@ -1,11 +1,13 @@
 """Laws of drawing sets, masks and batches."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import (
+    MaskRule,
     draw_batches,
     draw_batches_by_group,
     draw_mask,
@@ -13,6 +15,8 @@ from clipset.sets.sampling import (
     draw_subset,
     mix_means,
 )
+
+seeds = st.integers(0, 2**31)
 
 
 def numbered_clips(videos: int, clips: int) -> ClipBatch:
@@ -35,13 +39,52 @@ def test_two_sets_share_no_clip(videos: int, clips_per_set: int, spare: int, see
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 12), st.floats(0.01, 0.99), st.integers(0, 2**31))
-def test_some_clips_of_each_set_are_hidden_but_never_all(
+def test_the_number_of_masked_clips_is_the_ratio_rounded_up_or_down(
     clips_per_set: int, ratio: float, seed: int
 ) -> None:
     masked = draw_mask(4, clips_per_set, ratio, torch.Generator().manual_seed(seed))
-    counts = masked.sum(dim=-1)
-    assert counts.unique().numel() == 1
-    assert 1 <= counts[0, 0] < clips_per_set
+    expected = ratio * clips_per_set
+    assert (masked.sum(dim=-1) - expected).abs().max() < 1
+
+
+@pytest.mark.parametrize("mask_rule", ["count", "bernoulli"])
+@pytest.mark.parametrize("clips_per_set", [4, 6, 8])
+@settings(max_examples=20, deadline=None)
+@given(ratio=st.sampled_from([0.15, 0.2, 0.25, 0.35, 0.45]) | st.floats(0.01, 0.99), seed=seeds)
+def test_the_mean_fraction_of_masked_clips_is_the_mask_ratio(
+    clips_per_set: int, mask_rule: MaskRule, ratio: float, seed: int
+) -> None:
+    """Six deviations of a mean over 40,000 clips or more."""
+    generator = torch.Generator().manual_seed(seed)
+    masked = draw_mask(5000, clips_per_set, ratio, generator, mask_rule=mask_rule)
+    assert masked.double().mean().item() == pytest.approx(ratio, abs=0.015)
+
+
+@settings(max_examples=20, deadline=None)
+@given(counts=st.lists(st.integers(1, 8), min_size=1, max_size=4), seed=seeds)
+def test_the_mean_fraction_of_valid_clips_is_the_mask_ratio_too(
+    counts: list[int], seed: int
+) -> None:
+    valid = torch.arange(8) < torch.tensor(counts * 5000)[:, None]
+    generator = torch.Generator().manual_seed(seed)
+    masked = draw_mask(len(valid), 8, 0.35, generator, valid=valid.expand(2, -1, -1))
+    assert not (masked & ~valid).any()
+    for count in counts:
+        own = masked[:, valid.sum(dim=1) == count][..., :count]
+        assert own.double().mean().item() == pytest.approx(0.35, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("clips_per_set", "ratio"), [(8, 0.25), (4, 0.25), (3, 1 / 3), (100, 0.29)]
+)
+def test_a_whole_number_of_masked_clips_needs_no_rounding_and_no_draw(
+    clips_per_set: int, ratio: float
+) -> None:
+    generator, other = (torch.Generator().manual_seed(3) for _ in range(2))
+    masked = draw_mask(16, clips_per_set, ratio, generator)
+    assert masked.sum(dim=-1).unique().tolist() == [round(ratio * clips_per_set)]
+    torch.rand(2, 16, clips_per_set, generator=other)
+    assert torch.equal(generator.get_state(), other.get_state())
 
 
 @settings(max_examples=30, deadline=None)
@@ -96,7 +139,7 @@ def test_sets_of_videos_with_few_clips_share_them_evenly(counts: list[int], seed
         sizes = pair.valid[:, video].sum(dim=1)
         assert abs(int(sizes[0] - sizes[1])) <= 1
         num_masked = pair.masked[:, video].sum(dim=1)
-        assert bool(((num_masked >= 1) & (num_masked < sizes)).all())
+        assert bool(((num_masked - 0.25 * sizes).abs() < 1).all())
 
 
 def test_a_coin_hides_each_clip_with_the_same_chance() -> None:

@@ -121,18 +121,17 @@ def draw_mask(
 ) -> Bool[Tensor, "2 B V"]:
     """Which clips are masked; padding never is.
 
-    `count`: the same fraction of every set, rounded, at least one clip, never all. `bernoulli`:
-    each clip with the same probability, so that none or all clips of a set may be masked.
+    `count`: the same fraction of every set; a number that is not whole is rounded at random.
+    `bernoulli`: each clip with the same probability, so that none or all clips of a set may be
+    masked. With both, the mean over many draws is the mask ratio.
     """
     random = torch.rand(2, num_videos, clips_per_set, generator=generator)
+    valid = torch.ones_like(random, dtype=torch.bool) if valid is None else valid
     if mask_rule == "bernoulli":
-        return random < mask_ratio if valid is None else (random < mask_ratio) & valid
-    if valid is None:
-        num_masked = min(max(round(mask_ratio * clips_per_set), 1), clips_per_set - 1)
-        return random.argsort(dim=-1).argsort(dim=-1) < num_masked
+        return (random < mask_ratio) & valid
     rank = random.masked_fill(~valid, 2.0).argsort(dim=-1).argsort(dim=-1)
     num_valid = valid.sum(dim=-1, keepdim=True)  # (2, B, 1)
-    return rank < (mask_ratio * num_valid).round().clamp(min=1).minimum(num_valid - 1)
+    return rank < _round_at_random(mask_ratio * num_valid.double(), generator)
 
 
 def mix_means(clips: ClipBatch, generator: Generator) -> ClipBatch:
@@ -162,3 +161,13 @@ def _draw_order(
     if valid is not None:
         random = random.masked_fill(~valid, 2.0)
     return random.argsort(dim=1)
+
+
+def _round_at_random(
+    numbers: Float[Tensor, "*shape"], generator: Generator
+) -> Float[Tensor, "*shape"]:
+    """Round up or down so that the mean over draws is the number; whole numbers need no draw."""
+    rounded = numbers.round()
+    if torch.allclose(numbers, rounded, rtol=0.0, atol=1e-9):
+        return rounded
+    return (numbers + torch.rand(numbers.shape, generator=generator)).floor()

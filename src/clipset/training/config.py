@@ -36,9 +36,10 @@ class PretrainConfig:
     clips_per_set: int = 8
     """clips in each of the two sets (K)"""
     mask_ratio: float = 0.25
-    """fraction of the clips of a set that is masked"""
+    """fraction of the clips that is masked, on average"""
     mask_rule: Literal["count", "bernoulli"] = "count"
-    """mask the same number of clips in every set, or each clip with the same probability"""
+    """mask the same number of clips in every set (rounded at random where it is not whole), or
+    each clip with the same probability"""
     learning_rate: float = 3e-4
     """peak of the learning rate"""
     warmup_fraction: float = 0.05
