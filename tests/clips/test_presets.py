@@ -16,6 +16,7 @@ from clipset.errors import ClipError, ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.presets import PRESETS
 from clipset.recipe import load_settings
+from clipset.sets.box_coordinates import paper_boxes
 
 
 def preset(name: str) -> Sampling:
@@ -121,6 +122,32 @@ def test_the_paper_reaches_the_end_of_a_video_and_the_published_code_does_not() 
     assert paper.frame_indices.max() == 299
     assert official.frame_indices.max() == 251
     assert len({box.start for box in official.boxes}) == 5
+
+
+@settings(max_examples=40, deadline=None)
+@given(info=videos, span=st.floats(0.05, 20.0))
+def test_a_clip_of_the_paper_that_reaches_the_end_of_the_video_ends_at_1(
+    info: VideoInfo, span: float
+) -> None:
+    """Equation 5: (Q + T_i) / T."""
+    plan = regular_clips(info, preset("paper"), span=span, frames=8)
+    rows = np.array([[box.as_row() for box in plan.boxes]])
+    duration = np.array([info.duration])
+    starts, ends = paper_boxes(rows, duration)[0, :, [2, 5]]
+    assert ends[-3:] == pytest.approx([1.0] * 3, abs=1e-6)
+    assert ends - starts == pytest.approx(min(span / info.duration, 1.0), abs=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_random_clips_of_the_paper_span_one_frame_more_than_published_ones(seed: int) -> None:
+    info, span = video(frames=300), 2.0
+    paper, official = (random_plan(info, preset(name), span, seed) for name in PRESETS[1:])
+    assert (paper.frame_indices == official.frame_indices).all()
+    for exact, published in zip(paper.boxes, official.boxes, strict=True):
+        assert exact.start == published.start
+        assert exact.end - exact.start == pytest.approx(span)
+        assert published.end == pytest.approx(exact.end - info.duration / 300)
 
 
 @pytest.mark.parametrize(("width", "height"), [(320, 240), (240, 426), (256, 256)])

@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import torch
 
 from clipset.data.catalog import read_catalog_table, write_catalog
+from clipset.data.tasks import DataConfig, read_tasks
 from clipset.errors import StoreError, TrainingError
 from clipset.features.ledger import Ledger
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
+from clipset.probes.task import make_task
 from clipset.row_files import HEADER_BYTES
 from clipset.sets.reading import read_clips
 from clipset.sets.statistics import feature_statistics
@@ -136,6 +139,29 @@ def test_validation_never_uses_the_test_split(small_store: FeatureStore, tmp_pat
     train, validation, name = validation_videos(FeatureStore(store.folder), seed=0)
     assert (name, {video.split for video in validation.values()}) == ("val", {"val"})
     assert {video.split for video in train.values()} == {"train"}
+
+
+@pytest.mark.parametrize("test_split", ["auto", "test", "val"])
+@pytest.mark.parametrize("splits", [("train", "val", "test"), ("train", "val"), ("train", "test")])
+def test_validation_never_uses_the_scored_split(
+    small_store: FeatureStore, splits: tuple[str, ...], test_split: Literal["auto", "test", "val"]
+) -> None:
+    """With the catalog of the task, as `clipset run` does; the scored videos are the task's."""
+    if test_split not in ("auto", *splits):
+        return
+    moved = small_store.catalog.only(
+        replace(video, split=splits[index // 3 % len(splits)])  # three classes in turn
+        for index, video in enumerate(
+            sorted(small_store.catalog, key=lambda v: v.id.rpartition("/")[2])
+        )
+    )
+    [task] = read_tasks(moved, DataConfig(test_split=test_split))
+    store = FeatureStore(small_store.folder, task.catalog)
+    scored = make_task(store, task.catalog).test.ids
+    train, validation, _ = validation_videos(store, seed=0)
+    assert scored
+    assert validation
+    assert not {video.id for video in (*train.values(), *validation.values())} & set(scored)
 
 
 def test_spread_tells_collapsed_tokens_from_others() -> None:

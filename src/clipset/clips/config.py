@@ -62,8 +62,8 @@ class Sampling:
     num_crops: int = 3
     """regular clips: square crops along the longer side, at each start time"""
     reach_end: bool = True
-    """regular clips: the last one ends with the video; if not, time i of n starts at i/n of the
-    range of starts, and the last one stops short"""
+    """the last regular clip ends with the video; if not, as published: time i of n starts at i/n of
+    the range of starts, and with the timing "frames" boxes end where their last frame begins"""
     timing: Literal["seconds", "frames", "segments"] = "seconds"
     """frames of a clip: those on screen at even steps of its span; evenly spaced source frames,
     the last of the span included; or one of each of T equal segments of the video"""

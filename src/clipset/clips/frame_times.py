@@ -22,12 +22,13 @@ def clip_range(
 ) -> tuple[float, float]:
     """Start and end of a clip in seconds; in a shorter video it ends with the video.
 
-    With the timing "frames", a clip ends when its last frame begins.
+    The end is that of the span (equation 5). As published (timing "frames" without `reach_end`), it
+    is the start of the last source frame.
     """
     if sampling.timing == "segments":
         return 0.0, max(info.duration, 1e-3)
-    by_frames = sampling.timing == "frames"
-    length = max(span - 1 / frame_rate(info), 1e-3) if by_frames else span
+    is_published = sampling.timing == "frames" and not sampling.reach_end
+    length = max(span - 1 / frame_rate(info), 1e-3) if is_published else span
     return start, min(start + length, max(info.duration, start + 1e-3))
 
 

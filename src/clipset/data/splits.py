@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,12 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
         replace(video, split="test" if video.id in test_ids else "train") if video.label else video
         for video in catalog
     )
+
+
+def scored_split(videos: Iterable[Video]) -> str:
+    """The split that probes are scored on: `test` if it has labels or targets, else `val`."""
+    scored = (v for v in videos if v.label is not None or v.target is not None)
+    return "test" if any(video.split == "test" for video in scored) else "val"
 
 
 def hold_out_groups(catalog: Catalog, groups: Sequence[str]) -> Catalog:

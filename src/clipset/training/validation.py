@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clipset.data.catalog import Video
-from clipset.data.splits import assign_splits
+from clipset.data.splits import assign_splits, scored_split
 from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
@@ -26,7 +26,7 @@ ENCODE_CHUNK = 256  # videos encoded at once
 
 
 class Validation:
-    """Labelled training videos and validation videos; none of the test split."""
+    """Labelled training videos and validation videos; none of the scored split."""
 
     def __init__(self, store: FeatureStore, model: ModelConfig, *, seed: int) -> None:
         train, validation, self.split = validation_videos(store, seed=seed)
@@ -56,8 +56,8 @@ def validation_videos(
 ) -> tuple[dict[int, Video], dict[int, Video], str]:
     """Training and validation videos by their index in the store, and the validation split's name.
 
-    Validation videos are the split `val` if there is one, else a stratified part of the train
-    split, by whole groups.
+    Validation videos are the split `val` if there is one beside the scored split, else a stratified
+    part of the train split, by whole groups.
     """
     catalog = {video.id: video for video in store.catalog}
     videos = {index: catalog[id] for index, id in enumerate(store.ids) if id in catalog}
@@ -66,7 +66,7 @@ def validation_videos(
     train = {i: v for i, v in labelled.items() if v.split == train_split}
     validation = {i: v for i, v in labelled.items() if v.split == "val"}
     name = "val"
-    if not validation:
+    if not validation or scored_split(labelled.values()) == "val":
         name = "part of train"
         unsplit = [replace(video, split=None) for video in train.values()]
         divided = assign_splits(
