@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from clipset.clips.config import Sampling
-from clipset.config import build, to_mapping
+from clipset.config import build, flatten, read_toml, to_mapping
 from clipset.errors import ClipsetError
 from clipset.features.config import ExtractConfig
-from clipset.recipe import Recipe, change_recipe, load_settings, read_recipe
+from clipset.recipe import Recipe, change_recipe, find_recipe, load_settings, read_recipe
+from clipset.reproduce.paper import TABLES
+from clipset.reproduce.plan import find_plan, read_table_recipe
 from clipset.training.config import PretrainConfig
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
@@ -19,6 +21,70 @@ RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 def test_every_recipe_of_the_repository_is_valid(path: Path) -> None:
     recipe = read_recipe(path)
     assert build(Recipe, to_mapping(recipe), "again") == recipe
+
+
+CLIPS = {"extract.frames": 16, "extract.stride": 4, "extract.size": 224}
+DIFFERENCES: dict[str, dict[str, object]] = {  # from the preset `paper`, on purpose
+    "paper": CLIPS,
+    "ucf101": CLIPS,
+    "hmdb51": CLIPS,
+    "k400": CLIPS,
+    "k400_low_shot": CLIPS,
+    "lvu": CLIPS,
+    "ssv2": CLIPS
+    | {"extract.stride": 2, "extract.sampling.num_times": 2, "extract.sampling.flip": False},
+}
+
+
+def differences_from_paper(recipe: Recipe) -> dict[str, object]:
+    """The settings of clips, model and training that are not those of the preset."""
+    ours, paper = (
+        flatten({name: to_mapping(getattr(each, name)) for name in ("extract", "pretrain")})
+        for each in (recipe, read_recipe(None, ["preset=paper"]))
+    )
+    assert ours.keys() == paper.keys()
+    return {name: value for name, value in ours.items() if value != paper[name]}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_recipes_of_the_paper_s_tables_are_the_preset_but_for_listed_differences(name: str) -> None:
+    recipe = read_recipe(find_recipe(name))
+    assert differences_from_paper(recipe) == DIFFERENCES[name]
+    assert {recipe.extract.preset, recipe.pretrain.preset, recipe.evaluate.preset} == {"paper"}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_recipe_of_the_paper_sets_nothing_that_the_preset_has(name: str) -> None:
+    tables = read_toml(find_recipe(name))
+    preset = to_mapping(read_recipe(None, ["preset=paper"]))
+    by_hand = flatten({k: v for k, v in tables.items() if k in ("extract", "pretrain", "evaluate")})
+    assert not {key for key, value in by_hand.items() if flatten(preset)[key] == value}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_of_the_paper_runs_the_paper_s_training(table: str) -> None:
+    plan = find_plan(table)
+    assert plan.recipe in DIFFERENCES
+    base = read_table_recipe(plan, None, ())
+    ablation = {"pretrain.epochs": 200} if table.startswith("ablation-") else {}
+    for row in plan.rows:
+        changed = {change.partition("=")[0] for change in row.changes}
+        found = differences_from_paper(change_recipe(base, row.changes))
+        assert {name: value for name, value in found.items() if name not in changed} == (
+            DIFFERENCES[plan.recipe] | ablation
+        )
+
+
+def test_an_ablation_of_another_recipe_has_the_paper_s_training_but_for_what_that_sets(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.toml").write_text("[pretrain]\nclips_per_set = 4\n")
+    own = read_table_recipe(find_plan("ablation-masking"), tmp_path / "own.toml", ())
+    training = differences_from_paper(own).items()
+    assert {name: value for name, value in training if name.startswith("pretrain")} == {
+        "pretrain.clips_per_set": 4,
+        "pretrain.epochs": 200,
+    }
 
 
 def test_a_setting_can_be_changed_by_name() -> None:

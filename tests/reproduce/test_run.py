@@ -10,6 +10,8 @@ from tests.miniatures import TINY, run, write_backbone, write_lvu, write_ucf101
 from clipset.features.store import FeatureStore
 from clipset.reproduce.run import ReproduceRequest, reproduce
 from clipset.reproduce.table import Cell, read_table_file
+from clipset.sets.sampling import SetIndices, draw_set_indices
+from clipset.training import data
 
 QUICK = [word for word in TINY if "extract" not in word]
 CHANGES = tuple(word.removeprefix("--set=") for word in TINY)
@@ -130,6 +132,26 @@ def test_an_ablation_uses_one_store_for_all_its_cells(
     assert ratios == [0.15, 0.25, 0.35, 0.45]
     assert found[0].column.endswith(", efficientnet_lite0")
     assert "UCF101, SVT" in (tmp_path / "table.txt").read_text("utf-8")
+
+
+def test_the_ablation_of_masking_masks_15_to_45_percent(
+    small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured on the masks that training draws, some 6,000 clips for each row."""
+    fractions: dict[float, list[float]] = {}
+
+    def measure(*words: Any, **settings: Any) -> SetIndices:
+        sets = draw_set_indices(*words, **settings)
+        fractions.setdefault(words[3], []).append(sets.masked.double().mean().item())
+        assert settings["mask_rule"] == "bernoulli"
+        return sets
+
+    monkeypatch.setattr(data, "draw_set_indices", measure)
+    words = ("--store", small_store.folder, "--out", tmp_path, "--set=evaluate.num_seeds=1")
+    longer = ("--set=pretrain.epochs=40", "--set=pretrain.clips_per_set=4")
+    assert run("reproduce", "ablation-masking", *words, *QUICK, *longer, "--quiet") == 0
+    means = {ratio: sum(own) / len(own) for ratio, own in fractions.items()}
+    assert means == pytest.approx({ratio: ratio for ratio in (0.15, 0.25, 0.35, 0.45)}, abs=0.03)
 
 
 def test_a_cell_that_fails_is_recorded_and_the_others_go_on(

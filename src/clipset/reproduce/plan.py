@@ -16,15 +16,7 @@ from clipset.report.wording import row_name
 from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTable
 
 PROBE_ROWS = {row_name(*probe_key(name)): probe_key(name) for name in EvaluateConfig().probes}
-ABLATION_CHANGES = (  # the settings of the paper's ablations
-    "pretrain.epochs=200",
-    "pretrain.min_steps=1",
-    "pretrain.batch_size=512",
-    "pretrain.clips_per_set=8",
-    "pretrain.mask_ratio=0.25",
-    "pretrain.model.width=256",
-    "pretrain.model.num_layers=2",
-)
+ABLATION_CHANGES = ("pretrain.preset=paper", "pretrain.epochs=200")  # for any recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +82,7 @@ def find_plan(name: str) -> TablePlan:
 def _ablation_changes(table: str, row: str) -> tuple[str, ...]:
     """The settings of a row of an ablation."""
     numbers = [word.strip(",") for word in row.split() if word[0].isdigit()]
-    if (
-        table == "ablation-losses"
-    ):  # with a masking ratio of 20 %, as the paper says below its table
+    if table == "ablation-losses":  # 20 % masked, as the paper says below its table
         losses = {"set contrastive loss": "set", "masked clip loss": "masked"}.get(row)
         change = (f"pretrain.model.losses={losses}",) if losses else ()
         return ("pretrain.mask_ratio=0.2", *change)
