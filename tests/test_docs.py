@@ -225,7 +225,6 @@ def test_named_options_exist(page: Path) -> None:
     assert options - OTHER_OPTIONS - options_of(app) - options_of_scripts() == set()
 
 
-@cache
 def options_of(parent: App) -> frozenset[str]:
     """The long options of all verbs."""
     verbs = [parent[name] for name in parent if not name.startswith("-")]
