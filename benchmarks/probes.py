@@ -105,8 +105,8 @@ def train_alone(
                 peak = setting.learning_rate
                 group["lr"] = cosine_schedule(step, steps, peak=peak, warmup_fraction=0.05)
             videos = learn[indices]
-            rows = data.draw(videos, config.num_clips, generator)
-            if encoder is not None and clips is not None and data.sets is not None:
+            rows = data.draw(videos, generator)
+            if encoder is not None and clips is not None:
                 members = data.sets[videos, 0]
                 part = ClipBatch(
                     clips.features[videos[:, None], members], clips.boxes[videos[:, None], members]

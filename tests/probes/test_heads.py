@@ -46,7 +46,12 @@ def inputs(*, numbers: bool = False, videos: int = 40) -> HeadInputs:
     classes = torch.arange(videos) % 4
     features = torch.randn(videos, 6, 10, generator=generator) + classes[:, None, None]
     wanted = classes.float() - 1.5 if numbers else classes
-    return HeadInputs(features, features[:, :3], wanted)
+    return HeadInputs(features, features[:, :3], wanted, some_sets(features))
+
+
+def some_sets(features: Tensor, valid: Tensor | None = None) -> Tensor:
+    clips = ClipBatch(features, features[..., :6], valid)
+    return divide_into_sets(clips, CONFIG.num_clips, Generator().manual_seed(5))
 
 
 def train(
@@ -111,7 +116,7 @@ def plain_loop(data: HeadInputs, setting: HeadSettings) -> nn.Linear:
                 group["lr"] = cosine_schedule(
                     step, 18, peak=setting.learning_rate, warmup_fraction=0.05
                 )
-            rows = data.draw(videos, CONFIG.num_clips, generator).flatten(0, 1)
+            rows = data.draw(videos, generator).flatten(0, 1)
             truth = data.labels[videos].repeat_interleave(CONFIG.num_clips)
             loss = F.cross_entropy(layer(norm(rows)), truth)
             optimiser.zero_grad()
@@ -148,7 +153,10 @@ def test_what_fills_up_for_clips_that_are_not_there_is_never_seen(kind: str) -> 
     answers = []
     for filling in (0.0, 99.0):
         features = data.features.masked_fill(~valid[..., None], filling)
-        partial_data = HeadInputs(features, features, data.labels, valid=valid, regular_valid=valid)
+        sets = some_sets(features, valid)
+        partial_data = HeadInputs(
+            features, features, data.labels, sets, valid=valid, regular_valid=valid
+        )
         settings = (HeadSettings(learning_rate=1e-2, weight_decay=0.1),)
         answers.append(train(kind, settings, partial_data).predict(features, valid)[0])
     torch.testing.assert_close(*answers, atol=1e-5, rtol=0)
@@ -188,15 +196,15 @@ def test_a_drawn_set_comes_with_its_own_tokens(part: Any, monkeypatch: pytest.Mo
     setup = ProbeSetup(task=task, model=model, config=config, seed=0)
     data = LinearProbe(setup, "scale").inputs
     drawn = torch.tensor([5, 7, 5])
-    rows = data.draw(drawn, 3, Generator().manual_seed(4))
+    rows = data.draw(drawn, Generator().manual_seed(4))
     assert rows.shape == (3, 3, 42)
     which = torch.randint(8, (3,), generator=Generator().manual_seed(4))
-    assert data.sets is not None
     for row, video, index in zip(rows, drawn, which, strict=True):
         picked = data.sets[video, index]
         random = videos.random
         clips = ClipBatch(random.features[video, picked][None], random.boxes[video, picked][None])
-        by_hand = concat_parts(model.encoder, clips, ("clip", part))[0]
+        tokens = concat_parts(model.encoder, clips, (part,))
+        by_hand = torch.cat([clips.features, tokens], dim=-1)[0]
         torch.testing.assert_close(row, by_hand.detach(), atol=1e-5, rtol=1e-4)
 
 

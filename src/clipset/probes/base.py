@@ -121,8 +121,8 @@ class ClassifierShape:
 class ClipInputs(nn.Module):
     """The vectors that a head sees of each clip.
 
-    Without an encoder the backbone's feature (with the box behind it, if `with_boxes`); else the
-    feature next to the set token (or to its own refined token).
+    The backbone's feature as it is, alone (or with the box behind it, if `with_boxes`) or, with an
+    encoder, next to the set token (or to its own refined token).
     """
 
     def __init__(
@@ -138,7 +138,8 @@ class ClipInputs(nn.Module):
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "N V R"]:
         if self.encoder is not None:
-            return encode_clips(self.encoder, clips, ("clip", self.token))
+            tokens = encode_clips(self.encoder, clips, (self.token,))
+            return torch.cat([clips.features, tokens], dim=-1)
         if self.with_boxes:
             return torch.cat([clips.features, clips.boxes], dim=-1)
         return clips.features

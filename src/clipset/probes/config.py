@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from clipset.errors import ProbeError
 
 Features = Literal["backbone", "scale"]
+KNNScaling = Literal["raw", "centred", "standardised"]
 ProbeName = Literal[
     "knn",
     "scale_knn",
@@ -52,7 +53,7 @@ class ProbeTraining:
     weight_decay: float = 1e-2
     """weight decay of transformers"""
     encoder_lr_scales: tuple[float, ...] = (0.1, 1.0)
-    """factors of the learning rate to search for the pre-trained encoder in fine-tuning"""
+    """factors of the learning rate to search for the encoder of transformers"""
     set_token_only: bool = False
     """whether transformers classify the set token alone, not each clip next to it"""
     mix_means: bool = False
@@ -102,6 +103,9 @@ class EvaluateConfig:
     """repetitions of each trained probe"""
     mlp_hidden: int = 512
     """width of the MLP's hidden layers"""
+    knn_scaling: KNNScaling = "raw"
+    """channels of vectors before k-NN normalises their length: as they are, as in the paper,
+    minus the mean of the training videos, or divided by their standard deviation, too"""
     test_clips: Literal["regular", "all"] = "regular"
     """clips that predictions average over: the regular ones, as in the paper, or also the random
     ones (never for ordered, which needs clips at the same times)"""

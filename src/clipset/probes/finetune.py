@@ -6,28 +6,16 @@ import copy
 from functools import cached_property
 
 from clipset.errors import ProbeError
-from clipset.probes.transformer import (
-    SetClassifier,
-    TransformerProbe,
-    TransformerSettings,
-)
+from clipset.probes.transformer import SetClassifier, TransformerProbe
 from clipset.training.joint import JointPretraining
 
 JOINT_BATCH_SIZE = 128  # videos in a batch of joint pre-training, at most
 
 
 class FinetuneProbe(TransformerProbe):
-    """The pre-trained model, with a learning rate of its own for the encoder."""
+    """As the transformer probe, but from the pre-trained model."""
 
     kind = "finetune"
-
-    def search_space(self) -> list[TransformerSettings]:
-        config = self.setup.config.training
-        return [
-            TransformerSettings(learning_rate=rate, encoder_lr_scale=scale)
-            for scale in config.encoder_lr_scales
-            for rate in config.learning_rates
-        ]
 
     def make_classifier(self) -> SetClassifier:
         return self.classifier_of(copy.deepcopy(self.setup.encoder()))

@@ -22,14 +22,14 @@ ENCODE_CHUNK = 256  # videos encoded at once
 class HeadInputs:
     """What heads see of the training videos: random clips to learn from, regular ones to predict.
 
-    With a set encoder, its tokens are cached for a fixed number of random sets of each video
-    (`sets` holds their clips) and follow the clips' features.
+    Each video has a fixed number of random sets of clips (`sets` holds their indices). With a set
+    encoder, its tokens of these sets are cached and follow the clips' features.
     """
 
     features: Float[Tensor, "N V D"]
     regular: Float[Tensor, "N W R"]
     labels: Int[Tensor, " N"] | Float[Tensor, " N"]
-    sets: Int[Tensor, "N Q K"] | None = None
+    sets: Int[Tensor, "N Q K"]
     tokens: Float[Tensor, "N Q L H"] | None = None
     valid: Bool[Tensor, "N V"] | None = None
     regular_valid: Bool[Tensor, "N W"] | None = None
@@ -39,20 +39,15 @@ class HeadInputs:
         """Channels of an input."""
         return self.regular.shape[-1]
 
-    def draw(
-        self, videos: Int[Tensor, " B"], num_clips: int, generator: Generator
-    ) -> Float[Tensor, "B K R"]:
-        """A random set of clips of each video."""
-        if self.sets is None or self.tokens is None:
-            order = torch.rand(len(videos), self.features.shape[1], generator=generator)
-            if self.valid is not None:
-                order = order.masked_fill(~self.valid[videos], 2.0)
-                num_clips = min(num_clips, int(self.valid.sum(dim=1).min()))
-            return self.features[videos[:, None], order.argsort(dim=1)[:, :num_clips]]
+    def draw(self, videos: Int[Tensor, " B"], generator: Generator) -> Float[Tensor, "B K R"]:
+        """A random set of clips of each video, the same with tokens and without."""
         drawn = torch.randint(self.sets.shape[1], (len(videos),), generator=generator)
         clips = self.sets[videos, drawn]  # (B, K)
+        features = self.features[videos[:, None], clips]
+        if self.tokens is None:
+            return features
         tokens = self.tokens[videos, drawn].expand(-1, clips.shape[1], -1)
-        return torch.cat([self.features[videos[:, None], clips], tokens], dim=-1)
+        return torch.cat([features, tokens], dim=-1)
 
     def statistics(
         self, videos: Int[Tensor, " B"]

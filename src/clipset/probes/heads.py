@@ -241,7 +241,7 @@ class HeadGrid:
         """Train every head on every video once."""
         for batch in draw_batches(len(self.videos), self.config.batch_size, self.generator):
             videos = self.videos[batch]
-            inputs = self.inputs.draw(videos, self.config.num_clips, self.generator)
+            inputs = self.inputs.draw(videos, self.generator)
             labels = self.inputs.labels[videos]
             lr_scale = cosine_schedule(
                 self.num_done, self.num_steps, peak=1.0, warmup_fraction=WARMUP_FRACTION
@@ -328,26 +328,17 @@ class HeadProbe(Probe):
     @cached_property
     def inputs(self) -> HeadInputs:
         """The inputs of all training videos, computed once."""
-        train, clip_inputs = self.setup.task.train, self.clip_inputs(self.encoder)
-        valid, regular_valid = train.random.valid, train.regular.valid
-        if self.encoder is None:
-            return HeadInputs(
-                clip_inputs(train.random),
-                clip_inputs(train.regular),
-                train.labels,
-                valid=valid,
-                regular_valid=regular_valid,
-            )
+        train, encoder = self.setup.task.train, self.encoder
         generator = Generator().manual_seed(self.setup.seed)
         sets = divide_into_sets(train.random, self.setup.config.training.num_clips, generator)
         return HeadInputs(
-            self.encoder.standardise(train.random.features),
-            clip_inputs(train.regular),
+            train.random.features if encoder else self.clip_inputs(None)(train.random),
+            self.clip_inputs(encoder)(train.regular),
             train.labels,
-            sets=sets,
-            tokens=encode_sets(self.encoder, train.random, sets, self.token),
-            valid=valid,
-            regular_valid=regular_valid,
+            sets,
+            tokens=encode_sets(encoder, train.random, sets, self.token) if encoder else None,
+            valid=train.random.valid,
+            regular_valid=train.regular.valid,
         )
 
     @property

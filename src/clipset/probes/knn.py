@@ -18,6 +18,7 @@ from clipset.probes.base import (
     own_tensors,
     register_tensors,
 )
+from clipset.probes.config import KNNScaling
 from clipset.sets.batch import ClipBatch
 from clipset.sets.statistics import feature_statistics
 
@@ -26,13 +27,14 @@ K = 20  # neighbours that vote, as in the paper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KNNSettings:
-    """The number of neighbours."""
+    """The number of neighbours, and how vectors are scaled before they are normalised."""
 
     k: int = K
+    scaling: KNNScaling = "raw"
 
 
 class KNNClassifier(nn.Module):
-    """Standardised training vectors (`bank`) with their labels, which vote."""
+    """Scaled training vectors (`bank`) with their labels, which vote."""
 
     def __init__(self, tensors: Tensors, inputs: VideoInputs, num_outputs: int) -> None:
         super().__init__()
@@ -48,26 +50,35 @@ class KNNClassifier(nn.Module):
         return votes.clamp_min(1e-12).log()[:, None]
 
 
+def scaling_statistics(
+    vectors: Float[Tensor, "N R"], scaling: KNNScaling
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """What is subtracted from each channel, and what it is divided by."""
+    mean, std = feature_statistics(vectors)
+    if scaling == "raw":
+        return torch.zeros_like(mean), torch.ones_like(std)
+    return mean, torch.ones_like(std) if scaling == "centred" else std
+
+
 class KNNProbe(Probe):
-    """k nearest neighbours by cosine similarity."""
+    """k nearest neighbours by cosine similarity; both rows scale their vectors alike."""
 
     kind = "knn"
     is_seeded = False
 
     def search_space(self) -> list[KNNSettings]:
-        return [KNNSettings()]
+        return [KNNSettings(scaling=self.setup.config.knn_scaling)]
 
     def search(self) -> Selection:
-        return Selection(settings=KNNSettings())
+        return Selection(settings=self.search_space()[0])
 
     def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG002
         train, inputs = self.setup.task.train, VideoInputs(self.encoder)
-        vectors = inputs(train.regular)
-        mean, std = torch.zeros(vectors.shape[1]), torch.ones(vectors.shape[1])
-        if self.encoder is None:  # the set encoder standardises its inputs, too
-            mean, std = feature_statistics(train.random.valid_features())
+        vectors = inputs(train.regular)[videos]
+        settings: KNNSettings = selection.settings
+        mean, std = scaling_statistics(vectors, settings.scaling)
         tensors = {
-            "bank": (vectors[videos] - mean) / std,
+            "bank": (vectors - mean) / std,
             "labels": train.labels[videos],
             "mean": mean,
             "std": std,

@@ -80,6 +80,7 @@ class TransformerTraining:
         self.train, self.config, self.seed = train, config, seed
         torch.manual_seed(seed)
         self.network = make_classifier().train()
+        init_head(self.network.classify, Generator().manual_seed(seed))
         encoder, decay = self.network.encoder, config.weight_decay
         groups = [
             *decay_groups(self.network.classify, decay),
@@ -115,6 +116,14 @@ class TransformerTraining:
         self.network.eval()
 
 
+def init_head(layer: nn.Linear, generator: Generator) -> None:
+    """Initial weights as those of `torch.nn.Linear`, whatever was drawn for the encoder before."""
+    bound = layer.in_features**-0.5
+    with torch.no_grad():
+        for parameter in (layer.weight, layer.bias):
+            parameter.uniform_(-bound, bound, generator=generator)
+
+
 def clip_loss(
     logits: Float[Tensor, "B L C"], labels: Int[Tensor, " B"] | Float[Tensor, " B"]
 ) -> Float[Tensor, ""]:
@@ -139,8 +148,13 @@ class TransformerProbe(Probe):
         return count_epochs(len(self.setup.task.train), config, config.max_steps)
 
     def search_space(self) -> list[TransformerSettings]:
-        rates = self.setup.config.training.learning_rates
-        return [TransformerSettings(learning_rate=rate) for rate in rates]
+        """The same from a random start and from the pre-trained model."""
+        config = self.setup.config.training
+        return [
+            TransformerSettings(learning_rate=rate, encoder_lr_scale=scale)
+            for scale in config.encoder_lr_scales
+            for rate in config.learning_rates
+        ]
 
     def search(self) -> Selection:
         """Early stopping off and a single candidate: there is nothing to search."""
@@ -192,6 +206,10 @@ class TransformerProbe(Probe):
 
     @cached_property
     def _statistics(self) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+        """Those of the model, which may be none; without a model, those of the training videos."""
+        if self.setup.model is not None:
+            encoder = self.setup.model.encoder
+            return encoder.get_buffer("feature_mean"), encoder.get_buffer("feature_std")
         return feature_statistics(self.setup.task.train.random.valid_features())
 
     def _start(

@@ -1,0 +1,166 @@
+"""Rows of a table differ by one thing: laws that hold with the settings of every preset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clipset.data.catalog import Catalog, Video
+from clipset.evaluation.suite import SuiteResult, run_suite
+from clipset.features.importers import import_features
+from clipset.features.store import FeatureStore
+from clipset.model.encoder import SetEncoder, SetEncoding
+from clipset.presets import PRESETS
+from clipset.probes.config import EvaluateConfig, ProbeName
+from clipset.probes.registry import probe_key
+from clipset.probes.task import EvaluationTask, make_task
+from clipset.recipe import load_settings
+from clipset.training.checkpoint import ScaleModel
+from clipset.training.config import PretrainConfig
+from clipset.training.pretrain import open_clip_source
+
+CLASSES, TRAIN, TEST, NUM_CLIPS, DIM, SEED = 4, 56, 40, 8, 12, 3
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    """Raw features as backbones give them: channels of different scale, far from the origin."""
+    folder = tmp_path_factory.mktemp("like_for_like")
+    rng = np.random.default_rng(0)
+    scales, offset = np.geomspace(0.1, 10.0, DIM), 5.0 * rng.random(DIM)
+    class_means = rng.standard_normal((CLASSES, DIM))
+    videos = []
+    for number in range(TRAIN + TEST):
+        label = number % CLASSES
+        clips = 0.7 * class_means[label] + rng.standard_normal((NUM_CLIPS, DIM))
+        path = folder / "features" / f"{number}.npy"
+        path.parent.mkdir(exist_ok=True)
+        np.save(path, (clips * scales + offset).astype(np.float32))
+        split = "train" if number < TRAIN else "test"
+        videos.append(Video(id=str(number), path=path, label="abcd"[label], split=split))
+    catalog = Catalog(name="made up", videos=tuple(videos))
+    return import_features(folder / "features", folder / "store", catalog)
+
+
+def untrained_model(store: FeatureStore, preset: str, seed: int) -> tuple[ScaleModel, Any]:
+    """A model before its first step, with the architecture and statistics of a preset."""
+    small = {"width": 32, "num_layers": 1}
+    config = load_settings(PretrainConfig, preset, model=small)
+    torch.manual_seed(seed)
+    model = ScaleModel(DIM, config.model)
+    if config.standardise:
+        train = np.array([i for i, id in enumerate(store.ids) if int(id) < TRAIN])
+        source = open_clip_source(store, train, config)
+        model.encoder.set_statistics(source.mean, source.std)
+    return model, config
+
+
+def preset_config(preset: str, **changes: Any) -> EvaluateConfig:
+    """The preset's own search, but short."""
+    config = load_settings(EvaluateConfig, preset, mlp_hidden=16, num_seeds=2)
+    training = replace(config.training, epochs=3, num_clips=4)
+    return replace(config, training=training, **changes)
+
+
+def evaluate(
+    task: EvaluationTask, model: ScaleModel, config: EvaluateConfig, *names: ProbeName
+) -> SuiteResult:
+    return run_suite(task, model, config, seed=SEED, probes=names)
+
+
+def outputs_of(suite: SuiteResult, name: ProbeName) -> np.ndarray:
+    return suite.predictions.outputs[probe_key(name)]
+
+
+def without_set_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = SetEncoder.forward
+
+    def zero(self: SetEncoder, *inputs: Any) -> SetEncoding:
+        encoding = forward(self, *inputs)
+        return replace(encoding, set_token=torch.zeros_like(encoding.set_token))
+
+    monkeypatch.setattr(SetEncoder, "forward", zero)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("pair", [("knn", "scale_knn"), ("linear", "scale_linear")])
+def test_without_the_set_token_a_scale_row_is_its_baseline(
+    store: FeatureStore, preset: str, pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, training = untrained_model(store, preset, SEED)
+    task, config = make_task(store, None, training.model, training), preset_config(preset)
+    suite = evaluate(task, model, config, *pair)
+    assert np.abs(np.subtract(*(outputs_of(suite, name) for name in pair))).max() > 1e-3
+    without_set_token(monkeypatch)
+    suite = evaluate(task, model, config, *pair)
+    baseline, scale = suite.results
+    assert baseline.value == scale.value
+    assert baseline.settings == scale.settings
+    assert (baseline.epochs, baseline.num_candidates) == (scale.epochs, scale.num_candidates)
+    one, two = (outputs_of(suite, name) for name in pair)
+    assert (one.argmax(axis=-1) == two.argmax(axis=-1)).all()
+    np.testing.assert_allclose(one, two, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_fine_tuning_an_untrained_encoder_is_the_transformer_row(
+    store: FeatureStore, preset: str
+) -> None:
+    config = preset_config(preset, num_seeds=1)
+    names: tuple[ProbeName, ProbeName] = ("transformer", "finetune")
+    for seed, same in ((SEED, True), (SEED + 1, False)):
+        model, training = untrained_model(store, preset, seed)
+        suite = evaluate(make_task(store, None, training.model, training), model, config, *names)
+        transformer, finetune = suite.results
+        assert transformer.num_candidates == finetune.num_candidates
+        outputs = [outputs_of(suite, name) for name in names]
+        assert np.array_equal(*outputs) is same
+        if same:
+            assert transformer.settings == finetune.settings
+            assert (transformer.value, transformer.epochs) == (finetune.value, finetune.epochs)
+
+
+def test_k_nn_is_that_of_the_paper(store: FeatureStore) -> None:
+    """Mean raw features, L2-normalised; 20 neighbours vote with exp(cosine / 0.07)."""
+    model, training = untrained_model(store, "paper", SEED)
+    task = make_task(store, None, training.model, training)
+    suite = evaluate(task, model, preset_config("paper"), "knn", "scale_knn")
+    train, test = task.train.regular, task.test.clips
+    labels = F.one_hot(task.train.classes).double()
+
+    def votes(bank: Tensor, queries: Tensor) -> np.ndarray:
+        cosines = F.normalize(queries, dim=1) @ F.normalize(bank, dim=1).T
+        nearest = cosines.double().topk(20, dim=1)
+        weights = (nearest.values / 0.07).exp()
+        summed = (weights[..., None] * labels[nearest.indices]).sum(dim=1)
+        return (summed / summed.sum(dim=1, keepdim=True)).numpy()
+
+    def with_token(clips: Any) -> Tensor:
+        with torch.inference_mode():
+            token = model.eval().encoder(clips.features, clips.boxes).set_token
+        return torch.cat([clips.features.mean(dim=1), token], dim=1)
+
+    plain = votes(train.features.mean(dim=1), test.features.mean(dim=1))
+    np.testing.assert_allclose(outputs_of(suite, "knn")[0], plain, atol=1e-5)
+    scale = votes(with_token(train), with_token(test))
+    np.testing.assert_allclose(outputs_of(suite, "scale_knn")[0], scale, atol=1e-5)
+
+
+@pytest.mark.parametrize("scaling", ["raw", "centred", "standardised"])
+def test_both_k_nn_rows_scale_their_vectors_alike(
+    store: FeatureStore, scaling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, training = untrained_model(store, "recommended", SEED)
+    task = make_task(store, None, training.model, training)
+    without_set_token(monkeypatch)
+    config = preset_config("recommended", knn_scaling=scaling)
+    suite = evaluate(task, model, config, "knn", "scale_knn")
+    assert [result.settings["scaling"] for result in suite.results] == [scaling] * 2
+    one, two = (outputs_of(suite, name) for name in ("knn", "scale_knn"))
+    np.testing.assert_allclose(one, two, atol=1e-6, rtol=0)
