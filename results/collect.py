@@ -31,10 +31,9 @@ from records import (
 from clipset.config import build, fingerprint, read_json, to_mapping
 from clipset.data.catalog import read_catalog_table
 from clipset.errors import ClipsetError, RunError
-from clipset.evaluation.results import ProbeResult, read_predictions
+from clipset.evaluation.results import ProbeResult, read_predictions, read_results
 from clipset.evaluation.statistics import compare_values
 from clipset.features.store import FeatureStore
-from clipset.pipeline import read_results
 from clipset.probes.config import ProbeKey
 from clipset.recipe import Recipe, read_recipe
 from clipset.reproduce.plan import find_plan, read_table_recipe

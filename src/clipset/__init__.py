@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clipset.api import embed, evaluate, extract, predict, pretrain, run
+    from clipset.api import embed, evaluate, extract, predict, pretrain
     from clipset.backbones.registry import list_backbones, load_backbone
     from clipset.data.catalog import Catalog, read_catalog
     from clipset.features.store import FeatureStore
     from clipset.inference.run import load_run
-    from clipset.pipeline import RunResult
+    from clipset.pipeline import RunResult, run
     from clipset.pipeline import run_demo as demo
     from clipset.recipe import Recipe
     from clipset.training.checkpoint import ScaleModel
@@ -35,12 +35,12 @@ __all__ = [
     "run",
 ]
 _MODULES = {
-    "api": ("embed", "evaluate", "extract", "predict", "pretrain", "run"),
+    "api": ("embed", "evaluate", "extract", "predict", "pretrain"),
     "backbones.registry": ("list_backbones", "load_backbone"),
     "data.catalog": ("Catalog", "read_catalog"),
     "features.store": ("FeatureStore",),
     "inference.run": ("load_run",),
-    "pipeline": ("RunResult",),
+    "pipeline": ("RunResult", "run"),
     "recipe": ("Recipe",),
     "training.checkpoint": ("ScaleModel",),
 }

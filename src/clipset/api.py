@@ -13,36 +13,8 @@ if TYPE_CHECKING:
     from clipset.evaluation.results import ProbeResult
     from clipset.features.store import FeatureStore
     from clipset.inference.run import Prediction
-    from clipset.pipeline import RunResult
-    from clipset.recipe import Recipe
     from clipset.representation import VectorPart, VectorTable
     from clipset.training.checkpoint import ScaleModel
-
-
-def run(
-    videos: str | Path | Catalog,
-    out: str | Path,
-    recipe: str | Path | Recipe | None = None,
-    *,
-    preset: str | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    allow_leaks: bool = False,
-) -> RunResult:
-    """From videos to scores, vectors and a report in the folder `out`. Run again, it resumes.
-
-    `recipe` is a TOML file or a Recipe; `preset` names settings for all steps.
-    """
-    from clipset.pipeline import run
-    from clipset.recipe import Recipe, read_recipe
-
-    if isinstance(recipe, Recipe):
-        if preset is not None:
-            raise ConfigError("give a preset or a Recipe, not both")
-        settings = recipe
-    else:
-        settings = read_recipe(None if recipe is None else Path(recipe), (), {"preset": preset})
-    return run(videos, out, settings, seed=seed, device=device, allow_leaks=allow_leaks)
 
 
 def extract(

@@ -42,9 +42,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     try:
         return check_depth(tomllib.loads(text), source)
     except RecursionError:
-        raise ConfigError(
-            f"{source} is nested too deeply (at most {MAX_DEPTH} levels)"
-        ) from None
+        raise ConfigError(f"{source} is nested too deeply (at most {MAX_DEPTH} levels)") from None
     except ValueError as error:  # also of a number with thousands of digits
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
 
@@ -110,9 +108,7 @@ def parse_json(text: bytes | str, source: str) -> Any:
     try:
         return check_depth(msgspec.json.decode(text), source)
     except RecursionError:
-        raise ConfigError(
-            f"{source} is nested too deeply (at most {MAX_DEPTH} levels)"
-        ) from None
+        raise ConfigError(f"{source} is nested too deeply (at most {MAX_DEPTH} levels)") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source} is not valid JSON: {error}") from None
 

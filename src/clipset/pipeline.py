@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 from clipset.config import fingerprint, to_mapping
 from clipset.data.catalog import Catalog, describe_catalog, write_catalog
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
 from clipset.devices import check_device_name, find_device
-from clipset.errors import ClipsetError, OutputError, ProbeError, RunError
-from clipset.evaluation.results import Comparison, ProbeResult, read_predictions, read_records
+from clipset.errors import ClipsetError, ConfigError, OutputError, ProbeError, RunError
+from clipset.evaluation.results import (
+    Comparison,
+    ProbeResult,
+    read_predictions,
+    read_records,
+    read_results,
+)
 from clipset.evaluation.statistics import (
-    MEAN,
     compare_over_tasks,
     intervals_over_tasks,
     join_results,
@@ -33,7 +37,7 @@ from clipset.evaluation.statistics import (
 )
 from clipset.features.store import FeatureStore, check_any_read, open_store, read_manifest
 from clipset.features.store_check import check_store
-from clipset.files import check_output, write_atomic, write_json, writing
+from clipset.files import write_atomic, write_json, writing
 from clipset.locks import exclusive
 from clipset.progress import bar, say
 from clipset.recipe import Recipe, find_recipe, read_recipe
@@ -42,7 +46,6 @@ from clipset.runs import (
     StepRecord,
     check_run_folder,
     digest_file,
-    read_run,
     read_steps,
     watch_file,
 )
@@ -80,19 +83,21 @@ class RunResult:
 def run(
     videos: str | Path | Catalog,
     out: str | Path,
-    recipe: Recipe | None = None,
+    recipe: str | Path | Recipe | None = None,
     *,
+    preset: str | None = None,
     seed: int = 0,
     device: str = "auto",
     allow_leaks: bool = False,
 ) -> RunResult:
     """Extract features, pre-train, embed, evaluate and report; a finished step is skipped.
 
-    Several tasks (label sets, official splits) share the features; all other steps are done for
-    each task in a folder of its own. Splits that share files or groups are refused unless they are
-    official, or `allow_leaks` is True. `seed` is that of pre-training and evaluation.
+    `recipe` is a TOML file or a Recipe; `preset` names settings for all steps; `seed` is that of
+    pre-training and evaluation. Several tasks (label sets, official splits) share the features; all
+    other steps are done for each task in a folder of its own. Splits that share files or groups are
+    refused unless they are official, or `allow_leaks` is True.
     """
-    started_at, recipe, out = time.perf_counter(), recipe or Recipe(), Path(out)
+    started_at, recipe, out = time.perf_counter(), _resolve(recipe, preset), Path(out)
     videos = videos if isinstance(videos, Catalog) else Path(videos)
     tasks = read_tasks(videos, recipe.data)
     catalog = join_tasks(tasks)
@@ -144,6 +149,14 @@ def run(
         seconds={name: step.seconds for name, step in folder.steps.items()},
         note=note,
     )
+
+
+def _resolve(recipe: str | Path | Recipe | None, preset: str | None) -> Recipe:
+    if not isinstance(recipe, Recipe):
+        return read_recipe(None if recipe is None else Path(recipe), (), {"preset": preset})
+    if preset is not None:
+        raise ConfigError("give a preset or a Recipe, not both")
+    return recipe
 
 
 def run_demo(
@@ -434,52 +447,11 @@ def _report(folder: RunFolder) -> None:
     inputs = fingerprint(facts, files, [step for step in steps if step[0] != "report"])
 
     def write() -> None:
+        from clipset.report.run_page import report_run
+
         report_run(folder.folder)
 
     folder.step("report", write, fingerprint=inputs, outputs=("report.html",))
-
-
-def report_run(folder: str | Path) -> Path:
-    """Write the page of a run; with several tasks, a table of them with links."""
-    from clipset.report.collect import collect_content
-    from clipset.report.page import write_report
-
-    folder = Path(folder)
-    run, path = read_run(folder), folder / "report.html"
-    check_output(path, "file")
-    results = read_results(folder) if (folder / "results.json").is_file() else []
-    steps = [step["name"] for step in run.get("steps", [])]
-    if any(result.task for result in results):
-        names = [name for name in steps if (folder / name / "results.json").is_file()]
-        by_task = {name: read_results(folder / name) for name in names}
-        _report_tasks(folder, str(run.get("name", "")), by_task, results)
-    else:
-        write_report(collect_content(folder), path)
-    return path
-
-
-def _report_tasks(
-    folder: Path,
-    name: str,
-    by_task: Mapping[str, Sequence[ProbeResult]],
-    joined: Sequence[ProbeResult],
-) -> None:
-    """Write the page of a run with several tasks, with a link to the page of each."""
-    from clipset.report.table_page import describe_comparisons, scores_page, write_table_page
-
-    means = [result for result in joined if result.task == MEAN]
-    page = scores_page(name, {**by_task, **({MEAN: means} if means else {})})
-    notes = describe_comparisons(read_records(folder / "comparisons.json", Comparison))
-    links = [(f"{task}: report", f"{quote(task)}/report.html") for task in by_task]
-    write_table_page(replace(page, links=links, notes=notes), folder / "report.html")
-
-
-def read_results(folder: Path) -> list[ProbeResult]:
-    """The results of a run."""
-    path = folder / "results.json"
-    if not path.is_file():
-        raise RunError(f"{folder} has no results.json; run `clipset run` first")
-    return read_records(path, ProbeResult)
 
 
 def verify_run(folder: Path, *, videos: bool = False) -> list[tuple[str, str]]:

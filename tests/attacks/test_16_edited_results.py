@@ -170,7 +170,7 @@ def test_edited_vectors_are_one_line(
         path.write_bytes(content)
         assert run("report", finished_run) == 2
         [line] = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"clipset: the representation in {path.parent} is damaged: ")
+        assert line.startswith(f"clipset: the vectors in {path.parent} are damaged: ")
 
 
 def test_edited_results_are_made_again_when_a_run_goes_on(

@@ -24,7 +24,7 @@ app.command(backbones_app)
 
 @backbones_app.command(name="list")
 @backbones_app.default
-def backbones(*, common: Common = COMMON) -> None:
+def backbones_command(*, common: Common = COMMON) -> None:
     """List the frozen networks, or check one of them.
 
     Every command with --backbone also takes hf:FOLDER (a Hugging Face model), file.py:make, or a
@@ -41,7 +41,7 @@ def backbones(*, common: Common = COMMON) -> None:
 
 
 @backbones_app.command(name="check")
-def backbones_check(
+def backbones_check_command(
     name: str,
     /,
     *,

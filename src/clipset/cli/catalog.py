@@ -14,7 +14,7 @@ app.command(catalog_app)
 
 
 @catalog_app.default
-def catalog(
+def catalog_command(
     videos: Path,
     /,
     *,
@@ -83,8 +83,8 @@ def catalog(
     show_result(result, common, show)
 
 
-@catalog_app.command
-def check(videos: Path, /, *, common: Common = COMMON) -> None:
+@catalog_app.command(name="check")
+def catalog_check_command(videos: Path, /, *, common: Common = COMMON) -> None:
     """Demux every file and report problems before hours are spent. Exits with 1 if there are any.
 
     Splits that share files or groups are a problem, too.

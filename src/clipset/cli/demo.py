@@ -8,8 +8,10 @@ from clipset.cli.app import TRAINING, Training, app, show_result
 from clipset.cli.tables import print_run
 
 
-@app.command
-def demo(*, out: Path = Path("demo"), videos: int = 240, common: Training = TRAINING) -> None:
+@app.command(name="demo")
+def demo_command(
+    *, out: Path = Path("demo"), videos: int = 240, common: Training = TRAINING
+) -> None:
     """Render videos, run the pipeline on them, and print the scores. CPU only, in minutes.
 
     The label of a video is the order of four events: no single clip shows it.

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from clipset.representation import VectorPart
 
 
-@app.command
-def embed(
+@app.command(name="embed")
+def embed_command(
     *videos: Path,
     model: Path | None = None,
     run: Path | None = None,

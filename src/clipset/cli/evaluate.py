@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from clipset.evaluation.results import LowShotCurve
 
 
-@app.command
-def evaluate(
+@app.command(name="evaluate")
+def evaluate_command(
     store: Path,
     /,
     *,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from clipset.features.config import ExtractConfig
 
 
-@app.command
-def extract(
+@app.command(name="extract")
+def extract_command(
     videos: Path,
     /,
     *,

@@ -14,7 +14,7 @@ DEFAULTS = ImportConfig()
 
 
 @app.command(name="import")
-def import_features(
+def import_command(
     features: Path,
     /,
     *,

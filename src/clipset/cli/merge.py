@@ -7,8 +7,8 @@ from pathlib import Path
 from clipset.cli.app import COMMON, Common, app, print_line, show_result
 
 
-@app.command
-def merge(*stores: Path, out: Path, common: Common = COMMON) -> None:
+@app.command(name="merge")
+def merge_command(*stores: Path, out: Path, common: Common = COMMON) -> None:
     """Merge stores that were made with the same settings, on one machine or many.
 
     Example: clipset merge half-1 half-2 --out store

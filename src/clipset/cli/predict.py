@@ -13,8 +13,8 @@ from clipset.probes.config import ProbeName
 from clipset.text import csv_text
 
 
-@app.command
-def predict(
+@app.command(name="predict")
+def predict_command(
     *videos: Path,
     run: Path,
     top: int = DEFAULT_TOP,

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from clipset.cli.app import TRAINING, Changes, Switch, Training, app, print_line, show_result
 
 
-@app.command
-def pretrain(
+@app.command(name="pretrain")
+def pretrain_command(
     store: Path,
     /,
     *,

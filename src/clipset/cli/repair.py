@@ -7,8 +7,8 @@ from pathlib import Path
 from clipset.cli.app import COMPUTING, Computing, app, print_line, show_result
 
 
-@app.command
-def repair(
+@app.command(name="repair")
+def repair_command(
     store: Path,
     /,
     *,

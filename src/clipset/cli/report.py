@@ -7,8 +7,8 @@ from pathlib import Path
 from clipset.cli.app import COMMON, Common, app, print_line, show_result
 
 
-@app.command
-def report(run: Path, /, *, common: Common = COMMON) -> None:
+@app.command(name="report")
+def report_command(run: Path, /, *, common: Common = COMMON) -> None:
     """Write the report of a run again: one HTML file that opens offline.
 
     Example: clipset report runs/first
@@ -18,7 +18,7 @@ def report(run: Path, /, *, common: Common = COMMON) -> None:
     run
         The folder of a run.
     """
-    from clipset.pipeline import report_run
+    from clipset.report.run_page import report_run
 
     page = report_run(run)
     show_result({"report": page}, common, lambda: print_line(page))

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from clipset.cli.app import TRAINING, Changes, Switch, Training, app, print_line, show_result
 
 
-@app.command
-def reproduce(
+@app.command(name="reproduce")
+def reproduce_command(
     table: str | None = None,
     /,
     *,

@@ -11,8 +11,8 @@ from clipset.cli.app import TRAINING, Changes, Switch, Training, app, show_resul
 from clipset.cli.tables import print_run
 
 
-@app.command
-def run(
+@app.command(name="run")
+def run_command(
     videos: Path,
     /,
     *,

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from clipset.settings import Setting
 
 
-@app.command
-def settings(
+@app.command(name="settings")
+def settings_command(
     section: str = "",
     /,
     *,

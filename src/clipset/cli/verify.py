@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from clipset.cli.app import COMMON, Common, Switch, app, print_line, show_result
 
 
-@app.command
-def verify(
+@app.command(name="verify")
+def verify_command(
     store: Path,
     /,
     *,

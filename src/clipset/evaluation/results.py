@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from clipset.checksums import find_damage, seal
 from clipset.config import build, read_json
-from clipset.errors import ConfigError, ProbeError
+from clipset.errors import ConfigError, ProbeError, RunError
 from clipset.files import write_atomic
 from clipset.probes.config import ProbeKey
 
@@ -225,6 +225,14 @@ def parse_records(content: Any, kind: type[T], where: str) -> list[T]:
         return [build(kind, record, where) for record in content]
     except ConfigError as error:
         raise ProbeError(f"a record does not fit: {error}") from None
+
+
+def read_results(folder: Path) -> list[ProbeResult]:
+    """The results of a run."""
+    path = folder / "results.json"
+    if not path.is_file():
+        raise RunError(f"{folder} has no results.json; run `clipset run` first")
+    return read_records(path, ProbeResult)
 
 
 def read_records(path: Path, kind: type[T]) -> list[T]:

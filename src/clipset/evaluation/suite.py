@@ -25,7 +25,7 @@ from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
 from clipset.probes.registry import make_probe, probe_key
 from clipset.probes.task import EvaluationTask
 from clipset.progress import bar
-from clipset.representation.encode import refuse_others
+from clipset.representation.encode import check_width
 from clipset.training.checkpoint import ScaleModel
 
 
@@ -126,7 +126,7 @@ def select_clips(task: EvaluationTask, config: EvaluateConfig, name: ProbeName) 
 def _checked_copy(model: ScaleModel, task: EvaluationTask) -> ScaleModel:
     """A copy that probes may change, of a model for the backbone of the task."""
     try:
-        refuse_others(model.encoder, task.train.random)
+        check_width(model.encoder, task.train.random)
     except StoreError as error:
         raise ProbeError(str(error)) from None
     return copy.deepcopy(model)

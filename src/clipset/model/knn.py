@@ -40,6 +40,14 @@ def nearest_neighbours(
     train: Float[Tensor, "N R"], queries: Float[Tensor, "M R"], *, k: int, temperature: float
 ) -> tuple[Int[Tensor, "M K"], Float[Tensor, "M K"]]:
     """Indices of the k nearest training vectors of each query, and their softmax weights."""
-    cosines = F.normalize(queries, dim=1) @ F.normalize(train, dim=1).T  # (M, N)
-    nearest = cosines.topk(min(k, len(train)), dim=1)  # (M, k)
-    return nearest.indices, torch.softmax(nearest.values / temperature, dim=1)
+    indices, cosines = most_similar(train, queries, k=k)
+    return indices, torch.softmax(cosines / temperature, dim=1)
+
+
+def most_similar(
+    vectors: Float[Tensor, "N R"], queries: Float[Tensor, "M R"], *, k: int
+) -> tuple[Int[Tensor, "M K"], Float[Tensor, "M K"]]:
+    """Indices of the k vectors with the largest cosine to each query, and the cosines."""
+    cosines = F.normalize(queries, dim=1) @ F.normalize(vectors, dim=1).T  # (M, N)
+    nearest = cosines.topk(min(k, len(vectors)), dim=1)  # (M, k)
+    return nearest.indices, nearest.values

@@ -21,7 +21,7 @@ from clipset.representation import VectorPart, encode_clips
 from clipset.sets.batch import ClipBatch, group_by_count, mean_over_clips
 from clipset.training.checkpoint import ScaleModel
 
-CHUNK = 256  # videos that are predicted at once
+CHUNK_SIZE = 256  # videos that are predicted at once
 Tensors = dict[str, Tensor]
 
 
@@ -182,7 +182,7 @@ def predict_videos(
     index, outputs = [], []
     for videos, group in group_by_count(clips):
         index.append(videos)
-        for low in range(0, len(group), CHUNK):
-            logits = classifier(group.select(slice(low, low + CHUNK)))
+        for low in range(0, len(group), CHUNK_SIZE):
+            logits = classifier(group.select(slice(low, low + CHUNK_SIZE)))
             outputs.append(average_clips(logits, is_regression))
     return torch.cat(outputs)[torch.cat(index).argsort()]

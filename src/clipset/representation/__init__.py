@@ -1,6 +1,6 @@
-"""Store + model → one table of vectors: what the walk is for."""
+"""Vectors of a store's videos, and the table on disk."""
 
-from clipset.representation.encode import CHUNK, concat_parts, embed_store, encode_clips
+from clipset.representation.encode import CHUNK_SIZE, concat_parts, embed_store, encode_clips
 from clipset.representation.table import (
     DEFAULT_PARTS,
     VECTOR_PARTS,
@@ -14,7 +14,7 @@ from clipset.representation.table import (
 from clipset.representation.windows import Span, cut_windows
 
 __all__ = [
-    "CHUNK",
+    "CHUNK_SIZE",
     "DEFAULT_PARTS",
     "VECTOR_PARTS",
     "Span",

@@ -1,4 +1,4 @@
-"""Store + model → one table of vectors: what the walk is for."""
+"""Vectors of the videos of a store, by a trained encoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clipset.representation.windows import Span, cut_windows, read_spans
 from clipset.sets.batch import ClipBatch, group_by_count
 from clipset.sets.reading import read_clips
 
-CHUNK = 256  # videos encoded at once
+CHUNK_SIZE = 256  # videos encoded at once
 
 
 def embed_store(
@@ -28,9 +28,9 @@ def embed_store(
     window: float | None = None,
     device: torch.device | None = None,
 ) -> VectorTable:
-    """Represent every video of a store; without an encoder, by the backbone's features alone.
+    """The vectors of every video of a store; without an encoder, the backbone's features.
 
-    With a window (seconds), the clips of each window are a set of their own, too.
+    With a window (seconds), the clips of each window are also encoded as a set of their own.
     """
     parts = ("clip",) if encoder is None else parts
     if window is not None:
@@ -38,10 +38,10 @@ def embed_store(
         vectors = _encode_spans(store, encoder, spans, kind, parts, device)[:, None]
         valid = None
     else:
-        spans = [Span(place, 0.0, entry.duration) for place, entry in enumerate(store.entries)]
+        spans = [Span(index, 0.0, entry.duration) for index, entry in enumerate(store.entries)]
         vectors, valid = _encode_videos(store, encoder, kind, parts, device)
-    known = {video.id: video for video in store.catalog}
-    videos = [known[store.ids[span.video]] for span in spans]
+    videos_by_id = {video.id: video for video in store.catalog}
+    videos = [videos_by_id[store.ids[span.video]] for span in spans]
     return VectorTable(
         video_ids=tuple(video.id for video in videos),
         labels=tuple(video.label for video in videos),
@@ -76,20 +76,20 @@ def _encode_spans(
     parts: tuple[VectorPart, ...],
     device: torch.device | None,
 ) -> Float[Tensor, "N R"]:
-    """One vector for each span: those with equally many clips are encoded together."""
-    by_size: dict[int, list[int]] = {}
-    for place, span in enumerate(spans):
-        by_size.setdefault(len(span.rows), []).append(place)
-    found: dict[int, Tensor] = {}
-    for places in by_size.values():
-        for low in range(0, len(places), CHUNK):
-            some = places[low : low + CHUNK]
-            clips = read_spans(store, encoder, [spans[place] for place in some], kind)
+    """One vector for each span; spans with equally many clips are encoded together."""
+    indices_by_count: dict[int, list[int]] = {}
+    for index, span in enumerate(spans):
+        indices_by_count.setdefault(len(span.rows), []).append(index)
+    pooled: dict[int, Tensor] = {}
+    for indices in indices_by_count.values():
+        for low in range(0, len(indices), CHUNK_SIZE):
+            chunk = indices[low : low + CHUNK_SIZE]
+            clips = read_spans(store, encoder, [spans[index] for index in chunk], kind)
             vectors = clips.features
             if encoder is not None:
                 vectors = encode_clips(encoder, clips, parts, device)
-            found |= dict(zip(some, vectors.mean(dim=1), strict=True))
-    return torch.stack([found[place] for place in range(len(spans))])
+            pooled |= dict(zip(chunk, vectors.mean(dim=1), strict=True))
+    return torch.stack([pooled[index] for index in range(len(spans))])
 
 
 @torch.inference_mode()
@@ -99,11 +99,11 @@ def encode_clips(
     parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
     device: torch.device | None = None,
 ) -> Float[Tensor, "N V R"]:
-    """The chosen parts side by side: clip feature, refined clip token, set token.
+    """The concatenated parts: clip feature, clip token, set token.
 
-    A set is a video's own clips; where some have fewer than others, zeros fill up.
+    The set is all clips of a video; videos with fewer clips than others are padded with zeros.
     """
-    refuse_others(encoder, clips)
+    check_width(encoder, clips)
     device = device or torch.device("cpu")
     encoder = encoder.to(device).eval()
     if clips.valid is None:
@@ -114,9 +114,9 @@ def encode_clips(
     ]
     valid = clips.valid
     vectors = torch.zeros(*valid.shape, groups[0][1].shape[-1])
-    for videos, found in groups:
-        there = valid[videos]
-        vectors[videos] = vectors[videos].index_put(there.nonzero().unbind(1), found.flatten(0, 1))
+    for videos, encoded in groups:
+        rows = valid[videos].nonzero().unbind(1)
+        vectors[videos] = vectors[videos].index_put(rows, encoded.flatten(0, 1))
     return vectors
 
 
@@ -124,8 +124,8 @@ def _encode_equal(
     encoder: SetEncoder, clips: ClipBatch, parts: tuple[VectorPart, ...], device: torch.device
 ) -> Float[Tensor, "N V R"]:
     chunks = []
-    for low in range(0, len(clips), CHUNK):
-        chunk = clips.select(slice(low, low + CHUNK))
+    for low in range(0, len(clips), CHUNK_SIZE):
+        chunk = clips.select(slice(low, low + CHUNK_SIZE))
         chunks.append(concat_parts(encoder, chunk.to(device), parts).cpu())
     return torch.cat(chunks)
 
@@ -133,16 +133,16 @@ def _encode_equal(
 def concat_parts(
     encoder: SetEncoder, clips: ClipBatch, parts: tuple[VectorPart, ...] = DEFAULT_PARTS
 ) -> Float[Tensor, "B V R"]:
-    """The chosen parts of one batch, each clip next to what its set says."""
+    """The concatenated parts of one batch; every clip has the set token of its video."""
     encoding = encoder(clips.features, clips.boxes, None, clips.valid)
     features, tokens = encoder.standardise(clips.features), encoding.clip_tokens
-    whole = encoding.set_token[:, None].expand(-1, features.shape[1], -1)  # (B, V, H)
-    found = {"clip": features, "token": tokens, "set": whole}
-    return torch.cat([found[part] for part in parts], dim=-1)
+    set_tokens = encoding.set_token[:, None].expand(-1, features.shape[1], -1)  # (B, V, H)
+    by_part = {"clip": features, "token": tokens, "set": set_tokens}
+    return torch.cat([by_part[part] for part in parts], dim=-1)
 
 
-def refuse_others(encoder: SetEncoder, clips: ClipBatch) -> None:
-    """Raise StoreError if the features are not of the width that the encoder was made for."""
+def check_width(encoder: SetEncoder, clips: ClipBatch) -> None:
+    """Raise StoreError if the features do not have the width of the encoder's input."""
     width, expected = clips.features.shape[-1], encoder.project.in_features
     if width != expected:
         raise StoreError(

@@ -1,4 +1,4 @@
-"""The table of vectors: what it holds, how it is written and read, and who is near whom."""
+"""The table of vectors: written, read, and searched for similar videos."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from safetensors.numpy import load_file, save
 from clipset.checksums import find_damage, seal
 from clipset.errors import StoreError
 from clipset.files import write_together, writing
+from clipset.model.knn import most_similar
 from clipset.sets.batch import mean_over_clips
 from clipset.text import csv_text, deneutralise
 
 VectorPart = Literal["clip", "token", "set"]
 VECTOR_PARTS: tuple[VectorPart, ...] = ("clip", "token", "set")
-DEFAULT_PARTS: tuple[VectorPart, ...] = ("clip", "set")  # what the paper puts side by side
+DEFAULT_PARTS: tuple[VectorPart, ...] = ("clip", "set")  # those of the paper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorTable:
     """A vector for every clip of every video; `pooled` has one for each video.
 
-    `valid` is False where a video has fewer clips than another; None if all have as many.
-    Where videos were cut into windows, each window is a row of its own with a single vector, next
-    to the row of the whole video, whose window is None. `starts` and `ends` are in seconds. Old
-    tables have neither these nor `parts`.
+    `valid` is False for padding; None if all videos have equally many clips. With windows, each
+    window is a row of its own with a single vector, after the row of the whole video, whose window
+    is None. `starts` and `ends` are in seconds.
     """
 
     video_ids: tuple[str, ...]
@@ -58,9 +58,9 @@ class VectorTable:
 def write_vectors(table: VectorTable, folder: Path) -> None:
     """Write `vectors.safetensors` (vectors, pooled) and the table of its rows.
 
-    The table is `videos.csv`, and, where pyarrow is installed, also `videos.parquet`, which has the
-    pooled vectors as a column. In `videos.csv` a word that a spreadsheet would take for a formula
-    has an apostrophe before it, which `read_vectors` removes.
+    The table is `videos.csv` and, with pyarrow, also `videos.parquet`, which has the pooled vectors
+    as a column. In `videos.csv`, text that a spreadsheet would take for a formula has an apostrophe
+    before it, which `read_vectors` removes.
     """
     columns = _columns(table)
     text = csv_text([tuple(columns), *zip(*columns.values(), strict=True)])
@@ -75,8 +75,8 @@ def write_vectors(table: VectorTable, folder: Path) -> None:
     if table.valid is not None:
         arrays["valid"] = table.valid
     header = {"parts": ",".join(table.parts)}
-    whole = {name: np.ascontiguousarray(each) for name, each in arrays.items()}  # no views
-    vectors = seal(save(whole, metadata=header), beside)
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    vectors = seal(save(contiguous, metadata=header), beside)
     files = {**beside, "vectors.safetensors": vectors}
     write_together({folder / name: content for name, content in files.items()})
 
@@ -111,14 +111,14 @@ def _encode_parquet(
 
 
 def read_vectors(folder: Path) -> VectorTable:
-    """What `write_vectors` wrote."""
+    """A table that `write_vectors` wrote."""
     path = folder / "vectors.safetensors"
     if not path.is_file():
         raise StoreError(f"{folder} holds no vectors; run `clipset embed` first")
     damage = find_damage(path, beside="videos.csv")
     if damage is not None or not (folder / "videos.csv").is_file():
         raise StoreError(
-            f"the representation in {folder} is damaged: {damage or 'there is no videos.csv'}; "
+            f"the vectors in {folder} are damaged: {damage or 'videos.csv not found'}; "
             f"run `clipset embed` again"
         )
     try:
@@ -155,24 +155,24 @@ def _table(rows: list[dict[str, str]], arrays: dict[str, np.ndarray], parts: str
 def parse_parts(text: str) -> tuple[VectorPart, ...]:
     """The parts that a text such as `clip,set` names."""
     names = [name.strip() for name in text.split(",")]
-    found = tuple(part for name in names for part in VECTOR_PARTS if part == name)
-    if len(found) != len(names) or len(set(found)) != len(found):
+    parts = tuple(part for name in names for part in VECTOR_PARTS if part == name)
+    if len(parts) != len(names) or len(set(parts)) != len(parts):
         raise StoreError(
             f"parts are some of {', '.join(VECTOR_PARTS)}, each once, with commas; got {text!r}"
         )
-    return found
+    return parts
 
 
 def nearest(
     pooled: Float[np.ndarray, "N R"], queries: Int[np.ndarray, " Q"], count: int
 ) -> tuple[Int[np.ndarray, "Q K"], Float[np.ndarray, "Q K"]]:
-    """The videos most like each query by the cosine of their centred vectors, and how much so."""
+    """The videos most similar to each query by the cosine of centred vectors, and the cosines."""
     _, exponent = np.frexp(np.abs(pooled).max(initial=0.0))
-    pooled = np.ldexp(pooled, -exponent)  # exact, and no square overflows
-    centred = pooled - pooled.mean(axis=0)
-    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
-    similar = unit[queries] @ unit.T  # (Q, N)
-    similar[np.arange(len(queries)), queries] = -np.inf  # a video is not its own neighbour
+    scaled = np.ldexp(pooled, -exponent)  # exact, and no square overflows
+    centred = torch.from_numpy(scaled - scaled.mean(axis=0))
     count = min(count, len(pooled) - 1)
-    order = np.argsort(-similar, axis=1, kind="stable")[:, :count]
-    return order, np.take_along_axis(similar, order, axis=1)
+    indices, cosines = most_similar(centred, centred[queries], k=count + 1)
+    others = indices.numpy() != queries[:, None]  # a video is not its own neighbour
+    others[others.all(axis=1), -1] = False
+    shape = (len(queries), count)
+    return indices.numpy()[others].reshape(shape), cosines.numpy()[others].reshape(shape)

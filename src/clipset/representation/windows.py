@@ -1,4 +1,4 @@
-"""Long videos: a set for each window of time, next to one for the whole."""
+"""Windows of long videos: the clips of each window are a set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clipset.sets.reading import ModelInput, make_clips, read_features
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a video (None: all of it) and the rows of the clips whose middle lies in it."""
+    """A part of a video (window None: all of it) and the rows of the clips centred in it."""
 
     video: int
     start: float
@@ -26,28 +26,28 @@ class Span:
 
 
 def cut_windows(store: FeatureStore, kind: Kind, window: float) -> list[Span]:
-    """Each video as a whole, then its windows that have clips, if it is longer than one."""
+    """Each whole video, followed by its windows with clips if it is longer than one."""
     if not window > 0:
         raise StoreError(f"a window must be longer than 0 s, got {window}")
     table = store.table(kind)
     spans = []
-    for place, entry in enumerate(store.entries):
-        rows = table.first[place] + np.arange(table.count[place])
-        spans.append(Span(place, 0.0, entry.duration, None, tuple(rows.tolist())))
+    for index, entry in enumerate(store.entries):
+        rows = table.first[index] + np.arange(table.count[index])
+        spans.append(Span(index, 0.0, entry.duration, None, tuple(rows.tolist())))
         count = math.ceil(entry.duration / window)
         middles = table.boxes[rows, :2].astype(np.float64).mean(axis=1)
-        numbers = np.clip(middles // window, 0, max(count - 1, 0)).astype(np.int64)
-        for number in np.unique(numbers) if count > 1 else ():
+        windows = np.clip(middles // window, 0, max(count - 1, 0)).astype(np.int64)
+        for number in np.unique(windows) if count > 1 else ():
             low, high = number * window, min((number + 1) * window, entry.duration)
-            inside = tuple(rows[numbers == number].tolist())
-            spans.append(Span(place, low, high, int(number), inside))
+            inside = tuple(rows[windows == number].tolist())
+            spans.append(Span(index, low, high, int(number), inside))
     return spans
 
 
 def read_spans(
     store: FeatureStore, model: ModelInput | None, spans: list[Span], kind: Kind
 ) -> ClipBatch:
-    """The clips of some spans with equally many; to the model each span is a video of its own."""
+    """The clips of spans with equally many clips; for the model each span is a video."""
     rows = np.array([span.rows for span in spans])  # (N, V)
     ids = [store.ids[span.video] for span in spans]
     features = read_features(store, kind, rows, ids)
