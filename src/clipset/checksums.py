@@ -1,7 +1,7 @@
-"""Checksums of safetensors files: every bit of a file, and of the files that belong to it.
+"""Checksums: the sha256 of files, and safetensors files that hold their own checksum.
 
-The checksum of a file is in its own header, and was computed while zeros were in its place. The
-header also holds the checksums of the files beside it.
+The checksum of a sealed file is in its own header, and was computed while zeros were in its place.
+The header also holds the checksums of the files beside it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clipset.config import parse_json
@@ -20,6 +20,16 @@ BLANK = b'"checksum":"%s"' % (b"0" * 32)
 FIELD = re.compile(rb'"checksum":"[0-9a-f]{32}"')
 LONGEST_HEADER = 100_000_000  # bytes; safetensors reads no longer one
 CHUNK = 1 << 20
+
+
+def sha256_of_files(paths: Sequence[Path]) -> str:
+    """The sha256 of a file; of several, that of their sha256s."""
+    digests = []
+    for path in paths:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    whole = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return digests[0] if len(digests) == 1 else whole
 
 
 def seal(content: bytes, beside: Mapping[str, bytes] | None = None) -> bytes:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from clipset.backbones.registry import (
     IMAGENET,
-    digest_of,
     find_backbone,
     load_backbone,
 )
 from clipset.backbones.runtime import import_openvino, open_engine
+from clipset.checksums import sha256_of_files
 from clipset.clips.config import Sampling
 from clipset.data.catalog import read_catalog
 from clipset.errors import BackboneError
@@ -128,7 +128,7 @@ def write_graph(path: Path, network: nn.Module, shape: tuple[int, ...]) -> Path:
 def test_a_module_from_a_file_is_a_backbone_whose_width_is_found(file: Path) -> None:
     spec, network = load_backbone(f"{file}:make", frames=4, size=32)
     assert (spec.name, spec.dim, spec.frames, spec.size) == ("mine.py:make", 5, 4, 32)
-    assert spec.weights.sha256 == digest_of([file])
+    assert spec.weights.sha256 == sha256_of_files([file])
     assert not network.training
     assert not any(parameter.requires_grad for parameter in network.parameters())
     clips = noise(2, 4, 32)
@@ -148,7 +148,7 @@ def test_the_hash_covers_the_weights_that_the_spec_names(file: Path) -> None:
     before = load_backbone(f"{file}:make_with_spec")[0].weights.sha256
     (file.parent / "colours.bin").write_bytes(b"weights")
     after = load_backbone(f"{file}:make_with_spec")[0].weights.sha256
-    assert before == digest_of([file]) != after
+    assert before == sha256_of_files([file]) != after
 
 
 def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_an_installed_package_offers_a_backbone_by_entry_point(
     monkeypatch.syspath_prepend(tmp_path)
     spec, _ = load_backbone("theirs", frames=2, size=16)
     assert (spec.name, spec.dim) == ("theirs", 5)
-    assert spec.weights.sha256 == digest_of([tmp_path / "their_package.py"])
+    assert spec.weights.sha256 == sha256_of_files([tmp_path / "their_package.py"])
     assert find_backbone("line").spec.name == "colours"
     with pytest.raises(BackboneError, match="made here"):
         load_backbone("line")
@@ -219,7 +219,7 @@ def test_an_installed_package_offers_a_backbone_by_entry_point(
 def test_a_torchscript_file_is_a_backbone(tmp_path: Path, frozen: bool) -> None:
     path = write_script(tmp_path / "net.pt", frozen=frozen)
     spec, network = load_backbone(str(path), frames=2, size=16)
-    assert (spec.name, spec.dim, spec.weights.sha256) == ("net.pt", 4, digest_of([path]))
+    assert (spec.name, spec.dim, spec.weights.sha256) == ("net.pt", 4, sha256_of_files([path]))
     clips = noise(3, 2, 16)
     found = open_engine(spec, network, device="cpu", engine="torch").features(clips)
     with torch.no_grad():
@@ -241,7 +241,7 @@ def test_an_openvino_file_is_a_backbone_whatever_way_it_is_fed(tmp_path: Path, s
     path = write_graph(tmp_path / "net.xml", make(), dims)
     spec, network = load_backbone(str(path), frames=2)
     assert (spec.dim, spec.frames, spec.size) == (4, 2, 16)
-    assert spec.weights.sha256 == digest_of([path, path.with_suffix(".bin")])
+    assert spec.weights.sha256 == sha256_of_files([path, path.with_suffix(".bin")])
     engine = open_engine(spec, network)
     assert (engine.name, engine.device) == ("openvino", "cpu")
     clips = noise(3, 2, 16)

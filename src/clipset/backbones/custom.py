@@ -31,9 +31,9 @@ from clipset.backbones.registry import (
     BackboneSpec,
     Weights,
     check_recorded,
-    digest_of,
     list_backbones,
 )
+from clipset.checksums import sha256_of_files
 from clipset.errors import BackboneError, error_line
 
 GROUP = "clipset.backbones"  # of entry points
@@ -160,7 +160,7 @@ def load_custom(
     if not file.is_file():
         raise BackboneError(f"file {file} of the backbone {name!r} not found")
     if recorded is not None:
-        check_recorded(name, digest_of(custom_files(name, recorded)), recorded)
+        check_recorded(name, sha256_of_files(custom_files(name, recorded)), recorded)
     if file.suffix in GRAPHS:
         network = OpenVinoFile(file, frames=frames, size=size, defaults=(FRAMES, SIZE))
         describe = partial(describe, frames=network.frames, size=network.size)
@@ -176,7 +176,7 @@ def load_custom(
 
 def read_function(file: Path, name: str) -> Callable[[], object]:
     """A function of a Python file, which is run for that."""
-    module_name = f"clipset_custom_{digest_of([file])[:12]}"
+    module_name = f"clipset_custom_{sha256_of_files([file])[:12]}"
     module_spec = spec_from_file_location(module_name, file)
     assert module_spec is not None
     assert module_spec.loader is not None
@@ -267,7 +267,7 @@ def _describe_network(
     spec = replace(spec, **shape) if spec else _default_spec(name, dim, **shape)
     if dim != spec.dim:
         raise BackboneError(f"{name} gives features of {dim} numbers, its spec says {spec.dim}")
-    digest = digest_of(files + _weight_files(spec, files)) if files else None
+    digest = sha256_of_files(files + _weight_files(spec, files)) if files else None
     return replace(spec, weights=replace(spec.weights, sha256=digest)), network
 
 

@@ -98,8 +98,5 @@ LITE2 = EfficientNetVariant(
 )  # fmt: skip
 
 # Lite0 is the default, fed at half its native size: that is what a laptop can do.
-ENTRIES = (
-    _efficientnet_entry(LITE0, 112),
-    _efficientnet_entry(LITE1, LITE1.size),
-    _efficientnet_entry(LITE2, LITE2.size),
-)
+SIZES = ((LITE0, 112), (LITE1, LITE1.size), (LITE2, LITE2.size))
+ENTRIES = tuple(_efficientnet_entry(variant, size) for variant, size in SIZES)

@@ -5,7 +5,6 @@ A new backbone is one new file beside this one and one line in FAMILIES.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from clipset.checksums import sha256_of_files
 from clipset.config import near_names, read_json
 from clipset.errors import BackboneError
 
@@ -272,7 +272,7 @@ def _load(
             )
     entry = find_backbone(name)
     path = _weights_path(entry, weights)
-    digest = checkpoint_digest(path)
+    digest = sha256_of_files(checkpoint_files(path))
     if recorded is not None:
         check_recorded(name, digest, recorded)
     expected = entry.spec.weights.sha256
@@ -324,11 +324,6 @@ def backbone_files(name: str, spec: BackboneSpec) -> list[Path]:
     return checkpoint_files(path) if path else []
 
 
-def checkpoint_digest(path: Path) -> str:
-    """The sha256 of a checkpoint; of an index of shards, of the index and all shards."""
-    return digest_of(checkpoint_files(path))
-
-
 def checkpoint_files(path: Path) -> list[Path]:
     """The file of a checkpoint; of an index of shards, the index and all shards."""
     names = {path.name}
@@ -341,13 +336,3 @@ def checkpoint_files(path: Path) -> list[Path]:
     if missing:
         raise BackboneError(f"{path} lists {missing[0]}, which is not beside it; download it too")
     return [path.parent / name for name in sorted(names)]
-
-
-def digest_of(paths: Sequence[Path]) -> str:
-    """The sha256 of a file; of several, that of their sha256s."""
-    digests = []
-    for path in paths:
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-    whole = hashlib.sha256("".join(digests).encode()).hexdigest()
-    return digests[0] if len(digests) == 1 else whole

@@ -77,11 +77,8 @@ class Engine(ABC):
             )
         return features
 
-    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures:
-        return lambda: self._run(clips)
-
     @abstractmethod
-    def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]: ...
+    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures: ...
 
 
 class NormalisedNetwork(nn.Module):
@@ -119,6 +116,9 @@ class TorchEngine(Engine):
             _to_channels_last(self.network)
         self.half = _half_precision(device)
         self.chunk = 1 if device.type == "cpu" else find_chunk(self._run_chunk, spec)
+
+    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures:
+        return lambda: self._run(clips)
 
     def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
         features = []
@@ -175,9 +175,6 @@ class OpenVinoEngine(Engine):
             return torch.cat([features[index] for index in range(len(clips))])
 
         return wait
-
-    def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
-        return self._start(clips)()
 
 
 def open_engine(
@@ -299,6 +296,6 @@ def _check_conversion(engine: OpenVinoEngine, network: NormalisedNetwork) -> Non
         expected: Tensor = network(clips)
     if not torch.isfinite(expected).all():
         return  # an error of the network, which `features` reports
-    error = float((engine._run(clips) - expected).norm() / expected.norm().clamp(min=1e-12))
+    error = float((engine._start(clips)() - expected).norm() / expected.norm().clamp(min=1e-12))
     if not error < MAX_ERROR:
         raise BackboneError(f"openvino and torch disagree on {spec.name} (relative error {error})")
