@@ -213,14 +213,6 @@ def read_result_files(folder: Path = HERE) -> list[ResultFile]:
     return [build(ResultFile, read_json(path), path.name) for path in paths]
 
 
-def write_study(content: Study, folder: Path = HERE) -> Path:
-    """Write `studies/NAME.json`."""
-    path = folder / "studies" / f"{content.name}.json"
-    path.parent.mkdir(exist_ok=True)
-    write_json(path, to_mapping(content))
-    return path
-
-
 def read_studies(folder: Path = HERE) -> list[Study]:
     """All studies, in the order of their names."""
     paths = sorted((folder / "studies").glob("*.json"))

@@ -1,402 +1,499 @@
-"""Ablations of a recipe, one change at a time, by cross-validation on the training videos.
+"""Compare trainings over folds of whole groups: one command, resumable, results as files.
 
-    python results/study.py --store lsa64_store --recipe recipes/lsa64.toml --out studies/lsa64
-    python results/study.py ... --only mixed warm --fold 1    # some cells; the others later
-    python results/study.py ... --only recipe mixed --seed 1     # the same with another seed
-    python results/study.py ... --name lsa64                     # also writes results/studies/
-    python results/study.py ... --test --only recipe paper --seed 0 --seed 1    # final test
+    python results/study.py results/studies/lsa64_20_two_folds.toml --data DATA --out DIR
+    python results/study.py ... --list         # finished and pending units, and the time left
+    python results/study.py ... --summarise    # the summary of the finished units
 
-Folds of the training videos are whole groups (or stratified by class without groups). Each fold is
-evaluated by a model and probes that were trained on the others; an ablation is compared with the
-recipe on all of these videos. Intervals include the variance of training seeds
-(`significance.py`). Finished cells are not run again.
+A study file names datasets, backbones and variants (settings of a recipe). Each unit is one
+training: dataset × backbone × variant × fold × seed. Every group is in the test split of one fold;
+hyper-parameters are selected inside the training groups. Finished units are skipped, so the same
+command resumes a study, and two processes may work on one folder.
 
-With `--test`, models are trained on all training videos and evaluated on the test videos: once, at
-the end, with settings that were fixed before. Nothing may be selected by it.
+    DIR/features/         one store for each dataset and extraction (--features: of several studies)
+    DIR/speed/            measured speed of each variant, for budgets in seconds
+    DIR/baselines/        probes without a model; variants that do not change them share them
+    DIR/units/DATASET/BACKBONE/VARIANT/FOLD/SEED/
+        unit.json         settings, steps, seconds, commit, date, machine
+        model/
+        labels-100/       results.json, comparisons.json, predictions.safetensors
+    DIR/summary.json, summary.md
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from collect import MODEL_ROWS, names_only
-from records import HERE, Ablation, ProbeDifference, ProbeScore, Study, write_study
-from significance import (
-    Scores,
-    SeedVariance,
-    compare_scores,
-    estimate_seed_variance,
-    mean_score,
-    score_interval,
-)
-from sklearn.model_selection import StratifiedKFold
-from tables import COMPARED
+from summary import write_summary
 
-from clipset.config import fingerprint, near_names, read_json, to_mapping
+from clipset.config import build, fingerprint, flatten, read_json, read_toml, to_mapping
 from clipset.data.catalog import Catalog
-from clipset.errors import ClipsetError, ConfigError
-from clipset.evaluation.results import read_predictions
-from clipset.evaluation.suite import run_suite
+from clipset.data.leaks import check_leaks
+from clipset.data.tasks import read_tasks
+from clipset.errors import ClipsetError, ConfigError, LockError
+from clipset.evaluation.results import ProbeResult, read_predictions, read_records
+from clipset.evaluation.statistics import compare_probes
+from clipset.evaluation.suite import SuiteResult, run_suite
+from clipset.features.extract import extract, plan_store
 from clipset.features.store import FeatureStore, open_store
+from clipset.features.store_check import check_store
 from clipset.files import write_json
-from clipset.probes.config import ProbeKey
+from clipset.locks import exclusive
+from clipset.pipeline import NO_EFFECT_ON_FEATURES
+from clipset.probes.config import EvaluateConfig
 from clipset.probes.registry import probe_key
-from clipset.probes.task import make_task
+from clipset.probes.task import EvaluationTask, make_task
 from clipset.progress import say
-from clipset.recipe import Recipe, read_recipe
+from clipset.recipe import Recipe, resolve_recipe, set_value
+from clipset.report.wording import format_duration
 from clipset.runs import environment
-from clipset.training.pretrain import pretrain
+from clipset.training.checkpoint import ScaleModel
+from clipset.training.config import PretrainConfig
+from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos
 
-BASE = "recipe"  # the baseline of all ablations
-SEED = 0  # of the folds, and the default of trainings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """The recipe with one change."""
-
-    name: str
-    description: str
-    recipe: Recipe
-    changes: tuple[str, ...] = ()
-    store: Path
-
-
-def read_trials(
-    ablations: Path, recipe: Path, changes: Sequence[str], stores: dict[str, Path]
-) -> list[Trial]:
-    """The recipe itself, and the ablations whose features exist."""
-    base = read_recipe(recipe, changes)
-    trials = [Trial(name=BASE, description="the recipe", recipe=base, store=stores[""])]
-    for name, ablation in tomllib.loads(ablations.read_text("utf-8")).items():
-        if ablation.get("store", "") in stores:
-            trials.append(
-                Trial(
-                    name=name,
-                    description=ablation["description"],
-                    recipe=read_recipe(recipe, (*changes, *ablation["changes"])),
-                    changes=tuple(ablation["changes"]),
-                    store=stores[ablation.get("store", "")],
-                )
-            )
-    return trials
-
-
-def split_folds(catalog: Catalog, count: int) -> list[tuple[str, ...]]:
-    """The ids of the videos of each fold: whole groups, or stratified by class."""
-    videos = list(catalog.split("train"))
-    groups = sorted({video.group for video in videos if video.group is not None})
-    if len(groups) >= count and all(video.group is not None for video in videos):
-        parts = [set(part) for part in np.array_split(groups, count)]
-        return [tuple(video.id for video in videos if video.group in part) for part in parts]
-    folds = StratifiedKFold(count, shuffle=True, random_state=SEED)
-    split = folds.split(videos, [video.label for video in videos])
-    return [tuple(videos[index].id for index in indices) for _, indices in split]
-
-
-def list_folds(catalog: Catalog, folds: int) -> dict[str, Catalog]:
-    """The catalogs to evaluate: each fold of the training videos, or the test without folds."""
-    if not folds:
-        return {"test": catalog}
-    parts = split_folds(catalog, folds)
-    return {f"fold-{n}": in_fold(catalog, part) for n, part in enumerate(parts, start=1)}
-
-
-def in_fold(catalog: Catalog, fold: Sequence[str]) -> Catalog:
-    """The training videos, with those of the fold as the split `val`; no test video."""
-    held_out = set(fold)
-    return catalog.only(
-        replace(video, split="val") if video.id in held_out else video
-        for video in catalog.split("train")
-    )
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED = {"epochs": 3, "min_steps": 24, "validate_every": 0}  # training to measure the speed
+NO_EFFECT_ON_BASELINES = (
+    "preset", "epochs", "min_steps", "batch_size", "batch_from", "mask_ratio", "mask_rule",
+    "learning_rate", "warmup_fraction", "weight_decay", "max_grad_norm", "precision", "compile",
+    "validate_every", "in_memory",
+)  # fmt: skip  # settings of pre-training that probes without a model do not depend on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One training and evaluation of a trial on a fold."""
+class Dataset:
+    """Videos of a study."""
 
-    trial: Trial
-    catalog: Catalog
-    folder: Path
+    catalog: str
+    """a folder or table, relative to --data"""
+    folds: int | None = None
+    """folds of whole groups (the catalog's own train and test split if not given)"""
+    num_classes: int | None = None
+    """only the first classes, in the order of the catalog"""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Equal pre-training of all variants; without a budget, each variant's own epochs."""
+
+    seconds: float | None = None
+    """wall time on this machine; the number of steps follows from the measured speed"""
+    steps: int | None = None
+    """optimiser steps, to the nearest epoch"""
+
+    def __post_init__(self) -> None:
+        values = [value for value in (self.seconds, self.steps) if value is not None]
+        if len(values) > 1 or not all(value > 0 for value in values):
+            raise ConfigError("a budget is {seconds = 300} or {steps = 480}, more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study file. `settings` are tables of a recipe; later ones win, those of variants last."""
+
+    recipe: str = ""
+    """the recipe that settings are applied to, relative to the repository"""
+    num_trainings: int = 1
+    """trainings (seeds) in each fold"""
+    label_fractions: tuple[float, ...] = (1.0,)
+    """fractions of the training labels that probes use"""
+    budget: Budget = field(default_factory=Budget)
+    settings: dict[str, Any] = field(default_factory=dict)
+    datasets: dict[str, Dataset]
+    backbones: dict[str, dict[str, Any]] = field(default_factory=lambda: {"default": {}})
+    variants: dict[str, dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        if self.num_trainings < 1 or not (self.datasets and self.variants):
+            raise ConfigError("a study needs a dataset, a variant and at least 1 training")
+        if not all(0 < fraction <= 1 for fraction in self.label_fractions):
+            raise ConfigError(f"label_fractions lie in (0, 1], got {self.label_fractions}")
+        for name in (*self.datasets, *self.backbones, *self.variants):
+            if not re.fullmatch(r"\w[\w.+-]*", name):
+                raise ConfigError(f"the name {name!r} is not a plain word; it names a folder")
+
+    def resolve(self, *layers: Mapping[str, Any], where: str) -> Recipe:
+        """The recipe with all settings of the study and the given layers."""
+        tables = read_toml(ROOT / self.recipe) if self.recipe else {}
+        for layer in (self.settings, *layers):
+            for name, value in flatten(layer).items():
+                set_value(tables, name, value)
+        return resolve_recipe(tables, where)
+
+
+def read_study(path: Path) -> Study:
+    """A study file; unknown keys are refused."""
+    tables = read_toml(path)
+    for name, dataset in tables.get("datasets", {}).items():
+        build(Dataset, dataset, f"{path.name}: dataset {name}")
+    return build(Study, tables, path.name)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Unit:
+    """One training and its evaluation."""
+
+    dataset: str
+    backbone: str
+    variant: str
+    fold: str
     seed: int
+    recipe: Recipe
+    catalog: Catalog
+    label_fractions: tuple[float, ...]
+    budget: Budget
+    store: Path
+    out: Path
 
-    def open(self) -> FeatureStore:
-        """The features of the fold's videos."""
-        return open_store(self.trial.store, self.catalog)
+    def __str__(self) -> str:
+        return " ".join([*self.row, self.fold, f"seed-{self.seed}"])
 
-    def fingerprint(self, store: FeatureStore) -> str:
-        """Of everything that the cell's scores depend on."""
-        recipe = self.trial.recipe
-        return fingerprint(recipe.pretrain, recipe.evaluate, *_store_identity(store), self.seed)
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """What all folds and seeds have in common."""
+        return self.dataset, self.backbone, self.variant
 
-    def model_name(self, store: FeatureStore) -> str:
-        """Of everything that the cell's model depends on."""
-        return fingerprint(self.trial.recipe.pretrain, *_store_identity(store), self.seed)
+    @property
+    def folder(self) -> Path:
+        """The files of the unit."""
+        return self.out.joinpath("units", *self.row, self.fold, f"seed-{self.seed}")
 
-    def read(self) -> dict[str, Any] | None:
-        """The cell's record if it was run with these settings, else None."""
-        path = self.folder / "cell.json"
-        record = read_json(path) if path.is_file() else None
-        if record and record["fingerprint"] == self.fingerprint(self.open()):
-            return dict(record)
-        return None
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of everything that the scores depend on, except the fraction of labels."""
+        inputs = (self.recipe.pretrain, self.recipe.evaluate, self.budget)
+        return fingerprint(*inputs, self.store.name, self.catalog.fingerprint, self.seed)
 
+    def read(self) -> dict[str, Any]:
+        """The record of the unit; empty if it was not started."""
+        path = self.folder / "unit.json"
+        record = dict(read_json(path)) if path.is_file() else {}
+        if record and record["fingerprint"] != self.fingerprint:
+            raise ConfigError(f"{self.folder} has other settings; use another --out, or delete it")
+        return record
 
-def _store_identity(store: FeatureStore) -> tuple[object, str]:
-    return replace(store.manifest, made_by={}), store.catalog.fingerprint
+    def scores_folder(self, label_fraction: float) -> Path:
+        """The scores with a fraction of the labels."""
+        return self.folder / f"labels-{100 * label_fraction:g}"
 
-
-def run_cell(cell: Cell, models: Path) -> None:
-    """Train and evaluate one trial on one fold, unless that was done."""
-    if cell.read() is not None:
-        return
-    say(f"{cell.trial.name}, {cell.folder.parent.name}, {cell.folder.name}")
-    store, recipe = cell.open(), cell.trial.recipe
-    where = models / cell.model_name(store)
-    model = pretrain(store, where, recipe.pretrain, seed=cell.seed, device="cpu")
-    task = make_task(store, store.catalog, training=recipe.pretrain)
-    names = recipe.evaluate.probes
-    if cell.trial.name != BASE:  # other probes do not depend on the change
-        names = tuple(name for name in names if probe_key(name) in MODEL_ROWS)
-    suite = run_suite(task, model, recipe.evaluate, seed=cell.seed, probes=names)
-    cell.folder.mkdir(parents=True, exist_ok=True)
-    suite.write(cell.folder / "results.json")
-    about = {
-        "fingerprint": cell.fingerprint(store),
-        "seconds": undisturbed_seconds(where / "metrics.jsonl"),
-        "environment": environment(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    write_json(cell.folder / "cell.json", about)
+    @property
+    def pending_fractions(self) -> list[float]:
+        """The fractions of labels without scores."""
+        folders = {each: self.scores_folder(each) for each in self.label_fractions}
+        return [each for each, path in folders.items() if not (path / "results.json").is_file()]
 
 
-def undisturbed_seconds(metrics: Path) -> float:
-    """The time of pre-training if every epoch were as fast as the fastest."""
-    lines = [json.loads(line) for line in metrics.read_text("utf-8").splitlines() if line]
-    return float(len(lines) * min(line["seconds"] for line in lines))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialScores:
-    """All scores of a trial: each fold with the same seeds."""
-
-    trial: Trial
-    seeds: list[int]
-    records: list[dict[str, Any]]
-    scores: dict[ProbeKey, Scores]
-
-    def shares_models(self, other: TrialScores) -> bool:
-        """Whether only the probes differ."""
-        ours, theirs = self.trial, other.trial
-        return ours.recipe.pretrain == theirs.recipe.pretrain and ours.store == theirs.store
-
-    def scores_to_compare(self, other: TrialScores, row: ProbeKey) -> Scores | None:
-        """Scores of a probe; only of common seeds if both trials share their models."""
-        scores, shared = self.scores.get(row), set(self.seeds) & set(other.seeds)
-        if scores is None or not (shared and self.shares_models(other)):
-            return scores
-        indices = [index for index, seed in enumerate(self.seeds) if seed in shared]
-        return [fold[indices] for fold in scores]
-
-
-def read_trial(cells: list[list[Cell]]) -> TrialScores | None:
-    """The scores of the cells (by fold and seed); None if no seed has all folds."""
-    records = [[cell.read() for cell in fold] for fold in cells]
-    seeds = [index for index, each in enumerate(zip(*records, strict=True)) if all(each)]
-    if not seeds:
-        return None
-    predictions = [
-        [read_predictions(fold[index].folder / "predictions.safetensors") for index in seeds]
-        for fold in cells
-    ]
-    return TrialScores(
-        trial=cells[0][0].trial,
-        seeds=[cells[0][index].seed for index in seeds],
-        records=[each for fold in records for index in seeds if (each := fold[index])],
-        scores={
-            row: [
-                np.stack([each.values(row).mean(axis=0) for each in fold]) for fold in predictions
-            ]
-            for row in predictions[0][0].outputs
-        },
-    )
-
-
-def summarise(
-    trial: TrialScores, base: TrialScores, variances: dict[ProbeKey, SeedVariance]
-) -> Ablation:
-    """All folds and seeds of an ablation together, compared with the recipe."""
-    rows = []
-    for key, scores in trial.scores.items():
-        compared = trial is not base and key in MODEL_ROWS
-        baseline = base.scores_to_compare(trial, key) if compared else None
-        gap = compare_scores(scores, baseline, variances[key]) if baseline else None
-        rows.append(
-            ProbeScore(
-                features=key.features,
-                probe=key.probe,
-                value=mean_score(scores),
-                interval=score_interval(scores, variances[key]),
-                difference=gap.value if gap else None,
-                difference_interval=gap.interval if gap else None,
-                p=gap.p if gap else None,
-            )
-        )
-    seconds = sum(record["seconds"] for record in trial.records)
-    return Ablation(
-        name=trial.trial.name,
-        description=trial.trial.description,
-        changes=names_only(list(trial.trial.changes)),
-        store=trial.trial.store.name,
-        training_seconds=float(seconds) / len(trial.seeds),
-        num_trainings=len(trial.seeds),
-        rows=rows,
-    )
-
-
-def list_differences(
-    trial: TrialScores, variances: dict[ProbeKey, SeedVariance]
-) -> list[ProbeDifference]:
-    """SCALE probes against their baselines, if both were run with several seeds."""
-    differences = []
-    for probe, baseline in ((ProbeKey(*one), ProbeKey(*two)) for one, two in COMPARED):
-        if probe in trial.scores and baseline in trial.scores:
-            pair = trial.scores[probe], trial.scores[baseline]
-            gap = compare_scores(*pair, variances[probe], variances[baseline])
-            if gap.interval and gap.p is not None:
-                differences.append(
-                    ProbeDifference(
-                        probe=(probe.features, probe.probe),
-                        baseline=(baseline.features, baseline.probe),
-                        value=gap.value,
-                        interval=gap.interval,
-                        p=gap.p,
-                    )
+def plan_units(study: Study, data: Path, out: Path, features: Path) -> list[Unit]:
+    """All units; the first training of every fold and variant comes first."""
+    units = []
+    for name, dataset in study.datasets.items():
+        data_recipe = study.resolve(dataset.settings, where=f"dataset {name}")
+        folds = list_folds(read_dataset(data / dataset.catalog, dataset, data_recipe), dataset)
+        check_leaks(list(folds.values()))
+        for backbone, backbone_settings in study.backbones.items():
+            for variant, settings in study.variants.items():
+                recipe = study.resolve(
+                    dataset.settings, backbone_settings, settings, where=f"variant {variant}"
                 )
-    return differences
+                store = features / store_name(data / dataset.catalog, recipe)
+                for index in range(study.num_trainings):
+                    seed = index * recipe.evaluate.num_seeds  # no seed of probes is used twice
+                    units += [
+                        Unit(
+                            dataset=name,
+                            backbone=backbone,
+                            variant=variant,
+                            fold=fold,
+                            seed=seed,
+                            recipe=recipe,
+                            catalog=catalog,
+                            label_fractions=study.label_fractions if catalog.classes else (1.0,),
+                            budget=study.budget,
+                            store=store,
+                            out=out,
+                        )
+                        for fold, catalog in folds.items()
+                    ]
+    order = {row: index for index, row in enumerate(dict.fromkeys(unit.row for unit in units))}
+    return sorted(units, key=lambda unit: (unit.seed, unit.dataset, unit.fold, order[unit.row]))
+
+
+def read_dataset(path: Path, dataset: Dataset, recipe: Recipe) -> Catalog:
+    """The videos of a dataset, perhaps only those of its first classes."""
+    tasks = read_tasks(path, recipe.data)
+    if len(tasks) > 1:
+        names = ", ".join(task.name for task in tasks)
+        raise ConfigError(f"{path} has several tasks: set data.task to one of {names}")
+    catalog = tasks[0].catalog
+    if dataset.num_classes is None:
+        return catalog
+    labels = dict.fromkeys(video.label for video in catalog if video.label is not None)
+    selected = list(labels)[: dataset.num_classes]
+    return catalog.only(video for video in catalog if video.label in selected)
+
+
+def list_folds(catalog: Catalog, dataset: Dataset) -> dict[str, Catalog]:
+    """The catalogs of the folds: all videos, with the groups of the fold as the test split."""
+    if dataset.folds is None:
+        return {"test": catalog}
+    without = sum(video.group is None for video in catalog)
+    if without:
+        raise ConfigError(
+            f"folds need the group of every video; {without} of {len(catalog)} videos of "
+            f"{catalog.name} have none (the column group of the catalog)"
+        )
+    groups = sorted({video.group or "" for video in catalog})
+    if not 2 <= dataset.folds <= len(groups):
+        raise ConfigError(
+            f"{catalog.name} has {len(groups)} groups: from 2 to {len(groups)} folds are possible, "
+            f"got {dataset.folds}"
+        )
+    return {
+        f"fold-{number}": catalog.only(
+            replace(video, split="test" if video.group in test_groups else "train")
+            for video in catalog
+        )
+        for number, test_groups in enumerate(np.array_split(groups, dataset.folds), start=1)
+    }
+
+
+def store_name(catalog: Path, recipe: Recipe) -> str:
+    """The folder of the features: the same for all recipes that extract the same."""
+    settings = to_mapping(recipe.extract)
+    rows = {name: value for name, value in settings.items() if name not in NO_EFFECT_ON_FEATURES}
+    name = catalog.stem if catalog.stem != "labels" else catalog.absolute().parent.name
+    return f"{name}-{Path(recipe.extract.backbone).stem}-{fingerprint(rows)[:8]}"
+
+
+def extract_features(units: Sequence[Unit], device: str) -> None:
+    """Extract the pending videos of every store."""
+    for path in dict.fromkeys(unit.store for unit in units):
+        own = [unit for unit in units if unit.store == path]
+        videos = {video.id: video for unit in own for video in unit.catalog}
+        catalog, config = own[0].catalog.only(videos.values()), own[0].recipe.extract
+        began, plan = time.perf_counter(), plan_store(config)
+        if not (path / "manifest.json").is_file() or check_store(path, plan[0], catalog).pending:
+            extract(catalog, path, config, device=device, plan=plan)
+            seconds = time.perf_counter() - began
+            record = {"videos": len(catalog), "seconds": seconds, **provenance()}
+            write_json(path.with_suffix(".json"), record)
+
+
+def measure_speed(unit: Unit, device: str) -> float:
+    """Seconds of a training step of the unit's variant, measured once and recorded."""
+    path = unit.out.joinpath("speed", *unit.row).with_suffix(".json")
+    config = unit.recipe.pretrain
+    settings = fingerprint(config, unit.store.name)
+    if path.is_file() and (record := read_json(path))["fingerprint"] == settings:
+        return float(record["seconds_per_step"])
+    say(f"{' '.join(unit.row)}: measuring the speed of training")
+    store = open_store(unit.store, unit.catalog)
+    with tempfile.TemporaryDirectory() as folder:
+        short: PretrainConfig = replace(config, **MEASURED)  # type: ignore[arg-type]
+        pretrain(store, Path(folder), short, device=device)
+        seconds = epoch_seconds(Path(folder))[1:]  # the first one is slower
+    speed = min(seconds) / steps_per_epoch(store, config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"fingerprint": settings, "seconds_per_step": speed, "epoch_seconds": seconds}
+    write_json(path, record | provenance())
+    return speed
+
+
+def steps_per_epoch(store: FeatureStore, config: PretrainConfig) -> int:
+    """Optimiser steps of an epoch."""
+    videos = ssl_videos(store, config.ssl_split)
+    return open_clip_source(store, videos, replace(config, in_memory=False)).batches_in_epoch(
+        config
+    )
+
+
+def apply_budget(unit: Unit, store: FeatureStore, device: str) -> tuple[PretrainConfig, int]:
+    """The settings of pre-training with the epochs of the budget, and the number of steps."""
+    config, budget = unit.recipe.pretrain, unit.budget
+    num_steps = steps_per_epoch(store, config)
+    target = budget.steps
+    if budget.seconds is not None:
+        target = round(budget.seconds / measure_speed(unit, device))
+    if target is not None:
+        config = replace(config, epochs=max(1, round(target / num_steps)), min_steps=1)
+    epochs = max(config.epochs, -(-config.min_steps // num_steps))
+    return config, epochs * num_steps
+
+
+def run_unit(unit: Unit, device: str) -> None:
+    """Train, and evaluate with each fraction of the labels; what was done before is skipped."""
+    store = open_store(unit.store, unit.catalog)
+    config, num_steps = apply_budget(unit, store, device)
+    record = unit.read() or {
+        "fingerprint": unit.fingerprint,
+        **{name: getattr(unit, name) for name in ("dataset", "backbone", "variant", "fold")},
+        "seed": unit.seed,
+        "budget": to_mapping(unit.budget),
+        "recipe": to_mapping(replace(unit.recipe, pretrain=config)),
+        "steps": num_steps,
+        "seconds": {},
+        **provenance(),
+    }
+    write_json(unit.folder / "unit.json", record)
+    model = pretrain(store, unit.folder / "model", config, seed=unit.seed, device=device)
+    record["seconds"]["pretrain"] = sum(epoch_seconds(unit.folder / "model"))
+    task = make_task(store, store.catalog, training=config)
+    for fraction in unit.pending_fractions:
+        began, folder = time.perf_counter(), unit.scores_folder(fraction)
+        suite = evaluate_unit(unit, task, model, fraction)
+        folder.mkdir(exist_ok=True)
+        record["seconds"][f"evaluate {folder.name}"] = time.perf_counter() - began
+        write_json(unit.folder / "unit.json", record | provenance())
+        suite.write(folder / "results.json")
+
+
+def evaluate_unit(
+    unit: Unit, task: EvaluationTask, model: ScaleModel, label_fraction: float
+) -> SuiteResult:
+    """All probes; those without a model are read if another variant has run them."""
+    config = replace(
+        unit.recipe.evaluate, label_fraction=None if label_fraction == 1 else label_fraction
+    )
+    baselines = tuple(name for name in config.probes if probe_key(name).features == "backbone")
+    others = tuple(name for name in config.probes if name not in baselines)
+    suites = []
+    if baselines:
+        suites.append(run_baselines(unit, task, model, replace(config, probes=baselines)))
+    if others:
+        suites.append(run_suite(task, model, config, seed=unit.seed, probes=others))
+    return merge_suites(suites, config, unit.seed)
+
+
+def run_baselines(
+    unit: Unit, task: EvaluationTask, model: ScaleModel, config: EvaluateConfig
+) -> SuiteResult:
+    """The probes without a model, from the folder that all variants share."""
+    training = to_mapping(unit.recipe.pretrain)
+    training = {k: v for k, v in training.items() if k not in NO_EFFECT_ON_BASELINES}
+    inputs = (training, config, unit.store.name, unit.catalog.fingerprint, unit.seed)
+    folder = unit.out / "baselines" / fingerprint(*inputs)
+    path = folder / "results.json"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        run_suite(task, model, config, seed=unit.seed).write(path)
+    return SuiteResult(
+        results=read_records(path, ProbeResult),
+        comparisons=[],
+        predictions=read_predictions(folder / "predictions.safetensors"),
+    )
+
+
+def merge_suites(suites: Sequence[SuiteResult], config: EvaluateConfig, seed: int) -> SuiteResult:
+    """The results of several suites on one task, in the order of the settings."""
+    results = {result.key: result for suite in suites for result in suite.results}
+    seeds = {key: own for suite in suites for key, own in suite.predictions.seeds.items()}
+    outputs = {key: own for suite in suites for key, own in suite.predictions.outputs.items()}
+    keys = [probe_key(name) for name in config.probes]
+    predictions = replace(
+        suites[0].predictions,
+        seeds={key: seeds[key] for key in keys},
+        outputs={key: outputs[key] for key in keys},
+    )
+    return SuiteResult(
+        results=[results[key] for key in keys],
+        comparisons=compare_probes(predictions, seed=seed),
+        predictions=predictions,
+    )
+
+
+def epoch_seconds(model: Path) -> list[float]:
+    """The seconds of each epoch of pre-training."""
+    lines = (model / "metrics.jsonl").read_text("utf-8").splitlines()
+    return [float(json.loads(line)["seconds"]) for line in lines if line]
+
+
+def provenance() -> dict[str, Any]:
+    """Date, commit and machine."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environment(),
+    }
+
+
+def describe_progress(units: Sequence[Unit], among: Sequence[Unit]) -> str:
+    """`3 of 20 units finished, about 1 h 5 min left`, by the mean time of finished units."""
+    seconds = {
+        unit: sum(unit.read()["seconds"].values()) for unit in among if not unit.pending_fractions
+    }
+    pending = [unit for unit in units if unit not in seconds]
+    text = f"{len(units) - len(pending)} of {len(units)} units finished"
+    if not pending or not seconds:
+        return f"{text}, time unknown" if pending else text
+    left = 0.0
+    for unit in pending:
+        same = [own for other, own in seconds.items() if other.row == unit.row]
+        left += float(np.mean(same or list(seconds.values())))
+    return f"{text}, about {format_duration(left)} left"
+
+
+def list_units(units: Sequence[Unit]) -> list[str]:
+    """One line for each variant, and the total."""
+    lines = []
+    for row in dict.fromkeys(unit.row for unit in units):
+        own = [unit for unit in units if unit.row == row]
+        store = "" if (own[0].store / "manifest.json").is_file() else "; features to extract"
+        lines.append(f"{' '.join(row)}: {describe_progress(own, units)}{store}")
+    return [*lines, f"total: {describe_progress(units, units)}"]
+
+
+def run_study(units: Sequence[Unit], device: str) -> None:
+    """Run the pending units; other settings than before are refused first."""
+    pending = [unit for unit in units if not unit.read() or unit.pending_fractions]
+    extract_features(pending, device)
+    for unit in {unit.row: unit for unit in reversed(pending)}.values():
+        if unit.budget.seconds is not None:
+            measure_speed(unit, device)
+    for unit in pending:
+        if not unit.pending_fractions:
+            continue  # finished by another process
+        say(f"{describe_progress(units, units)}: {unit}")
+        try:
+            with exclusive(unit.folder):
+                run_unit(unit, device)
+        except LockError as error:
+            say(f"{unit} is skipped: {error}")
+    say(describe_progress(units, units))
 
 
 def main() -> None:
-    """Run the cells of the command line, and write the finished ones."""
+    """Run a study, list it, or summarise it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--store", action="append", required=True, metavar="[NAME=]FOLDER")
-    parser.add_argument("--recipe", type=Path, required=True)
-    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
-    parser.add_argument("--ablations", type=Path, default=HERE / "ablations.toml")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--folds", type=int, default=4)
-    parser.add_argument("--test", action="store_true", help="evaluate the test videos, not folds")
-    parser.add_argument("--fold", type=int, action="append", help="only this one, from 1 on")
-    parser.add_argument("--seed", type=int, action="append", help=f"of trainings (else {SEED})")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"names of ablations, or {BASE}")
-    parser.add_argument("--name", help="write results/studies/NAME.json from all finished cells")
-    parser.add_argument("--results", type=Path, default=HERE, help=argparse.SUPPRESS)
+    parser.add_argument("study", type=Path, metavar="STUDY.toml")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--data", type=Path, default=Path(), help="folder of the datasets")
+    parser.add_argument("--features", type=Path, help="folder of feature stores (DIR/features)")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--list", action="store_true", help="only list units and the time left")
+    parser.add_argument("--summarise", action="store_true", help="only summarise finished units")
     options = parser.parse_args()
     try:
-        study(options)
+        study = read_study(options.study)
+        features = options.features or options.out / "features"
+        units = plan_units(study, options.data, options.out, features)
+        if options.list:
+            print("\n".join(list_units(units)))
+            return
+        if not options.summarise:
+            run_study(units, options.device)
+        print(write_summary(units, options.study.stem, options.out))
     except ClipsetError as error:
-        parser.error(str(error))
-
-
-def study(options: argparse.Namespace) -> None:
-    """Run the pending cells."""
-    pairs = [word.rpartition("=") for word in options.store]
-    stores = {name: Path(folder) for name, _, folder in pairs}
-    if "" not in stores:
-        raise ConfigError("the recipe needs a store: --store FOLDER")
-    trials = read_trials(options.ablations, options.recipe, options.changes, stores)
-    names = [trial.name for trial in trials]
-    for unknown in sorted(set(options.only or ()) - set(names)):
-        raise ConfigError(f"unknown ablation {unknown!r}; {near_names(unknown, names)}")
-    catalog = open_store(stores[""]).catalog
-    parts = list_folds(catalog, 0 if options.test else options.folds)
-    selected = [f"fold-{number}" for number in options.fold or ()] or list(parts)
-    if not set(selected) <= set(parts):
-        raise ConfigError(f"unknown --fold {options.fold}; known: {', '.join(parts)}")
-    seeds = sorted({*(options.seed or [SEED]), *found_seeds(options.out)})
-    cells = {
-        trial.name: {
-            part: [
-                Cell(
-                    trial=trial,
-                    catalog=part_catalog,
-                    folder=options.out / trial.name / part / f"seed-{seed}",
-                    seed=seed,
-                )
-                for seed in seeds
-            ]
-            for part, part_catalog in parts.items()
-        }
-        for trial in trials
-    }
-    for seed in options.seed or [SEED]:
-        for name in options.only or names:
-            for part in selected:
-                run_cell(cells[name][part][seeds.index(seed)], options.out / "models")
-    if options.name:
-        every = [list(each.values()) for each in cells.values()]
-        videos = len(catalog.split("test" if options.test else "train"))
-        collect_study(options, stores, every, videos)
-
-
-def found_seeds(out: Path) -> set[int]:
-    """The seeds of existing cells."""
-    return {int(path.name.removeprefix("seed-")) for path in out.glob("*/*/seed-*")}
-
-
-def collect_study(
-    options: argparse.Namespace,
-    stores: dict[str, Path],
-    cells: Sequence[list[list[Cell]]],
-    videos: int,
-) -> None:
-    """Write the ablations of which all folds were run with these settings."""
-    everything = [read_trial(folds) for folds in cells]
-    base, found = everything[0], [each for each in everything if each]
-    if base is None:
-        raise ConfigError("the recipe itself must be finished before ablations can be compared")
-    every = [each for one in found for each in one.records]
-    commits = dict.fromkeys(each["environment"].get("commit", "unknown") for each in every)
-    machine = dict(base.records[-1]["environment"])
-    machine.pop("commit", None)
-    trained = [base, *(one for one in found if not one.shares_models(base))]  # a model counts once
-    variances = {}
-    for row in base.scores:  # probes without a model are the same in all trials
-        trials = trained if row in MODEL_ROWS else [base]
-        variances[row] = estimate_seed_variance(
-            [one.scores[row] for one in trials if row in one.scores]
-        )
-    recipe = base.trial.recipe
-    content = Study(
-        name=options.name,
-        dataset=recipe.data.name or base.trial.store.name,
-        backbone=names_only(recipe.extract.backbone),
-        recipe_file=f"recipes/{options.recipe.name}",
-        recipe=names_only(to_mapping(recipe)),
-        changes=names_only(list(options.changes)),
-        stores=[f"{name}={path.name}".lstrip("=") for name, path in stores.items()],
-        folds=0 if options.test else options.folds,
-        videos=videos,
-        num_probe_seeds=recipe.evaluate.num_seeds,
-        seed_std={
-            " ".join(row): variance.std for row, variance in variances.items() if variance.dof
-        },
-        date=max(each["date"] for each in every),
-        commit=", ".join(commits),
-        machine=machine,
-        ablations=[summarise(each, base, variances) for each in found],
-        differences=list_differences(base, variances),
-        training_seeds=base.seeds,
-    )
-    print(f"→ {write_study(content, options.results)}")
+        raise SystemExit(f"study.py: {error}") from None
 
 
 if __name__ == "__main__":

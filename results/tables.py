@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -280,18 +279,17 @@ def seed_effect(study: Study) -> str:
 
 
 def study_origin(study: Study) -> list[str]:
-    """Where a study comes from: recipe, commits, seeds, machine and command."""
+    """Where a study comes from: recipe, commits, seeds, machine and settings."""
     num_seeds = study.num_probe_seeds
-    stores = "".join(f" --store {store}" for store in study.stores)
-    changes = "".join(f" --set {shlex.quote(change)}" for change in study.changes)
-    mode = f"--folds {study.folds}" if study.folds else "--test"
-    if not study.folds:  # exactly the trainings that were scored on test videos
-        mode += "".join(f" --seed {seed}" for seed in study.training_seeds)
-        mode += f" --only {' '.join(ablation.name for ablation in study.ablations)}"
-    return provenance(
+    seeds = ", ".join(map(str, study.training_seeds))
+    lines = [
+        f"features: {', '.join(study.stores)}",
+        *([f"training seeds: {seeds}"] if seeds and not study.folds else []),
+        *study.changes,
+    ]
+    text = (
         f"[{study.recipe_file}](../{study.recipe_file}), commit {study.commit}, {num_seeds} "
         f"{'seeds' if num_seeds > 1 else 'seed'} of the probes, {machine_name(study.machine)}, "
-        f"{study.date[:10]}:",
-        f"python results/study.py{stores} --recipe {study.recipe_file} {mode} "
-        f"--out studies/{study.name} --name {study.name}{changes}",
+        f"{study.date[:10]}, with:"
     )
+    return [wrap(text), "", "```text", *lines, "```", ""]

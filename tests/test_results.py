@@ -1,10 +1,13 @@
 """A number goes from `clipset run` to docs/results.md without hands."""
 
 import importlib
+import io
 import json
 import re
 import shutil
 import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +17,7 @@ from tests.conftest import write_video
 from tests.miniatures import TINY, run, write_backbone
 
 from clipset.config import build
+from clipset.data.catalog import Catalog, Video
 from clipset.errors import ClipsetError
 from clipset.recipe import Recipe, read_recipe
 
@@ -188,241 +192,267 @@ def test_a_run_without_an_end_is_refused(tmp_path: Path, runs: Path) -> None:
         load("collect").collect([tmp_path], "none", tmp_path)
 
 
-ABLATIONS = """
-[masked-only]
-description = "hidden clips alone"
-changes = ["pretrain.model.losses=masked"]
-
-[gentle]
-description = "a tenth of the rate"
-changes = ["evaluate.training.encoder_lr_scales=[0.1]"]
-
-[layers]
-description = "more layers"
-changes = []
-store = "layers"
-"""
-
-
-def run_study(runs: Path, folder: Path, *more: str) -> None:
-    changes = [word for word in (*TINY, SHORT, NAMED) if not word.startswith("--set=extract")]
-    words = [
-        *("--store", runs / "full" / "store", "--recipe", ROOT / "recipes" / "quick.toml"),
-        *(
-            "--ablations",
-            folder / "ablations.toml",
-            "--out",
-            folder,
-            "--folds",
-            3,
-            "--results",
-            folder,
-        ),
-        *(
-            *changes,
-            rows("scale_knn", "finetune"),
-            "--set=evaluate.num_seeds=1",
-            "--name",
-            "squares",
-        ),
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["study.py", *map(str, words), *more])
+def run_study(labels: Path, file: Path, out: Path, *more: str) -> str:
+    """The output of the command."""
+    words = [file, "--out", out, "--data", labels.parent, "--device", "cpu", *more]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as output:
+        patch.setattr("sys.argv", ["study.py", *map(str, words)])
         load("study").main()
+    return output.getvalue()
+
+
+def write_study(folder: Path, backbone: str, changes: Mapping[str, str] | None = None) -> Path:
+    """A study of two variants in two folds, with all labels and half of them."""
+    text = f"""
+num_trainings = 2
+label_fractions = [1.0, 0.5]
+budget = {{ steps = 4 }}
+[settings.extract]
+backbone = "{backbone}"
+frames = 2
+size = 16
+engine = "torch"
+workers = 0
+sampling.num_clips = 4
+[settings.pretrain]
+clips_per_set = 2
+batch_size = 4
+model = {{ width = 32, num_layers = 1, projection_dim = 8, projection_hidden = [16, 16] }}
+[settings.evaluate]
+num_seeds = 1
+probes = ["knn", "scale_knn", "transformer", "finetune"]
+training = {{ epochs = 2, num_clips = 2, learning_rates = [0.003] }}
+[datasets.squares]
+catalog = "labels.csv"
+folds = 2
+[variants]
+slow = {{ pretrain = {{ learning_rate = 1e-4 }} }}
+group = {{ pretrain = {{ batch_from = "group" }} }}
+"""
+    for old, new in (changes or {}).items():
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / "squares.toml"
+    path.write_text(text)
+    return path
 
 
 @pytest.fixture(scope="module")
-def study(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ablations in three folds, the recipe with two seeds; a third has no features."""
+def study(labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study; a second start changes nothing but the summary."""
     folder = tmp_path_factory.mktemp("study")
-    (folder / "ablations.toml").write_text(ABLATIONS)
-    run_study(runs, folder)
-    run_study(runs, folder, "--only", "recipe", "--seed", "1")
-    times = {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/seed-*/*")}
-    run_study(runs, folder)
-    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/fold-*/seed-*/*")} == times
+    file = write_study(folder, write_backbone(folder))
+    assert "total: 0 of 8 units finished, time unknown" in run_study(labels, file, folder, "--list")
+    assert "8 of 8 units" in run_study(labels, file, folder)
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert re.search("total: 8 of 8 units finished$", run_study(labels, file, folder, "--list"))
+    run_study(labels, file, folder)
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert {path.name for path in after if after[path] != times.get(path)} == {
+        "summary.json",
+        "summary.md",
+    }
     return folder
 
 
-def test_ablations_are_evaluated_once_on_each_training_video_and_on_no_other(study: Path) -> None:
+def unit(study: Path, variant: str, fold: int, seed: int) -> Path:
+    return study / "units" / "squares" / "default" / variant / f"fold-{fold}" / f"seed-{seed}"
+
+
+def test_every_group_is_evaluated_in_one_fold(study: Path) -> None:
     read = load("collect").read_predictions
-    for ablation in ("recipe", "masked-only", "gentle"):
-        where = [study / ablation / f"fold-{fold}" / "seed-0" for fold in (1, 2, 3)]
-        folds = [read(folder / "predictions.safetensors").ids for folder in where]
-        assert sorted(id for ids in folds for id in ids) == [f"{number}.mp4" for number in range(9)]
-        assert folds[1] == ("3.mp4", "4.mp4", "5.mp4")  # whole persons
+    for variant in ("slow", "group"):
+        folds = [
+            read(unit(study, variant, fold, 0) / "labels-100" / "predictions.safetensors").ids
+            for fold in (1, 2)
+        ]
+        assert sorted(id for ids in folds for id in ids) == sorted(f"{n}.mp4" for n in range(12))
+        assert set(folds[0]) == {f"{n}.mp4" for n in range(6)}  # persons 0 and 1
 
 
-def test_ablations_that_change_only_probes_share_a_model(study: Path) -> None:
-    assert (
-        len(list((study / "models").iterdir())) == 3 * 3
-    )  # recipe and gentle; masked-only; the second seed
+def test_hyper_parameters_are_selected_on_training_groups(study: Path) -> None:
+    for path in study.glob("units/**/labels-100/results.json"):
+        for result in json.loads(path.read_text()):
+            assert result["split"] == "test"
+            assert "train" in (result["selected_on"] or "train"), result["selected_on"]
 
 
-def test_a_cell_is_trained_with_its_seed(study: Path) -> None:
-    cards = [
-        json.loads(path.read_text("utf-8")) for path in (study / "models").glob("*/model.json")
-    ]
-    assert sorted(card["seed"] for card in cards) == [0] * 6 + [1] * 3
-    [found] = load("records").read_studies(study)
-    assert [(ablation.name, ablation.num_trainings) for ablation in found.ablations] == [
-        ("recipe", 2),
-        ("masked-only", 1),
-        ("gentle", 1),
-    ]
-    assert set(found.seed_std) == {"scale knn", "scale finetune"}
+def test_a_budget_of_steps_is_the_same_for_all_variants(study: Path) -> None:
+    for variant, epochs in (("slow", 2), ("group", 2)):  # two batches of 4 and 2; two groups
+        record = json.loads((unit(study, variant, 1, 1) / "unit.json").read_text())
+        assert (record["steps"], record["recipe"]["pretrain"]["epochs"]) == (4, epochs)
+        lines = (unit(study, variant, 1, 1) / "model" / "metrics.jsonl").read_text().splitlines()
+        assert len(lines) == epochs
+        assert {"pretrain", "evaluate labels-100", "evaluate labels-50"} == set(record["seconds"])
+        assert {"processor", "cores", "threads"} <= set(record["environment"])
 
 
-def test_models_that_ablations_share_count_once_in_the_seed_variance(
-    runs: Path, study: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "study"
-    shutil.copytree(study, folder)
-    [before] = load("records").read_studies(folder)
-    run_study(runs, folder, "--only", "gentle", "--seed", "1")
-    [after] = load("records").read_studies(folder)
-    assert [ablation.num_trainings for ablation in after.ablations] == [2, 1, 2]
-    assert after.seed_std == before.seed_std
+def test_features_are_extracted_once(study: Path) -> None:
+    assert len(list(study.glob("**/manifest.json"))) == 1
 
 
-def test_an_ablation_is_compared_with_the_recipe_on_the_same_videos(study: Path) -> None:
-    [found] = load("records").read_studies(study)
-    assert [ablation.name for ablation in found.ablations] == ["recipe", "masked-only", "gentle"]
-    base, masked, gentle = (
-        {(row.features, row.probe): row for row in i.rows} for i in found.ablations
-    )
-    assert gentle["scale", "knn"].difference == 0.0  # the same model, with the seed that both have
-    tuned = ("scale", "finetune")
-    assert masked[tuned].difference == pytest.approx(masked[tuned].value - base[tuned].value)
-    text = load("write").render([], (), [found])
-    assert "| hidden clips alone | `pretrain.model.losses=masked` |" in text
-    assert "9 training videos, each scored in one of 3 folds. Another seed" in text
-    assert f"--store {Path(found.stores[0]).name} --recipe recipes/quick.toml" in text
-
-
-def test_an_ablation_that_was_run_with_other_settings_is_not_collected(
-    runs: Path, study: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "study"
-    shutil.copytree(study, folder)
-    run_study(runs, folder, "--set=pretrain.mask_ratio=0.5", "--only", "recipe")
-    [found] = load("records").read_studies(folder)
-    assert [ablation.name for ablation in found.ablations] == ["recipe"]
-    assert found.ablations[0].rows[0].interval is None  # one seed does not show the variance
-    assert "its effect is not known" in load("write").render([], (), [found])
-
-
-def test_final_results_are_of_test_videos_and_several_trainings(runs: Path, tmp_path: Path) -> None:
-    folder = tmp_path
-    (folder / "ablations.toml").write_text(ABLATIONS)
-    more = ("--test", "--only", "recipe", "masked-only", "--seed", "0", "--seed", "1")
-    run_study(runs, folder, *more, rows("knn", "scale_knn", "scale_linear"))
-    [found] = load("records").read_studies(folder)
-    assert (found.folds, found.videos, len(found.ablations)) == (0, 3, 2)
-    ids = (
-        load("collect")
-        .read_predictions(folder / "recipe" / "test" / "seed-1" / "predictions.safetensors")
-        .ids
-    )
-    assert ids == ("9.mp4", "10.mp4", "11.mp4")
-    assert {row.features for row in found.ablations[1].rows} == {
-        "scale"
-    }  # others do not depend on it
-    [difference] = found.differences  # the only probe whose baseline was run
-    values = {(row.features, row.probe): row.value for row in found.ablations[0].rows}
-    assert difference.value == pytest.approx(values["scale", "knn"] - values["backbone", "knn"])
-    text = load("write").render([], (), [found])
-    assert "3 test videos. Another seed of training moves the score" in text
-    assert "| SCALE k-NN − k-NN |" in text
-    assert "--test --seed 0 --seed 1 --only recipe masked-only" in text
-    assert ", all labels" in text
-    assert "Ablations: one change at a time" not in text
-
-
-def draw_trials(
-    generator: np.random.Generator, gain: float, seeds: tuple[int, ...]
-) -> list[list[np.ndarray]]:
-    """Trials of the given numbers of seeds in two folds; the last is better by `gain`."""
-    easy = generator.normal(0.6, 0.25, (2, 60))
-    trials = []
-    for place, count in enumerate(seeds):
-        luck = generator.normal(0.0, 0.08, (2, count, 1))
-        probability = easy[:, None] + luck + gain * (place == len(seeds) - 1)
-        trials.append(list((generator.random((2, count, 60)) < probability).astype(np.float64)))
-    return trials
-
-
-@pytest.mark.parametrize("gain", [0.0, 0.1])
-def test_intervals_hold_the_truth_although_a_trial_has_one_seed(gain: float) -> None:
-    significance, generator = load("significance"), np.random.default_rng(0)
-    held = []
-    for _ in range(400):
-        base, *_, last = trials = draw_trials(generator, gain, (3, 2, 2, 1))
-        gap = significance.compare_scores(last, base, significance.estimate_seed_variance(trials))
-        held.append(gap.interval[0] <= gain <= gap.interval[1])
-    assert 0.93 <= np.mean(held) <= 0.995
-
-
-def test_intervals_hold_the_truth_where_only_one_of_two_rows_depends_on_a_seed() -> None:
-    significance, generator = load("significance"), np.random.default_rng(3)
-    held = []
-    for _ in range(400):
-        trials = draw_trials(generator, 0.0, (3, 3))
-        solved = (generator.random((2, 1, 60)) < 0.6).astype(np.float64)
-        fixed = list(solved.repeat(3, axis=1))  # the same whatever the seed
-        gap = significance.compare_scores(
-            trials[0],
-            fixed,
-            significance.estimate_seed_variance(trials),
-            significance.estimate_seed_variance([fixed]),
+def test_variants_share_the_probes_without_a_model(study: Path) -> None:
+    assert len(list(study.glob("baselines/*"))) == 2 * 2 * 2  # folds, trainings, label fractions
+    read, key = load("collect").read_predictions, load("collect").ProbeKey
+    transformer = key("backbone", "transformer")
+    for fold in (1, 2):
+        slow, group = (
+            read(unit(study, variant, fold, 0) / "labels-100" / "predictions.safetensors")
+            for variant in ("slow", "group")
         )
-        held.append(gap.interval[0] <= 0.0 <= gap.interval[1])
-    assert 0.93 <= np.mean(held) <= 0.995
+        np.testing.assert_array_equal(slow.outputs[transformer], group.outputs[transformer])
 
 
-def test_the_spread_is_that_of_the_seeds_by_a_plain_loop() -> None:
-    trials = draw_trials(np.random.default_rng(1), 0.0, (3, 2, 1))
-    squares, freedom = 0.0, 0
-    for trial in trials:
-        for fold in trial:
-            scores = [sum(seed) / len(seed) for seed in fold.tolist()]
-            middle = sum(scores) / len(scores)
-            squares += sum((score - middle) ** 2 for score in scores)
-            freedom += len(scores) - 1
-    found = load("significance").estimate_seed_variance(trials)
-    assert found.dof == freedom == 6
-    assert found.std == pytest.approx((squares / freedom) ** 0.5)
-
-
-def test_a_trial_that_wins_on_every_video_is_apart_for_certain() -> None:
-    significance = load("significance")
-    better, worse = [np.ones((2, 3))], [np.zeros((2, 3))]
-    gap = significance.compare_scores(
-        better, worse, significance.estimate_seed_variance([better, worse])
+def test_shared_probes_are_those_of_the_unit_alone(
+    labels: Path, study: Path, tmp_path: Path
+) -> None:
+    changes = {
+        "num_trainings = 2": "num_trainings = 1",
+        "[1.0, 0.5]": "[1.0]",
+        "slow =": "# slow =",
+    }
+    file = write_study(tmp_path, f"{study / 'tints.py'}:make", changes)
+    run_study(labels, file, tmp_path, "--features", str(study / "features"))
+    assert not (tmp_path / "features").exists()
+    read = load("collect").read_predictions
+    alone, within = (
+        read(unit(folder, "group", 2, 0) / "labels-100" / "predictions.safetensors")
+        for folder in (tmp_path, study)
     )
-    assert (gap.value, gap.interval, gap.p) == (1.0, (1.0, 1.0), 0.0)
+    assert len(alone.outputs) == 4
+    for key, outputs in alone.outputs.items():
+        np.testing.assert_array_equal(outputs, within.outputs[key])
 
 
-def test_a_trial_is_not_apart_from_itself() -> None:
-    significance = load("significance")
-    [trial] = draw_trials(np.random.default_rng(2), 0.0, (2,))
-    gap = significance.compare_scores(trial, trial, significance.estimate_seed_variance([trial]))
-    assert (gap.value, gap.interval, gap.p) == (0.0, (0.0, 0.0), 1.0)
+def test_a_killed_unit_is_run_again_and_the_others_are_not(
+    labels: Path, study: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "study"
+    shutil.copytree(study, folder)
+    lost = unit(folder, "slow", 2, 1)
+    before = (lost / "labels-50" / "predictions.safetensors").read_bytes()
+    shutil.rmtree(lost / "labels-50")
+    file = folder / "squares.toml"
+    listed = run_study(labels, file, folder, "--list")
+    assert "squares default slow: 3 of 4 units finished, about" in listed
+    assert "squares default group: 4 of 4 units finished\n" in listed
+    text = run_study(labels, file, folder, "--summarise")
+    assert "7 of 8 units" in text
+    assert re.search(r"\| slow \| 1 × 2 folds \|", text)  # the second training lacks a fold
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("units/**/results.json")}
+    run_study(labels, file, folder)
+    assert (lost / "labels-50" / "predictions.safetensors").read_bytes() == before
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+
+
+def test_the_summary_is_the_mean_over_all_videos_and_trainings(study: Path) -> None:
+    content = json.loads((study / "summary.json").read_text())
+    assert [column["label_fraction"] for column in content["columns"]] == [1.0, 0.5]
+    column = content["columns"][0]
+    assert (column["num_videos"], column["num_groups"]) == (12, 4)
+    read, correct = load("collect").read_predictions, []
+    for fold, seed in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        path = unit(study, "slow", fold, seed) / "labels-100" / "predictions.safetensors"
+        predictions = read(path)
+        outputs = predictions.outputs[load("collect").ProbeKey("scale", "finetune")]
+        correct += (outputs[0].argmax(axis=1) == predictions.truth).tolist()
+    scores = {(s["variant"], s["features"], s["probe"]): s for s in column["scores"]}
+    assert len(scores) == 2 * 4
+    score = scores["slow", "scale", "finetune"]
+    assert score["value"] == pytest.approx(np.mean(correct))
+    assert score["interval"][0] <= score["value"] <= score["interval"][1]
+    differences = {(*d["score"], *d["baseline"]): d["value"] for d in column["differences"]}
+    rival = scores["slow", "backbone", "transformer"]["value"]
+    pair = ("slow", "scale", "finetune", "slow", "backbone", "transformer")
+    assert differences[pair] == pytest.approx(score["value"] - rival)
+    other = scores["group", "scale", "finetune"]["value"]
+    pair = ("group", "scale", "finetune", "slow", "scale", "finetune")
+    assert differences[pair] == pytest.approx(other - score["value"])
+    text = (study / "summary.md").read_text()
+    assert "## squares, default, 50% labels" in text
+    assert "| slow: SCALE fine-tuned − Transformer |" in text
+    assert "| group − slow: SCALE k-NN |" in text
+
+
+def test_a_budget_of_seconds_gives_steps_by_the_measured_speed(
+    labels: Path, study: Path, tmp_path: Path
+) -> None:
+    changes = {
+        "num_trainings = 2": "num_trainings = 1",
+        "[1.0, 0.5]": "[1.0]",
+        '["knn", "scale_knn", "transformer", "finetune"]': '["scale_knn"]',
+        "steps = 4": "seconds = 0.5",
+    }
+    file = write_study(tmp_path, f"{study / 'tints.py'}:make", changes)
+    run_study(labels, file, tmp_path, "--features", str(study / "features"))
+    for variant in ("slow", "group"):
+        speed = json.loads((tmp_path / "speed/squares/default" / f"{variant}.json").read_text())
+        record = json.loads((unit(tmp_path, variant, 1, 0) / "unit.json").read_text())
+        assert speed["seconds_per_step"] > 0
+        assert (
+            abs(record["steps"] * speed["seconds_per_step"] - 0.5) <= 2 * speed["seconds_per_step"]
+        )
+        assert record["budget"] == {"seconds": 0.5, "steps": None}
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("old", "new", "reason"),
     [
-        (("--only", "gentel"), "unknown ablation 'gentel'.*gentle"),
-        (("--only", "layers"), "unknown ablation 'layers'"),
-        (("--fold", "4"), "fold-1, fold-2, fold-3"),
-        (("--fold", "0"), "fold-1, fold-2, fold-3"),
-        (("--test", "--fold", "1"), "known: test"),
+        ("folds = 2", "folds = 5", "labels has 4 groups: from 2 to 4 folds are possible, got 5"),
+        ("folds = 2", "folds = 1", "from 2 to 4 folds are possible, got 1"),
+        ("folds = 2", "fold = 2", "unknown key 'fold'; did you mean folds"),
+        ("batch_from", "batchfrom", "variant group.*unknown key 'batchfrom'.*batch_from"),
+        ("batch_from", "preset = 'papr', batch_from", "papr"),
+        ("steps = 4", "steps = 4, seconds = 1.0", "a budget is"),
+        ("labels.csv", "label.csv", "label.csv not found"),
+        ("folds = 2", "folds = 2\nnum_classes = 1", "the same label"),
+        ("1e-4", "2e-4", "slow.*has other settings; use another --out"),
     ],
 )
-def test_a_study_refuses_what_it_does_not_have(
-    runs: Path, study: Path, words: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+def test_a_study_that_cannot_be_run_is_refused_in_one_line(
+    labels: Path, study: Path, tmp_path: Path, old: str, new: str, reason: str
 ) -> None:
-    with pytest.raises(SystemExit):
-        run_study(runs, study, *words)
-    assert re.search(reason, capsys.readouterr().err)
+    file = write_study(tmp_path, f"{study / 'tints.py'}:make", {old: new})
+    out = study if old == "1e-4" else tmp_path
+    with pytest.raises(SystemExit) as stop:
+        run_study(labels, file, out, "--features", str(study / "features"))
+    assert re.search(reason, str(stop.value))
+    assert str(stop.value).startswith("study.py: ")
+    assert "\n" not in str(stop.value)
+
+
+def test_folds_need_groups(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\na.mp4,x\nb.mp4,y\n")
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path / name).write_bytes(name.encode())
+    file = write_study(tmp_path, f"{study / 'tints.py'}:make")
+    with pytest.raises(SystemExit, match="folds need the group of every video; 2 of 2 videos"):
+        run_study(tmp_path / "labels.csv", file, tmp_path / "out")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "studies").glob("*.toml")))
+def test_the_settings_of_a_study_file_are_valid(path: Path) -> None:
+    study = load("study").read_study(path)
+    for dataset in study.datasets.values():
+        for backbone in study.backbones.values():
+            for name, settings in study.variants.items():
+                assert study.resolve(dataset.settings, backbone, settings, where=name)
+
+
+def test_folds_divide_all_groups() -> None:
+    module, generator = load("study"), np.random.default_rng(0)
+    for num_groups, folds in ((10, 5), (10, 3), (7, 7), (2, 2)):
+        videos = tuple(
+            Video(
+                id=str(n), path=Path(str(n)), label="x", group=f"g{generator.integers(num_groups)}"
+            )
+            for n in range(100)
+        )
+        catalog = Catalog(name="many", videos=videos)
+        parts = module.list_folds(catalog, module.Dataset(catalog="", folds=folds)).values()
+        tested = [[video for video in part if video.split == "test"] for part in parts]
+        assert len(tested) == folds
+        assert sorted(video.id for part in tested for video in part) == sorted(map(str, range(100)))
+        groups = [{video.group for video in part} for part in tested]
+        assert sum(map(len, groups)) == len(set.union(*groups))
+        assert max(map(len, groups)) - min(map(len, groups)) <= 1
