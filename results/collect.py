@@ -27,6 +27,7 @@ from records import (
     TaskResult,
     write_result_file,
 )
+from tables import MODEL_ROWS
 
 from clipset.config import build, fingerprint, read_json, to_mapping
 from clipset.data.catalog import read_catalog_table
@@ -34,16 +35,12 @@ from clipset.errors import ClipsetError, RunError
 from clipset.evaluation.results import ProbeResult, read_predictions, read_results
 from clipset.evaluation.statistics import compare_values
 from clipset.features.store import FeatureStore
-from clipset.probes.config import ProbeKey
 from clipset.recipe import Recipe, read_recipe
 from clipset.reproduce.plan import find_plan, read_table_recipe
 from clipset.reproduce.table import TABLE_FILE, Cell, TableFile, read_table_file
 from clipset.runs import read_run
 
 OMITTED_FIELDS = ("per_class", "confusion")
-MODEL_ROWS = (
-    ProbeKey("scale", "knn"), ProbeKey("scale", "linear"), ProbeKey("scale", "finetune"),
-)  # fmt: skip
 SEED = 0  # of the bootstrap between runs
 
 

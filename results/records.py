@@ -171,7 +171,7 @@ class ProbeDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class AblationStudy:
     """Ablations of a recipe by cross-validation on the training videos; the recipe comes first.
 
     `seed_std`: standard deviation of a fold's score over training seeds.
@@ -213,7 +213,7 @@ def read_result_files(folder: Path = HERE) -> list[ResultFile]:
     return [build(ResultFile, read_json(path), path.name) for path in paths]
 
 
-def read_studies(folder: Path = HERE) -> list[Study]:
+def read_studies(folder: Path = HERE) -> list[AblationStudy]:
     """All studies, in the order of their names."""
     paths = sorted((folder / "studies").glob("*.json"))
-    return [build(Study, read_json(path), path.name) for path in paths]
+    return [build(AblationStudy, read_json(path), path.name) for path in paths]

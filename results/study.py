@@ -23,24 +23,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from summary import write_summary
+from units import Unit, plan_units, read_study
 
-from clipset.config import build, fingerprint, flatten, read_json, read_toml, to_mapping
-from clipset.data.catalog import Catalog
-from clipset.data.leaks import check_leaks
-from clipset.data.tasks import read_tasks
-from clipset.errors import ClipsetError, ConfigError, LockError
+from clipset.config import fingerprint, read_json, to_mapping
+from clipset.errors import ClipsetError, LockError
 from clipset.evaluation.results import ProbeResult, read_predictions, read_records
 from clipset.evaluation.statistics import compare_probes
 from clipset.evaluation.suite import SuiteResult, run_suite
@@ -49,231 +45,22 @@ from clipset.features.store import FeatureStore, open_store
 from clipset.features.store_check import check_store
 from clipset.files import write_json
 from clipset.locks import exclusive
-from clipset.pipeline import NO_EFFECT_ON_FEATURES
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.registry import probe_key
 from clipset.probes.task import EvaluationTask, make_task
 from clipset.progress import say
-from clipset.recipe import Recipe, resolve_recipe, set_value
 from clipset.report.wording import format_duration
 from clipset.runs import environment
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos
 
-ROOT = Path(__file__).resolve().parents[1]
 MEASURED = {"epochs": 3, "min_steps": 24, "validate_every": 0}  # training to measure the speed
 NO_EFFECT_ON_BASELINES = (
     "preset", "epochs", "min_steps", "batch_size", "batch_from", "mask_ratio", "mask_rule",
     "learning_rate", "warmup_fraction", "weight_decay", "max_grad_norm", "precision", "compile",
     "validate_every", "in_memory",
 )  # fmt: skip  # settings of pre-training that probes without a model do not depend on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """Videos of a study."""
-
-    catalog: str
-    """a folder or table, relative to --data"""
-    folds: int | None = None
-    """folds of whole groups (the catalog's own train and test split if not given)"""
-    num_classes: int | None = None
-    """only the first classes, in the order of the catalog"""
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """Equal pre-training of all variants; without a budget, each variant's own epochs."""
-
-    seconds: float | None = None
-    """wall time on this machine; the number of steps follows from the measured speed"""
-    steps: int | None = None
-    """optimiser steps, to the nearest epoch"""
-
-    def __post_init__(self) -> None:
-        values = [value for value in (self.seconds, self.steps) if value is not None]
-        if len(values) > 1 or not all(value > 0 for value in values):
-            raise ConfigError("a budget is {seconds = 300} or {steps = 480}, more than 0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
-    """A study file. `settings` are tables of a recipe; later ones win, those of variants last."""
-
-    recipe: str = ""
-    """the recipe that settings are applied to, relative to the repository"""
-    num_trainings: int = 1
-    """trainings (seeds) in each fold"""
-    label_fractions: tuple[float, ...] = (1.0,)
-    """fractions of the training labels that probes use"""
-    budget: Budget = field(default_factory=Budget)
-    settings: dict[str, Any] = field(default_factory=dict)
-    datasets: dict[str, Dataset]
-    backbones: dict[str, dict[str, Any]] = field(default_factory=lambda: {"default": {}})
-    variants: dict[str, dict[str, Any]]
-
-    def __post_init__(self) -> None:
-        if self.num_trainings < 1 or not (self.datasets and self.variants):
-            raise ConfigError("a study needs a dataset, a variant and at least 1 training")
-        if not all(0 < fraction <= 1 for fraction in self.label_fractions):
-            raise ConfigError(f"label_fractions lie in (0, 1], got {self.label_fractions}")
-        for name in (*self.datasets, *self.backbones, *self.variants):
-            if not re.fullmatch(r"\w[\w.+-]*", name):
-                raise ConfigError(f"the name {name!r} is not a plain word; it names a folder")
-
-    def resolve(self, *layers: Mapping[str, Any], where: str) -> Recipe:
-        """The recipe with all settings of the study and the given layers."""
-        tables = read_toml(ROOT / self.recipe) if self.recipe else {}
-        for layer in (self.settings, *layers):
-            for name, value in flatten(layer).items():
-                set_value(tables, name, value)
-        return resolve_recipe(tables, where)
-
-
-def read_study(path: Path) -> Study:
-    """A study file; unknown keys are refused."""
-    tables = read_toml(path)
-    for name, dataset in tables.get("datasets", {}).items():
-        build(Dataset, dataset, f"{path.name}: dataset {name}")
-    return build(Study, tables, path.name)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Unit:
-    """One training and its evaluation."""
-
-    dataset: str
-    backbone: str
-    variant: str
-    fold: str
-    seed: int
-    recipe: Recipe
-    catalog: Catalog
-    label_fractions: tuple[float, ...]
-    budget: Budget
-    store: Path
-    out: Path
-
-    def __str__(self) -> str:
-        return " ".join([*self.row, self.fold, f"seed-{self.seed}"])
-
-    @property
-    def row(self) -> tuple[str, str, str]:
-        """What all folds and seeds have in common."""
-        return self.dataset, self.backbone, self.variant
-
-    @property
-    def folder(self) -> Path:
-        """The files of the unit."""
-        return self.out.joinpath("units", *self.row, self.fold, f"seed-{self.seed}")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Of everything that the scores depend on, except the fraction of labels."""
-        inputs = (self.recipe.pretrain, self.recipe.evaluate, self.budget)
-        return fingerprint(*inputs, self.store.name, self.catalog.fingerprint, self.seed)
-
-    def read(self) -> dict[str, Any]:
-        """The record of the unit; empty if it was not started."""
-        path = self.folder / "unit.json"
-        record = dict(read_json(path)) if path.is_file() else {}
-        if record and record["fingerprint"] != self.fingerprint:
-            raise ConfigError(f"{self.folder} has other settings; use another --out, or delete it")
-        return record
-
-    def scores_folder(self, label_fraction: float) -> Path:
-        """The scores with a fraction of the labels."""
-        return self.folder / f"labels-{100 * label_fraction:g}"
-
-    @property
-    def pending_fractions(self) -> list[float]:
-        """The fractions of labels without scores."""
-        folders = {each: self.scores_folder(each) for each in self.label_fractions}
-        return [each for each, path in folders.items() if not (path / "results.json").is_file()]
-
-
-def plan_units(study: Study, data: Path, out: Path, features: Path) -> list[Unit]:
-    """All units; the first training of every fold and variant comes first."""
-    units = []
-    for name, dataset in study.datasets.items():
-        data_recipe = study.resolve(dataset.settings, where=f"dataset {name}")
-        folds = list_folds(read_dataset(data / dataset.catalog, dataset, data_recipe), dataset)
-        check_leaks(list(folds.values()))
-        for backbone, backbone_settings in study.backbones.items():
-            for variant, settings in study.variants.items():
-                recipe = study.resolve(
-                    dataset.settings, backbone_settings, settings, where=f"variant {variant}"
-                )
-                store = features / store_name(data / dataset.catalog, recipe)
-                for index in range(study.num_trainings):
-                    seed = index * recipe.evaluate.num_seeds  # no seed of probes is used twice
-                    units += [
-                        Unit(
-                            dataset=name,
-                            backbone=backbone,
-                            variant=variant,
-                            fold=fold,
-                            seed=seed,
-                            recipe=recipe,
-                            catalog=catalog,
-                            label_fractions=study.label_fractions if catalog.classes else (1.0,),
-                            budget=study.budget,
-                            store=store,
-                            out=out,
-                        )
-                        for fold, catalog in folds.items()
-                    ]
-    order = {row: index for index, row in enumerate(dict.fromkeys(unit.row for unit in units))}
-    return sorted(units, key=lambda unit: (unit.seed, unit.dataset, unit.fold, order[unit.row]))
-
-
-def read_dataset(path: Path, dataset: Dataset, recipe: Recipe) -> Catalog:
-    """The videos of a dataset, perhaps only those of its first classes."""
-    tasks = read_tasks(path, recipe.data)
-    if len(tasks) > 1:
-        names = ", ".join(task.name for task in tasks)
-        raise ConfigError(f"{path} has several tasks: set data.task to one of {names}")
-    catalog = tasks[0].catalog
-    if dataset.num_classes is None:
-        return catalog
-    labels = dict.fromkeys(video.label for video in catalog if video.label is not None)
-    selected = list(labels)[: dataset.num_classes]
-    return catalog.only(video for video in catalog if video.label in selected)
-
-
-def list_folds(catalog: Catalog, dataset: Dataset) -> dict[str, Catalog]:
-    """The catalogs of the folds: all videos, with the groups of the fold as the test split."""
-    if dataset.folds is None:
-        return {"test": catalog}
-    without = sum(video.group is None for video in catalog)
-    if without:
-        raise ConfigError(
-            f"folds need the group of every video; {without} of {len(catalog)} videos of "
-            f"{catalog.name} have none (the column group of the catalog)"
-        )
-    groups = sorted({video.group or "" for video in catalog})
-    if not 2 <= dataset.folds <= len(groups):
-        raise ConfigError(
-            f"{catalog.name} has {len(groups)} groups: from 2 to {len(groups)} folds are possible, "
-            f"got {dataset.folds}"
-        )
-    return {
-        f"fold-{number}": catalog.only(
-            replace(video, split="test" if video.group in test_groups else "train")
-            for video in catalog
-        )
-        for number, test_groups in enumerate(np.array_split(groups, dataset.folds), start=1)
-    }
-
-
-def store_name(catalog: Path, recipe: Recipe) -> str:
-    """The folder of the features: the same for all recipes that extract the same."""
-    settings = to_mapping(recipe.extract)
-    rows = {name: value for name, value in settings.items() if name not in NO_EFFECT_ON_FEATURES}
-    name = catalog.stem if catalog.stem != "labels" else catalog.absolute().parent.name
-    return f"{name}-{Path(recipe.extract.backbone).stem}-{fingerprint(rows)[:8]}"
 
 
 def extract_features(units: Sequence[Unit], device: str) -> None:
@@ -283,16 +70,17 @@ def extract_features(units: Sequence[Unit], device: str) -> None:
         videos = {video.id: video for unit in own for video in unit.catalog}
         catalog, config = own[0].catalog.only(videos.values()), own[0].recipe.extract
         began, plan = time.perf_counter(), plan_store(config)
-        if not (path / "manifest.json").is_file() or check_store(path, plan[0], catalog).pending:
+        is_new = not (path / "manifest.json").is_file()
+        if is_new or not check_store(path, plan[0], catalog).is_complete:
             extract(catalog, path, config, device=device, plan=plan)
             seconds = time.perf_counter() - began
-            record = {"videos": len(catalog), "seconds": seconds, **provenance()}
-            write_json(path.with_suffix(".json"), record)
+            record = {"videos": len(catalog), "seconds": seconds, **run_facts()}
+            write_json(path.with_name(f"{path.name}.json"), record)
 
 
 def measure_speed(unit: Unit, device: str) -> float:
     """Seconds of a training step of the unit's variant, measured once and recorded."""
-    path = unit.out.joinpath("speed", *unit.row).with_suffix(".json")
+    path = unit.out / "speed" / f"{'-'.join(unit.row)}.json"
     config = unit.recipe.pretrain
     settings = fingerprint(config, unit.store.name)
     if path.is_file() and (record := read_json(path))["fingerprint"] == settings:
@@ -306,7 +94,7 @@ def measure_speed(unit: Unit, device: str) -> float:
     speed = min(seconds) / steps_per_epoch(store, config)
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"fingerprint": settings, "seconds_per_step": speed, "epoch_seconds": seconds}
-    write_json(path, record | provenance())
+    write_json(path, record | run_facts())
     return speed
 
 
@@ -343,7 +131,7 @@ def run_unit(unit: Unit, device: str) -> None:
         "recipe": to_mapping(replace(unit.recipe, pretrain=config)),
         "steps": num_steps,
         "seconds": {},
-        **provenance(),
+        **run_facts(),
     }
     write_json(unit.folder / "unit.json", record)
     model = pretrain(store, unit.folder / "model", config, seed=unit.seed, device=device)
@@ -354,7 +142,7 @@ def run_unit(unit: Unit, device: str) -> None:
         suite = evaluate_unit(unit, task, model, fraction)
         folder.mkdir(exist_ok=True)
         record["seconds"][f"evaluate {folder.name}"] = time.perf_counter() - began
-        write_json(unit.folder / "unit.json", record | provenance())
+        write_json(unit.folder / "unit.json", record | run_facts())
         suite.write(folder / "results.json")
 
 
@@ -418,7 +206,7 @@ def epoch_seconds(model: Path) -> list[float]:
     return [float(json.loads(line)["seconds"]) for line in lines if line]
 
 
-def provenance() -> dict[str, Any]:
+def run_facts() -> dict[str, Any]:
     """Date, commit and machine."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

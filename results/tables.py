@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from records import Ablation, Result, ResultFile, RunDifference, Study, TaskResult
+from records import Ablation, AblationStudy, Result, ResultFile, RunDifference, TaskResult
 
 from clipset.config import to_mapping
 from clipset.evaluation.results import ERROR_METRICS
+from clipset.probes.config import ProbeKey
 from clipset.report.wording import (
     format_interval,
     format_number,
@@ -25,7 +26,11 @@ COMPARED: tuple[tuple[Row, Row], ...] = (
     (("scale", "knn"), ("backbone", "knn")),
     (("scale", "finetune"), ("backbone", "ordered")),
 )
-MODEL_ROWS: tuple[Row, ...] = (("scale", "knn"), ("scale", "linear"), ("scale", "finetune"))
+MODEL_ROWS = (
+    ProbeKey("scale", "knn"),
+    ProbeKey("scale", "linear"),
+    ProbeKey("scale", "finetune"),
+)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -209,7 +214,7 @@ def validation_table(results: Sequence[Result]) -> list[str]:
     return table(header, rows)
 
 
-def ablation_table(study: Study) -> list[str]:
+def ablation_table(study: AblationStudy) -> list[str]:
     """One change at a time: its time and its differences to the recipe."""
     base, *others = study.ablations
     rows = [_ablation_row(base, base), *(_ablation_row(ablation, base) for ablation in others)]
@@ -247,7 +252,7 @@ def _difference_to_recipe(row: dict[str, Any] | None) -> str:
     return f"**{text}**" if low > 0 or high < 0 else text
 
 
-def study_rows(study: Study) -> list[str]:
+def study_rows(study: AblationStudy) -> list[str]:
     """All probes of the recipe, and their differences to the baselines, if these were run."""
     if not study.differences:
         return []
@@ -267,7 +272,7 @@ def study_rows(study: Study) -> list[str]:
     return table(["", title], told) + table(["paired difference", title], gaps)
 
 
-def seed_effect(study: Study) -> str:
+def seed_effect(study: AblationStudy) -> str:
     """How far another seed alone moves a score."""
     stds = [(row, study.seed_std.get(" ".join(row))) for row in MODEL_ROWS]
     points = [f"{100 * std:.1f} ({row_name(*row)})" for row, std in stds if std is not None]
@@ -278,7 +283,7 @@ def seed_effect(study: Study) -> str:
     return f"Another seed of training moves {subject} by {effect}."
 
 
-def study_origin(study: Study) -> list[str]:
+def study_origin(study: AblationStudy) -> list[str]:
     """Where a study comes from: recipe, commits, seeds, machine and settings."""
     num_seeds = study.num_probe_seeds
     seeds = ", ".join(map(str, study.training_seeds))

@@ -11,7 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from records import HERE, Result, ResultFile, Study, TaskResult, read_result_files, read_studies
+from records import (
+    HERE,
+    AblationStudy,
+    Result,
+    ResultFile,
+    TaskResult,
+    read_result_files,
+    read_studies,
+)
 from tables import (
     ablation,
     ablation_table,
@@ -47,7 +55,7 @@ Group = tuple[str, str]
 
 
 def render(
-    files: Sequence[ResultFile], notes: Sequence[str] = (), studies: Sequence[Study] = ()
+    files: Sequence[ResultFile], notes: Sequence[str] = (), studies: Sequence[AblationStudy] = ()
 ) -> str:
     """The whole page."""
     runs = [result for file in files for result in file.results if result.kind == "run"]
@@ -178,7 +186,7 @@ def ablations(results: Sequence[Result]) -> list[str]:
     return ["## Tables of the paper on our data", "", *lines]
 
 
-def final_results(studies: Sequence[Study]) -> list[str]:
+def final_results(studies: Sequence[AblationStudy]) -> list[str]:
     """Recipes on test videos, each trained several times."""
     if not studies:
         return []
@@ -191,7 +199,7 @@ def final_results(studies: Sequence[Study]) -> list[str]:
     return lines
 
 
-def study_tables(studies: Sequence[Study]) -> list[str]:
+def study_tables(studies: Sequence[AblationStudy]) -> list[str]:
     """The ablations of each recipe."""
     if not studies:
         return []

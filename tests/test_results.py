@@ -19,6 +19,8 @@ from tests.miniatures import TINY, run, write_backbone
 from clipset.config import build
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import ClipsetError
+from clipset.evaluation.results import read_predictions
+from clipset.probes.config import ProbeKey
 from clipset.recipe import Recipe, read_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -260,10 +262,11 @@ def unit(study: Path, variant: str, fold: int, seed: int) -> Path:
 
 
 def test_every_group_is_evaluated_in_one_fold(study: Path) -> None:
-    read = load("collect").read_predictions
     for variant in ("slow", "group"):
         folds = [
-            read(unit(study, variant, fold, 0) / "labels-100" / "predictions.safetensors").ids
+            read_predictions(
+                unit(study, variant, fold, 0) / "labels-100" / "predictions.safetensors"
+            ).ids
             for fold in (1, 2)
         ]
         assert sorted(id for ids in folds for id in ids) == sorted(f"{n}.mp4" for n in range(12))
@@ -293,11 +296,12 @@ def test_features_are_extracted_once(study: Path) -> None:
 
 def test_variants_share_the_probes_without_a_model(study: Path) -> None:
     assert len(list(study.glob("baselines/*"))) == 2 * 2 * 2  # folds, trainings, label fractions
-    read, key = load("collect").read_predictions, load("collect").ProbeKey
-    transformer = key("backbone", "transformer")
+    transformer = ProbeKey("backbone", "transformer")
     for fold in (1, 2):
         slow, group = (
-            read(unit(study, variant, fold, 0) / "labels-100" / "predictions.safetensors")
+            read_predictions(
+                unit(study, variant, fold, 0) / "labels-100" / "predictions.safetensors"
+            )
             for variant in ("slow", "group")
         )
         np.testing.assert_array_equal(slow.outputs[transformer], group.outputs[transformer])
@@ -314,9 +318,8 @@ def test_shared_probes_are_those_of_the_unit_alone(
     file = write_study(tmp_path, f"{study / 'tints.py'}:make", changes)
     run_study(labels, file, tmp_path, "--features", str(study / "features"))
     assert not (tmp_path / "features").exists()
-    read = load("collect").read_predictions
     alone, within = (
-        read(unit(folder, "group", 2, 0) / "labels-100" / "predictions.safetensors")
+        read_predictions(unit(folder, "group", 2, 0) / "labels-100" / "predictions.safetensors")
         for folder in (tmp_path, study)
     )
     assert len(alone.outputs) == 4
@@ -350,18 +353,22 @@ def test_the_summary_is_the_mean_over_all_videos_and_trainings(study: Path) -> N
     assert [column["label_fraction"] for column in content["columns"]] == [1.0, 0.5]
     column = content["columns"][0]
     assert (column["num_videos"], column["num_groups"]) == (12, 4)
-    read, correct = load("collect").read_predictions, []
+    correct = []
     for fold, seed in ((1, 0), (1, 1), (2, 0), (2, 1)):
         path = unit(study, "slow", fold, seed) / "labels-100" / "predictions.safetensors"
-        predictions = read(path)
-        outputs = predictions.outputs[load("collect").ProbeKey("scale", "finetune")]
+        predictions = read_predictions(path)
+        outputs = predictions.outputs[ProbeKey("scale", "finetune")]
         correct += (outputs[0].argmax(axis=1) == predictions.truth).tolist()
     scores = {(s["variant"], s["features"], s["probe"]): s for s in column["scores"]}
     assert len(scores) == 2 * 4
     score = scores["slow", "scale", "finetune"]
     assert score["value"] == pytest.approx(np.mean(correct))
     assert score["interval"][0] <= score["value"] <= score["interval"][1]
-    differences = {(*d["score"], *d["baseline"]): d["value"] for d in column["differences"]}
+    names = ("variant", "features", "probe")
+    differences = {
+        tuple(d[f"{side}{name}"] for side in ("", "baseline_") for name in names): d["difference"]
+        for d in column["differences"]
+    }
     rival = scores["slow", "backbone", "transformer"]["value"]
     pair = ("slow", "scale", "finetune", "slow", "backbone", "transformer")
     assert differences[pair] == pytest.approx(score["value"] - rival)
@@ -369,7 +376,7 @@ def test_the_summary_is_the_mean_over_all_videos_and_trainings(study: Path) -> N
     pair = ("group", "scale", "finetune", "slow", "scale", "finetune")
     assert differences[pair] == pytest.approx(other - score["value"])
     text = (study / "summary.md").read_text()
-    assert "## squares, default, 50% labels" in text
+    assert "## squares, default, 50 % of the labels" in text
     assert "| slow: SCALE fine-tuned − Transformer |" in text
     assert "| group − slow: SCALE k-NN |" in text
 
@@ -386,7 +393,7 @@ def test_a_budget_of_seconds_gives_steps_by_the_measured_speed(
     file = write_study(tmp_path, f"{study / 'tints.py'}:make", changes)
     run_study(labels, file, tmp_path, "--features", str(study / "features"))
     for variant in ("slow", "group"):
-        speed = json.loads((tmp_path / "speed/squares/default" / f"{variant}.json").read_text())
+        speed = json.loads((tmp_path / "speed" / f"squares-default-{variant}.json").read_text())
         record = json.loads((unit(tmp_path, variant, 1, 0) / "unit.json").read_text())
         assert speed["seconds_per_step"] > 0
         assert (
@@ -432,7 +439,7 @@ def test_folds_need_groups(study: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results" / "studies").glob("*.toml")))
 def test_the_settings_of_a_study_file_are_valid(path: Path) -> None:
-    study = load("study").read_study(path)
+    study = load("units").read_study(path)
     for dataset in study.datasets.values():
         for backbone in study.backbones.values():
             for name, settings in study.variants.items():
@@ -440,7 +447,7 @@ def test_the_settings_of_a_study_file_are_valid(path: Path) -> None:
 
 
 def test_folds_divide_all_groups() -> None:
-    module, generator = load("study"), np.random.default_rng(0)
+    module, generator = load("units"), np.random.default_rng(0)
     for num_groups, folds in ((10, 5), (10, 3), (7, 7), (2, 2)):
         videos = tuple(
             Video(
