@@ -35,7 +35,13 @@ from clipset.evaluation.statistics import (
     join_results,
     mean_results,
 )
-from clipset.features.store import FeatureStore, check_any_read, open_store, read_manifest
+from clipset.features.store import (
+    FeatureStore,
+    check_any_read,
+    open_store,
+    read_manifest,
+    retry_hint,
+)
 from clipset.features.store_check import check_store
 from clipset.files import write_atomic, write_json, writing
 from clipset.locks import exclusive
@@ -132,6 +138,8 @@ def run(
             skip=extraction.is_current,
         )
         store = open_store(out / "store", catalog)
+        if extraction.is_current and store.failed:
+            say(retry_hint(len(store.failed)))
         if len(tasks) == 1:
             note = _TaskRun(folder, store, recipe, device).run()
         else:

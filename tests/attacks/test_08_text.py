@@ -195,7 +195,7 @@ def test_a_run_is_whole_in_the_c_locale_and_found_done_in_another(
     assert again.returncode == 0, again.stderr
     steps = json.loads((tmp_path / "run" / "run.json").read_text())["steps"]
     assert [step["name"] for step in steps if step["skipped"]] == [
-        "extract", "pretrain", "represent", "probe",
+        "catalog", "extract", "pretrain", "embed", "evaluate", "report",
     ]  # fmt: skip
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "caf\\xe9" in page

@@ -187,6 +187,11 @@ def open_store(folder: str | Path, catalog: Catalog | None = None) -> FeatureSto
     return store
 
 
+def retry_hint(num_failed: int) -> str:
+    """One line about videos that failed in an earlier run."""
+    return f"{num_failed} videos failed before and are not retried; --retry-failed retries them"
+
+
 def check_any_read(store: FeatureStore) -> None:
     """Raise NothingReadError if every video of a store failed."""
     if store.failed and not store.entries and not store.pending:

@@ -21,7 +21,7 @@ from clipset.data.file_state import read_file_state
 from clipset.errors import StoreError
 from clipset.features.encode import ClipRows, EncodedVideo
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
-from clipset.features.store import Manifest, count_rows, row_checksum
+from clipset.features.store import Manifest, count_rows, retry_hint, row_checksum
 from clipset.features.store_check import check_manifest, compare_files
 from clipset.files import write_json
 from clipset.locks import exclusive, is_empty
@@ -100,7 +100,7 @@ class StoreWriter:
         entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested]
         pending = [e for e in entries if e.status == "pending" or e.transient or retry_failed]
         if skipped := len(entries) - len(pending):
-            say(f"{skipped} videos failed before and are not retried; --retry-failed retries them")
+            say(retry_hint(skipped))
         return pending
 
     def _open_arrays(self, kind: Kind) -> dict[str, GrowingArray]:
