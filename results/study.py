@@ -44,11 +44,11 @@ from clipset.features.extract import extract, plan_store
 from clipset.features.store import FeatureStore, open_store
 from clipset.features.store_check import check_store
 from clipset.files import write_json
-from clipset.locks import exclusive
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.registry import probe_key
 from clipset.probes.task import EvaluationTask, make_task
-from clipset.progress import say
+from clipset.process.locks import exclusive
+from clipset.progress import log
 from clipset.report.wording import format_duration
 from clipset.runs import environment
 from clipset.training.checkpoint import ScaleModel
@@ -85,7 +85,7 @@ def measure_speed(unit: Unit, device: str) -> float:
     settings = fingerprint(config, unit.store.name)
     if path.is_file() and (record := read_json(path))["fingerprint"] == settings:
         return float(record["seconds_per_step"])
-    say(f"{' '.join(unit.row)}: measuring the speed of training")
+    log(f"{' '.join(unit.row)}: measuring the speed of training")
     store = open_store(unit.store, unit.catalog)
     with tempfile.TemporaryDirectory() as folder:
         short: PretrainConfig = replace(config, **MEASURED)  # type: ignore[arg-type]
@@ -250,13 +250,13 @@ def run_study(units: Sequence[Unit], device: str) -> None:
     for unit in pending:
         if not unit.pending_fractions:
             continue  # finished by another process
-        say(f"{describe_progress(units, units)}: {unit}")
+        log(f"{describe_progress(units, units)}: {unit}")
         try:
             with exclusive(unit.folder):
                 run_unit(unit, device)
         except LockError as error:
-            say(f"{unit} is skipped: {error}")
-    say(describe_progress(units, units))
+            log(f"{unit} is skipped: {error}")
+    log(describe_progress(units, units))
 
 
 def main() -> None:

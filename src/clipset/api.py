@@ -116,18 +116,18 @@ def embed(
     from clipset.features.store import FeatureStore
     from clipset.representation import DEFAULT_PARTS, embed_store
 
-    chosen = DEFAULT_PARTS if parts is None else tuple(parts)
+    vector_parts = DEFAULT_PARTS if parts is None else tuple(parts)
     if isinstance(videos, FeatureStore):
         from clipset.devices import find_device
 
         trained = _open_model(model)
         encoder = None if trained is None else trained.encoder
-        return embed_store(videos, encoder, parts=chosen, device=find_device(device))
+        return embed_store(videos, encoder, parts=vector_parts, device=find_device(device))
     if run is not None:
         from clipset.inference.run import load_run
 
         opened = load_run(run, device=device, workers=workers, backbone=backbone)
-        return opened.embed(videos, parts=chosen)
+        return opened.embed(videos, parts=vector_parts)
     if backbone is None:
         raise ConfigError("embed needs a FeatureStore, or videos with run= or backbone=")
     from clipset.features.config import ExtractConfig

@@ -18,7 +18,7 @@ from clipset.errors import ConfigError
 BESIDE = "checksum of "  # before the names of the files beside it
 BLANK = b'"checksum":"%s"' % (b"0" * 32)
 FIELD = re.compile(rb'"checksum":"[0-9a-f]{32}"')
-LONGEST_HEADER = 100_000_000  # bytes; safetensors reads no longer one
+MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors
 CHUNK = 1 << 20
 
 
@@ -46,9 +46,9 @@ def seal(content: bytes, beside: Mapping[str, bytes] | None = None) -> bytes:
 
 
 def find_damage(path: Path, *, beside: str | None = None) -> str | None:
-    """What is wrong with a sealed file, or with one beside it; None if all is as it was written.
+    """The problem of a sealed file, or of one beside it; None if both are intact.
 
-    `beside` must be one of those files.
+    `beside` names a file that must be among those.
     """
     try:
         about = _read_header(path)
@@ -70,14 +70,14 @@ def _read_header(path: Path) -> dict[str, str]:
     """The metadata of a file whose bytes have been checked."""
     with path.open("rb") as file:
         length = file.read(8)
-        text = file.read(min(int.from_bytes(length, "little"), LONGEST_HEADER))
-        found = FIELD.findall(text)
-        if not found:
+        text = file.read(min(int.from_bytes(length, "little"), MAX_HEADER_BYTES))
+        fields = FIELD.findall(text)
+        if not fields:
             raise ValueError(f"{path.name} has no checksum")
-        digest = hashlib.blake2b(length + text.replace(found[0], BLANK, 1), digest_size=16)
+        digest = hashlib.blake2b(length + text.replace(fields[0], BLANK, 1), digest_size=16)
         while chunk := file.read(CHUNK):
             digest.update(chunk)
-    if len(found) > 1 or found[0] != _field(digest.hexdigest()):
+    if len(fields) > 1 or fields[0] != _field(digest.hexdigest()):
         raise ValueError(f"{path.name} is not the file that was written")
     try:
         about = parse_json(text, path.name)["__metadata__"]

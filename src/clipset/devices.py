@@ -30,7 +30,7 @@ def find_device(name: str) -> torch.device:
     if kind == "auto":
         return torch.device("cuda" if cards else "mps" if apple else "cpu")
     if kind == "cuda" and int(number or 0) >= cards:
-        raise ConfigError(f"no CUDA device here for {name!r} ({cards} found); use device 'cpu'")
+        raise ConfigError(f"CUDA device {name!r} not found ({cards} available); use device 'cpu'")
     if kind == "mps" and not apple:
-        raise ConfigError("no MPS device here; use device 'cpu'")
+        raise ConfigError("MPS is not available; use device 'cpu'")
     return torch.device(name)

@@ -1,13 +1,13 @@
-"""Every error that clipset raises on purpose, in one tree.
+"""The errors that clipset raises on purpose.
 
-Each message says what was given, what is allowed, and what to do. The command line prints it as one
+Each message names the value, the bound and the remedy. The command line prints it as one
 line and exits with `exit_code`; anything that is not a ClipsetError is a bug and shows its
 traceback.
 """
 
 
 class ClipsetError(Exception):
-    """The root: catch this to catch everything that clipset says on purpose."""
+    """The base class of all errors of clipset."""
 
     exit_code = 2
 
@@ -76,7 +76,7 @@ class ModelError(ClipsetError):
 
 
 class TrainingError(ClipsetError):
-    """A training run that cannot start or go on."""
+    """A training run that cannot start or resume."""
 
 
 class OtherRankError(TrainingError):

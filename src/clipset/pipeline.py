@@ -44,8 +44,8 @@ from clipset.features.store import (
 )
 from clipset.features.store_check import check_store
 from clipset.files import write_atomic, write_json, writing
-from clipset.locks import exclusive
-from clipset.progress import bar, say
+from clipset.process.locks import exclusive
+from clipset.progress import bar, log
 from clipset.recipe import Recipe, find_recipe, read_recipe
 from clipset.runs import (
     RunFolder,
@@ -184,7 +184,7 @@ def run_demo(
 
 def _write_catalog(folder: RunFolder, catalog: Catalog, started_at: float) -> None:
     """The step `catalog`; it includes the time to list the videos and to find leaks."""
-    say(describe_catalog(catalog))
+    log(describe_catalog(catalog))
     folder.step(
         "catalog",
         lambda: write_catalog(catalog, folder.folder / "catalog.csv"),
@@ -340,7 +340,7 @@ class _TaskRun:
         if self.model is not None:
             return StepRecord("pretrain", skipped=skipped)
         note = "not pre-trained: contrast needs at least two videos"
-        say(note)
+        log(note)
         return StepRecord("pretrain", note=note)
 
     def embed(self) -> None:
@@ -361,7 +361,7 @@ class _TaskRun:
             task = make_task(self.store, self.store.catalog, training=self.recipe.pretrain)
         except ProbeError as reason:
             note = f"not evaluated: {reason}"
-            say(note)
+            log(note)
             for name in ("results.json", "comparisons.json"):
                 write_json(self.folder / name, [])
             return StepRecord("evaluate", note=note)
@@ -372,7 +372,7 @@ class _TaskRun:
             from clipset.report.wording import row_name
 
             for each in suite.results:  # finished probes are printed if they cannot be written
-                say(f"{row_name(*each.key)}: {each.metric} {each.value:.4f}")
+                log(f"{row_name(*each.key)}: {each.metric} {each.value:.4f}")
             raise
         return StepRecord("evaluate")
 
@@ -392,7 +392,7 @@ def _run_tasks(folder: RunFolder, tasks: Sequence[Task], recipe: Recipe, device:
     """The steps of each task in a folder of its own, then all scores side by side."""
     notes, content = [], folder.content
     for task in tasks:
-        say(f"{task.name}: {describe_catalog(task.catalog)}")
+        log(f"{task.name}: {describe_catalog(task.catalog)}")
         began = time.perf_counter()
         inner = RunFolder(
             folder.folder / task.name,

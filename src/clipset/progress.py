@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar in a terminal, a line now and then elsewhere, or nothing."""
+"""Progress on standard error: a bar in a terminal, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from clipset.interrupts import raise_if_interrupted
+from clipset.process.interrupts import raise_if_interrupted
 from clipset.text import visible
 
 LINE_SECONDS = 10.0  # without a terminal, at most one line in so many seconds
@@ -34,10 +34,10 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
-def say(message: str) -> None:
-    """One line for the person who waits."""
+def log(message: str) -> None:
+    """Print one line on standard error."""
     if not _quiet and sys.stderr is not None:
-        with suppress(OSError, ValueError):  # nobody listens; the work goes on
+        with suppress(OSError, ValueError):  # a closed terminal does not stop the work
             sys.stderr.write(f"{visible(message)}\n")
             sys.stderr.flush()
 
@@ -51,19 +51,19 @@ def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Advance
 
     `advance` raises KeyboardInterrupt if Ctrl-C was pressed and the exception got lost.
     """
-    with _shown(visible(title), total, unit, done) as show:
+    with _display(visible(title), total, unit, done) as update:
 
         def advance(count: int = 1, note: str = "") -> None:
-            show(count, note)
+            update(count, note)
             raise_if_interrupted()
 
         yield advance
 
 
 @contextmanager
-def _shown(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
+def _display(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
     if _quiet or total <= done:
-        yield _say_nothing
+        yield _ignore
     elif sys.stderr is not None and sys.stderr.isatty():
         with _rich_bar(title, total, unit, done) as advance:
             yield advance
@@ -92,13 +92,13 @@ def _rich_bar(title: str, total: int, unit: str, done: int) -> Iterator[Advance]
         yield advance
 
 
-def _say_nothing(count: int = 1, note: str = "") -> None:
-    """Progress that nobody sees."""
+def _ignore(count: int = 1, note: str = "") -> None:
+    """Progress that is not shown."""
     del count, note
 
 
 class _Rate(ProgressColumn):
-    """How many a second."""
+    """Items per second."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -112,21 +112,21 @@ class _Rate(ProgressColumn):
 
 
 class _Lines:
-    """Says how far the work is every few seconds, and once at the end."""
+    """Prints the progress every few seconds, and once at the end."""
 
     def __init__(self, title: str, total: int, unit: str, done: int) -> None:
         self.title, self.total, self.unit = title, total, unit
-        self.done = self.before = done
-        self.began = self.said = time.monotonic()
+        self.done = self.done_before = done
+        self.started_at = self.printed_at = time.monotonic()
 
     def advance(self, count: int = 1, note: str = "") -> None:
         self.done += count
         now = time.monotonic()
-        if now - self.said >= LINE_SECONDS or self.done >= self.total:
-            self.said = now
-            seconds = max(now - self.began, 1e-9)
-            rate = (self.done - self.before) / seconds
+        if now - self.printed_at >= LINE_SECONDS or self.done >= self.total:
+            self.printed_at = now
+            seconds = max(now - self.started_at, 1e-9)
+            rate = (self.done - self.done_before) / seconds
             left = (self.total - self.done) / rate if rate else 0.0
             tail = f", {left:.0f} s left" if self.done < self.total else f" in {seconds:.1f} s"
             note = f" ({note})" if note else ""
-            say(f"{self.title}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail}{note}")
+            log(f"{self.title}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail}{note}")

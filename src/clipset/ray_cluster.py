@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from clipset.errors import ClipsetError, ConfigError
-from clipset.isolation import isolated_environment
+from clipset.process.isolation import isolated_environment
 
 LOOPBACK = "127.0.0.1"  # where the cluster within this process listens
 CONNECT_SECONDS = 5.0  # how long an address may take to answer

@@ -79,7 +79,7 @@ def load_settings(kind: type[C], preset: str = "recommended", **changes: Any) ->
 
     `load_settings(PretrainConfig, "paper", epochs=3, model={"width": 64})`
     """
-    [section] = [name for name, known in PRESET_SECTIONS.items() if known is kind]
+    [section] = [name for name, config in PRESET_SECTIONS.items() if config is kind]
     return build(kind, _layer_section(section, preset, to_mapping(changes)), section)
 
 

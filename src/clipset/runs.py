@@ -24,7 +24,7 @@ from msgspec import Meta
 from clipset.config import read_json
 from clipset.errors import RunError
 from clipset.files import write_json
-from clipset.locks import LOCK_NAME
+from clipset.process.locks import LOCK_NAME
 
 FORMAT = 1
 ALLOWED_BEFORE = ("store", "model", LOCK_NAME)  # in a run's folder before its first step

@@ -38,10 +38,10 @@ def list_settings(section: str = "") -> list[Setting]:
         help="named settings for all sections; what is set by hand wins",
     )
     settings = [preset, *_walk(Recipe(), "")]
-    chosen = [each for each in settings if f"{each.name}.".startswith(f"{section}.")]
-    if section and not chosen:
+    selected = [s for s in settings if f"{s.name}.".startswith(f"{section}.")]
+    if section and not selected:
         raise ConfigError(f"no section {section!r}; {near_names(section, _sections(settings))}")
-    return chosen if section else settings
+    return selected if section else settings
 
 
 def recipe_template() -> str:

@@ -1,7 +1,7 @@
-"""Names and labels are data: as text, on any terminal, and in spreadsheets. Knows no stage.
+"""Text of names and labels: in ids, on any terminal, and in spreadsheets.
 
-A file's name is bytes. Where it becomes an id it is read as UTF-8, and bytes that are not UTF-8 are
-escaped; where it is opened it keeps its bytes.
+A file's name is bytes. As an id it is decoded as UTF-8, with other bytes escaped; as a path it
+keeps its bytes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-STANDINS = {  # for encodings that lack our own characters
+REPLACEMENTS = {  # for encodings that lack our own characters
     "→": "->", "←": "<-", "×": "x", "–": "-", "—": "-", "−": "-", "…": "...", "·": "-",
     "≥": ">=", "≤": "<=", "±": "+/-", "’": "'", "‘": "'", "“": '"', "”": '"', "•": "*",
     "✓": "yes", "✗": "no", "ρ": "rho", "\u202f": " ", "\xa0": " ",
     "─": "-", "━": "-", "│": "|", "┃": "|", "╸": "-", "╺": "-",
 }  # fmt: skip
-ERRORS = "clipset.standins"
-"""The name of the error handler that no text makes fail."""
+ERRORS = "clipset.replacements"
+"""The name of an error handler that never fails."""
 
 _UNDECODABLE = re.compile("[\udc80-\udcff]")  # bytes that were not UTF-8, by surrogateescape
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u061c\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -53,7 +53,7 @@ def unique_ids(texts: Iterable[str]) -> dict[str, str]:
 
 
 def path_text(path: str | Path) -> str:
-    """A path as text that `text_path` turns back, in any locale; its bytes are kept."""
+    """A path as text, which `text_path` turns back to the same bytes, in any locale."""
     try:
         return os.fsencode(path).decode("utf-8", errors="surrogateescape")
     except UnicodeEncodeError:  # no name of a file system of this locale: it is text already
@@ -84,7 +84,7 @@ def decode_western(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The same text with control characters and those that turn the direction escaped."""
+    """The same text with control and direction characters escaped."""
     return _HIDDEN.sub(lambda match: _escape(match[0]), text)
 
 
@@ -101,7 +101,7 @@ def neutralise(cell: str) -> str:
 
 
 def deneutralise(cell: str) -> str:
-    """The cell that `neutralise` was given."""
+    """The inverse of `neutralise`."""
     return cell[1:] if _NEUTRALISED.match(cell) else cell
 
 
@@ -118,11 +118,13 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """An error handler of `str.encode`: stand-ins for our own characters, escapes for others."""
+    """An error handler of `str.encode`: replaces our own characters, escapes others."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     bad = error.object[error.start : error.end]
-    return "".join(STANDINS.get(each) or _escape(each) for each in bad), error.end
+    return "".join(
+        REPLACEMENTS.get(character) or _escape(character) for character in bad
+    ), error.end
 
 
 codecs.register_error(ERRORS, replace_unencodable)

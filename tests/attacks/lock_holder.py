@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from clipset.locks import exclusive
+from clipset.process.locks import exclusive
 
 if __name__ == "__main__":
     with exclusive(Path(sys.argv[1])):

@@ -82,7 +82,7 @@ def test_children_see_the_modules_of_their_parent_and_the_same_clipset(tmp_path:
     script.write_text(
         "import json, sys\n"
         "import clipset\n"
-        "from clipset.isolation import python_command\n"
+        "from clipset.process.isolation import python_command\n"
         "sys.path.insert(0, '')\n"
         "path = json.loads(python_command('clipset.features.worker')[3])\n"
         "print(json.dumps([sys.path, path]))\n"

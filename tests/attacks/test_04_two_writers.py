@@ -22,7 +22,7 @@ from clipset.features.extract import extract
 from clipset.features.ledger import Ledger, LedgerEntry
 from clipset.features.store import open_store, store_digest
 from clipset.features.verify import verify_store
-from clipset.locks import exclusive
+from clipset.process.locks import exclusive
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def test_many_writers_in_turn_never_overlap(tmp_path: Path) -> None:
         "import sys, time\n"
         "from pathlib import Path\n"
         "from clipset.errors import LockError\n"
-        "from clipset.locks import exclusive\n"
+        "from clipset.process.locks import exclusive\n"
         "folder = Path(sys.argv[1])\n"
         "for _ in range(20):\n"
         "    while True:\n"

@@ -14,7 +14,7 @@ from tests.miniatures import run
 from clipset.cli.predict import print_predictions, write_rows
 from clipset.data.catalog import Catalog, Video, read_catalog_table, write_catalog
 from clipset.inference.run import ClassProbability, Moment, Prediction
-from clipset.progress import bar, say
+from clipset.progress import bar, log
 from clipset.report.content import Counts, MapPoint, ReportContent
 from clipset.report.page import render_report
 from clipset.representation import VectorTable, read_vectors, write_vectors
@@ -36,7 +36,7 @@ def test_a_name_is_shown_as_it_is_and_never_obeyed(
     )
     card = SimpleNamespace(key=("backbone", "knn"), reason="because")
     print_predictions([found], card)
-    say(f"skipped {EVIL}")
+    log(f"skipped {EVIL}")
     with bar(EVIL, 1, "videos") as advance:
         advance(note=EVIL)
     out, err = capfd.readouterr()
@@ -71,7 +71,7 @@ def test_a_bar_on_a_terminal_obeys_no_name(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "200")
         with bar(EVIL, 2, "videos") as advance:
-            say(f"skipped {EVIL}")
+            log(f"skipped {EVIL}")
             advance(note="[bold]:smile:")
     shown = b""
     while select.select([above], [], [], 0)[0]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from clipset.isolation import isolate_command
+from clipset.process.isolation import isolate_command
 
 if Path(*sys.argv[:1]).stem in ("-m", "clipset"):  # `python -m clipset.cli`, or the script
     isolate_command()
@@ -39,8 +39,8 @@ from clipset.cli import (
 )
 from clipset.cli.app import app
 from clipset.errors import ClipsetError, OtherRankError, StreamError
-from clipset.interrupts import noted_interrupts, was_interrupted
-from clipset.streams import guarded_streams, open_closed_streams
+from clipset.process.interrupts import recorded_interrupts, was_interrupted
+from clipset.process.streams import guarded_streams, open_closed_streams
 from clipset.text import visible
 
 __all__ = [
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     set_quiet("--quiet" in words)
     silent = sys.stdout is None
     open_closed_streams()
-    with noted_interrupts(), guarded_streams():
+    with recorded_interrupts(), guarded_streams():
         if silent and "--json" in words:
             _fail("standard output is closed, but --json prints to it; open it or omit --json")
         if any("\0" in word for word in words):

@@ -65,19 +65,19 @@ def embed_command(
     from clipset.files import check_output
     from clipset.representation import DEFAULT_PARTS, parse_parts
 
-    chosen = parse_parts(parts) if parts else DEFAULT_PARTS
+    vector_parts = parse_parts(parts) if parts else DEFAULT_PARTS
     if run is not None or backbone is not None:
         if model is not None or window is not None:
             raise ConfigError("--model and --window need a feature store instead of videos")
         check_output(out, "folder")
-        _embed_videos(videos, run, backbone, out, chosen, workers, common)
+        _embed_videos(videos, run, backbone, out, vector_parts, workers, common)
         return
     if len(videos) != 1 or not videos[0].is_dir():
         raise ConfigError("embed needs one feature store, or videos with --run or --backbone")
-    if parts and model is None and chosen != ("clip",):
+    if parts and model is None and vector_parts != ("clip",):
         raise ConfigError(f"the parts {parts} need a model; give one with --model")
     check_output(out, "folder")
-    _embed_store(videos[0], model, out, chosen, window, common)
+    _embed_store(videos[0], model, out, vector_parts, window, common)
 
 
 def _embed_store(

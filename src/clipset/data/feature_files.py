@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from clipset.data.folder import natural_key
 from clipset.errors import StoreError
-from clipset.progress import say
+from clipset.progress import log
 from clipset.text import path_text, unique_ids
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -129,7 +129,7 @@ def _walk(source: Path, quiet: bool) -> Iterator[Path]:
     def skip(error: OSError) -> None:
         reason = (error.strerror or str(error)).lower()
         if not quiet:
-            say(f"skipped: cannot read the folder {error.filename}: {reason}")
+            log(f"skipped: cannot read the folder {error.filename}: {reason}")
 
     for folder, _, names in os.walk(source, onerror=skip):
         yield from (Path(folder) / name for name in names)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clipset.data.labels import is_split_name
 from clipset.errors import CatalogError
-from clipset.progress import say
+from clipset.progress import log
 from clipset.text import name_text
 
 EXTENSIONS = (
@@ -52,7 +52,7 @@ def list_videos(folder: Path) -> list[Path]:
         except CatalogError as error:
             if current == folder:
                 raise
-            say(f"skipped: {error}")
+            log(f"skipped: {error}")
             continue
         for entry in entries:
             if entry.name.startswith("."):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from clipset.progress import say
+from clipset.progress import log
 from clipset.text import normal_form
 
 SPLIT_NAMES = {
@@ -50,7 +50,7 @@ def warn_about_case(labels: Sequence[str], source: str) -> None:
     if similar:
         names = " and ".join(repr(name) for name in similar[0])
         more = f" (and {len(similar) - 1} more)" if len(similar) > 1 else ""
-        say(f"{source}: the labels {names}{more} differ only by case and stay separate classes")
+        log(f"{source}: the labels {names}{more} differ only by case and stay separate classes")
 
 
 def _drop_missing(rows: list[dict[str, str]], column: str, source: str) -> None:
@@ -58,7 +58,7 @@ def _drop_missing(rows: list[dict[str, str]], column: str, source: str) -> None:
     values = sorted({row.pop(column) for row in missing})
     if missing:
         examples = ", ".join(repr(value) for value in values[:3])
-        say(f"{source}: {len(missing)} videos have no {column} ({examples} means missing)")
+        log(f"{source}: {len(missing)} videos have no {column} ({examples} means missing)")
 
 
 def _merge_spellings(rows: list[dict[str, str]], column: str, source: str) -> None:
@@ -73,7 +73,7 @@ def _merge_spellings(rows: list[dict[str, str]], column: str, source: str) -> No
         clean, raw = next(iter(merged.items()))
         names = " and ".join(ascii(text) if text != clean else repr(text) for text in raw[:2])
         difference = "case, spaces" if column == "split" else "spaces"
-        say(
+        log(
             f"{source}: merged the spellings of {len(merged)} {column}s that differ only by "
             f"{difference} or Unicode form, such as {names}"
         )

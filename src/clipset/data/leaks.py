@@ -16,7 +16,7 @@ from clipset.data.catalog import Catalog, Video
 from clipset.data.file_state import sampled_digest
 from clipset.data.labels import warn_about_case
 from clipset.errors import CatalogError
-from clipset.progress import say
+from clipset.progress import log
 
 SPLITS = ("train", "val", "test")
 CHUNK_BYTES = 1 << 20
@@ -58,7 +58,7 @@ def check_leaks(
     if lines and not allow_leaks:
         raise CatalogError(f"{'; '.join(lines)}; correct the catalog, or pass --allow-leaks")
     for line in lines:
-        say(f"allowed: {line}")
+        log(f"allowed: {line}")
     return lines
 
 
@@ -75,7 +75,7 @@ def describe_leaks(catalogs: Sequence[Catalog]) -> list[str]:
         warn_about_case(catalog.classes, catalog.name)
     for copies in dict.fromkeys(describe_copies(catalog, keys) for catalog in catalogs):
         if copies:
-            say(copies)
+            log(copies)
     return lines
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from clipset.config import check_depth, parse_json
 from clipset.errors import CatalogError, ConfigError
-from clipset.progress import say
+from clipset.progress import log
 from clipset.text import decode_western
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -111,7 +111,7 @@ def read_text(path: Path) -> str:
 def say_decoded(path: Path, examples: Sequence[str]) -> None:
     """Print how many values of a table were not UTF-8."""
     if examples:
-        say(
+        log(
             f"{path}: read {len(examples)} values that are not UTF-8 as Windows-1252, "
             f"such as {examples[0]!r}"
         )

@@ -15,7 +15,7 @@ from clipset.demo_videos.rendering import render_file
 from clipset.demo_videos.scene import class_of, demo_video_id
 from clipset.errors import ConfigError, RunError
 from clipset.files import write_json
-from clipset.isolation import python_command
+from clipset.process.isolation import python_command
 
 VERSION = 1  # of the rendering: another version, other pixels
 MARKER = "demo.json"

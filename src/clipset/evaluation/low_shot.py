@@ -15,7 +15,7 @@ from clipset.evaluation.suite import run_suite
 from clipset.features.store import FeatureStore
 from clipset.probes.config import EvaluateConfig, ProbeName
 from clipset.probes.task import make_task, pretraining_setup
-from clipset.progress import say
+from clipset.progress import log
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 
@@ -46,7 +46,7 @@ def run_low_shot(
         task = make_task(store, subset, None if model is None else model.config, training)
         if training is not None:  # joint pre-training also sees the unlabelled videos
             task = replace(task, pretraining=pretraining_setup(store, catalog, training))
-        say(f"{fraction:.0%} of the labels: {len(task.train)} training videos")
+        log(f"{fraction:.0%} of the labels: {len(task.train)} training videos")
         results[fraction] = run_suite(task, model, config, seed=seed, probes=probes).results
         num_videos[fraction] = len(task.train)
     curves = []

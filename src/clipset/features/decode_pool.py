@@ -24,7 +24,7 @@ from clipset.features.decode_worker import (
     describe_error,
     is_transient,
 )
-from clipset.isolation import python_command
+from clipset.process.isolation import python_command
 
 MEMORY_BYTES = 8 << 30  # of one worker; a video that needs more fails
 PIPE_BYTES = 1 << 20  # the default pipe holds 1/16 of this

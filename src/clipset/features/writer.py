@@ -24,8 +24,8 @@ from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
 from clipset.features.store import Manifest, count_rows, retry_hint, row_checksum
 from clipset.features.store_check import check_manifest, compare_files
 from clipset.files import write_json
-from clipset.locks import exclusive, is_empty
-from clipset.progress import say
+from clipset.process.locks import exclusive, is_empty
+from clipset.progress import log
 from clipset.row_files import GrowingArray
 
 COMMIT_SECONDS = 1.0  # entries wait at most this long for their transaction
@@ -79,11 +79,11 @@ class StoreWriter:
         changes.check_verifiable(self.folder)
         write_catalog(_absolute(catalog), self.folder / "catalog.csv")
         if self.ledger.num_lost:
-            say(f"{self.ledger.num_lost} videos were deleted from {self.ledger.path}")
+            log(f"{self.ledger.num_lost} videos were deleted from {self.ledger.path}")
         self.ledger.write([*changes.moved, *changes.pending])
         self.ledger.append(video.id for video in catalog)
         if changes.pending:
-            say(f"{len(changes.pending)} videos have changed and are extracted again")
+            log(f"{len(changes.pending)} videos have changed and are extracted again")
 
     def _check_fingerprint(self, is_new: bool) -> None:
         if is_new or not self.ledger.manifest:
@@ -100,7 +100,7 @@ class StoreWriter:
         entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested]
         pending = [e for e in entries if e.status == "pending" or e.transient or retry_failed]
         if skipped := len(entries) - len(pending):
-            say(retry_hint(skipped))
+            log(retry_hint(skipped))
         return pending
 
     def _open_arrays(self, kind: Kind) -> dict[str, GrowingArray]:
@@ -136,10 +136,10 @@ class StoreWriter:
         source = self._sources.get(entry.id)
         if video.rows is None:
             self.num_failed += 1
-            say(f"skipped {entry.id}: {entry.reason}")
+            log(f"skipped {entry.id}: {entry.reason}")
             entry = replace(entry, file=read_file_state(source.path) if source else None)
         elif (damage := entry.damage) is not None:
-            say(f"damaged {entry.id}: {damage}")
+            log(f"damaged {entry.id}: {damage}")
         self.add(replace(entry, video_end=source.end if source else None), video.rows)
 
     def add(self, entry: LedgerEntry, rows: ClipRows | None) -> None:

@@ -22,7 +22,7 @@ from clipset.features.extract import decode_request, plan_store
 from clipset.features.ledger import LedgerEntry
 from clipset.features.provenance import load_network, name_to_load
 from clipset.features.store import Manifest
-from clipset.progress import bar, say
+from clipset.progress import bar, log
 from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import ModelInput, make_clips
 
@@ -130,7 +130,7 @@ class ClipReader:
         if rows is None or facts is None:
             return VideoClips(video=video, reason=encoded.reason)
         if (damage := encoded.update(LedgerEntry(ordinal=0, id=video.id)).damage) is not None:
-            say(f"damaged {video.id}: {damage}")
+            log(f"damaged {video.id}: {damage}")
         try:
             clips = self._make_clips(rows, facts.duration)
         except RunError as error:

@@ -25,7 +25,7 @@ from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.task import LabelledVideos
-from clipset.progress import bar, say
+from clipset.progress import bar, log
 from clipset.representation import DEFAULT_PARTS, VectorPart, VectorTable, encode_clips
 from clipset.runs import read_run
 from clipset.sets.reading import read_clips
@@ -164,7 +164,7 @@ class TrainedRun:
             try:
                 save_head(head, folder)
             except OutputError as error:
-                say(f"{error.problem}; the classifier is fitted again next time")
+                log(f"{error.problem}; the classifier is fitted again next time")
         return head
 
     def predict(
@@ -313,7 +313,7 @@ def count_windows(video: VideoClips, grid: WindowGrid) -> int:
     requested = grid.count(video.duration)
     count = grid.bounded(video.duration, video.frames).count(video.duration)
     if count < requested:
-        say(
+        log(
             f"{video.video.id}: {count:,} windows instead of {requested:,}: "
             f"it has {video.frames:,} frames, and more windows would show nothing new"
         )

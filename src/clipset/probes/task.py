@@ -17,7 +17,7 @@ from clipset.errors import ProbeError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.progress import say
+from clipset.progress import log
 from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import read_clips
 from clipset.training.config import PretrainConfig
@@ -177,7 +177,7 @@ def make_task(
     _check_labels(labelled, train, test, is_regression)
     if len(labelled) < len(videos):
         kind = "target" if is_regression else "label"
-        say(f"{len(videos) - len(labelled)} of {len(videos)} videos have no {kind}: skipped")
+        log(f"{len(videos) - len(labelled)} of {len(videos)} videos have no {kind}: skipped")
     classes = () if is_regression else tuple(sorted({v.label or "" for v in train.values()}))
     _check_test_classes(test, classes, split)
     class_index = {name: index for index, name in enumerate(classes)}

@@ -18,12 +18,12 @@ from clipset.evaluation.results import ProbeResult
 from clipset.evaluation.suite import run_suite
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
-from clipset.locks import exclusive
 from clipset.pipeline import protocol_facts
 from clipset.probes.config import ProbeKey
 from clipset.probes.registry import find_name
 from clipset.probes.task import EvaluationTask, make_task
-from clipset.progress import say
+from clipset.process.locks import exclusive
+from clipset.progress import log
 from clipset.recipe import Recipe, change_recipe
 from clipset.reproduce.plan import (
     RowPlan,
@@ -135,7 +135,7 @@ def _run_backbone(
     try:
         runners = _open_tasks(plan, folder, recipe, request, backbone)
     except FAILURES as error:
-        say(f"{backbone}: {error}")
+        log(f"{backbone}: {error}")
         for row, column, row_plan in _planned_cells(plan, recipe, request, backbone):
             if all(cell.status == "failed" for cell in table.find(row, column)):
                 table.put(_failed_cell(row, column, row_plan, request.seed, error))
@@ -265,10 +265,10 @@ def _run_cell(table: TableFile, out: Path, runner: _TaskRunner, row_plan: RowPla
         cell_fingerprint = runner.fingerprint(row_plan, recipe)
         if table.is_done(row, column, task, cell_fingerprint):
             return
-        say(" · ".join(filter(None, (row, column, task))))
+        log(" · ".join(filter(None, (row, column, task))))
         result = runner.score(row_plan, recipe)
     except FAILURES as error:
-        say(f"failed: {error}")
+        log(f"failed: {error}")
         seed, tasks = runner.request.seed, runner.tasks
         table.put(_failed_cell(row, column, row_plan, seed, error, task=task, tasks=tasks))
     else:
@@ -291,7 +291,7 @@ def _run_cell(table: TableFile, out: Path, runner: _TaskRunner, row_plan: RowPla
                 seconds=time.perf_counter() - start,
             )
         )
-        say(f"{row} · {column}: {result.metric} {result.value:.4f}")  # also on a full disk
+        log(f"{row} · {column}: {result.metric} {result.value:.4f}")  # also on a full disk
     write_table(table, out)
 
 

@@ -10,7 +10,7 @@ from clipset.config import build, read_json, to_mapping
 from clipset.errors import RunError
 from clipset.evaluation.results import ProbeResult
 from clipset.files import write_json
-from clipset.locks import is_empty
+from clipset.process.locks import is_empty
 
 FORMAT = 1
 TABLE_FILE = "table.json"

@@ -26,7 +26,7 @@ from clipset.errors import ConfigError, ModelError, TrainingError
 from clipset.files import write_atomic, write_together, writing
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleNetwork
-from clipset.progress import say
+from clipset.progress import log
 from clipset.training.card import MODEL_FORMAT, MODEL_TYPE, ModelCard, hub_config, model_page
 from clipset.training.config import PretrainConfig
 
@@ -242,7 +242,7 @@ def newest_checkpoint(folder: Path) -> RunState | None:
     """The state of the newest checkpoint that is not damaged."""
     for path in _newest_first(folder):
         if find_damage(path) is not None:
-            say(f"{path.name} is damaged and is skipped")
+            log(f"{path.name} is damaged and is skipped")
             continue
         return _read_state(path)
     return None

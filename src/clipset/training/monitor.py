@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clipset.errors import OutputError
 from clipset.files import append_whole, write_atomic
-from clipset.progress import say
+from clipset.progress import log
 from clipset.sets.sampling import SetPair
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.data import tensors_of
@@ -77,7 +77,7 @@ class Monitor:
             lines = self.path.read_bytes().splitlines(keepends=True)[:done]
         readable = [line for line in lines if _is_readable(line)]
         if len(readable) < done:
-            say(f"{self.path} lacks {done - len(readable)} of the {done} epochs before")
+            log(f"{self.path} lacks {done - len(readable)} of the {done} epochs before")
         return readable
 
     def write(self, metrics: Mapping[str, int | float]) -> None:
@@ -106,7 +106,7 @@ class Monitor:
 
     def _warn(self, topic: str, message: str) -> None:
         if topic not in self.warned:
-            say(message)
+            log(message)
         self.warned.add(topic)
 
 

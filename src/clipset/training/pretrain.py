@@ -17,8 +17,8 @@ from clipset.devices import find_device
 from clipset.errors import ModelError, TrainingError
 from clipset.features.store import FeatureStore
 from clipset.files import check_output
-from clipset.locks import exclusive
-from clipset.progress import say
+from clipset.process.locks import exclusive
+from clipset.progress import log
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import (
     RunState,
@@ -65,7 +65,7 @@ def pretrain(
         if trained is not None:
             return trained
         if processes.is_main and config.batch_from == "all" and config.batch_size > len(videos):
-            say(f"batch_size {config.batch_size} is reduced to the {len(videos)} training videos")
+            log(f"batch_size {config.batch_size} is reduced to the {len(videos)} training videos")
         source = processes.run(lambda: open_clip_source(store, videos, config))
         validation = processes.run(lambda: _validation(store, config, seed, processes))
         processes.run(lambda: check_output(folder, "folder") if processes.is_main else None)
@@ -191,7 +191,7 @@ def _find_trained(folder: Path, card: ModelCard) -> ModelCard | None:
     try:
         return check_model(folder)
     except ModelError as error:
-        say(f"{error}; the model is trained again")
+        log(f"{error}; the model is trained again")
         return None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clipset.errors import ClipsetError, OutputError, TrainingError
 from clipset.model.losses import ScaleLosses
-from clipset.progress import bar, say
+from clipset.progress import bar, log
 from clipset.sets.sampling import SetPair
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import (
@@ -252,7 +252,7 @@ class LossFunction:
     def _fall_back(self, reason: object) -> None:
         self.compiled = None
         if self.is_main:
-            say(f"torch.compile is not used: {_first_line(reason)}")
+            log(f"torch.compile is not used: {_first_line(reason)}")
 
 
 def _first_line(reason: object) -> str:

@@ -1,7 +1,7 @@
-"""Processes of Python that import what this one imports, and nothing from the current folder.
+"""Python processes that import what this one imports, and nothing from the current folder.
 
-Python looks for modules in the current folder (`python -m`), in the script's folder and, for an
-empty or relative entry of PYTHONPATH, in the current folder again: a `numpy.py` there would run.
+Python searches the current folder (`python -m`), the script's folder and, for an empty or relative
+entry of PYTHONPATH, the current folder again for modules: a `numpy.py` there would run.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ LAUNCHER = str(Path(__file__).with_name("launcher.py").absolute())
 
 
 def python_command(module: str, *arguments: str) -> tuple[str, ...]:
-    """The command that runs a module of this very clipset in an isolated process."""
+    """The command that runs a module of this clipset in an isolated process."""
     path = json.dumps(module_path(), default=str)
     return (sys.executable, "-I", LAUNCHER, path, module, *arguments)
 
 
 def module_path() -> list[str]:
-    """`sys.path` without relative folders and those that Python puts first by itself.
+    """`sys.path` without relative folders and those that Python adds by itself.
 
-    A folder that PYTHONPATH names by its absolute path stays.
+    Absolute folders of PYTHONPATH stay.
     """
     standard = str(Path(os.__file__).parent)
     first = sys.path.index(standard) if standard in sys.path else len(sys.path)
@@ -38,7 +38,7 @@ def module_path() -> list[str]:
 
 
 def isolate_command() -> None:
-    """Let the process of a command, and its children, look for modules in `module_path` alone."""
+    """Let this process and its children import from `module_path` alone."""
     sys.path[:] = module_path()
     if "PYTHONPATH" in os.environ:
         os.environ["PYTHONPATH"] = os.pathsep.join(_absolute_entries())
@@ -46,16 +46,16 @@ def isolate_command() -> None:
 
 @contextmanager
 def isolated_environment() -> Iterator[None]:
-    """Within, processes that others start do not look for modules in the current folder either."""
+    """Within, processes that libraries start do not import from the current folder either."""
     names = ("PYTHONPATH", "PYTHONSAFEPATH")
-    before = {name: os.environ[name] for name in names if name in os.environ}
+    previous = {name: os.environ[name] for name in names if name in os.environ}
     os.environ |= {"PYTHONPATH": os.pathsep.join(_absolute_entries()), "PYTHONSAFEPATH": "1"}
     try:
         yield
     finally:
         for name in names:
             os.environ.pop(name, None)
-        os.environ |= before
+        os.environ |= previous
 
 
 def _automatic_folders() -> set[Path]:

@@ -10,7 +10,7 @@ import pytest
 
 from clipset import cli
 from clipset.errors import StoreError
-from clipset.interrupts import noted_interrupts, was_interrupted
+from clipset.process.interrupts import recorded_interrupts, was_interrupted
 from clipset.progress import bar, set_quiet
 
 
@@ -27,7 +27,7 @@ def usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-    with noted_interrupts():
+    with recorded_interrupts():
         pass
 
 
@@ -37,7 +37,7 @@ def test_an_interrupt_that_python_drops_stops_the_work_at_the_next_step(quiet: b
     set_quiet(quiet)
     steps = []
     with (  # noqa: PT012
-        noted_interrupts(),
+        recorded_interrupts(),
         pytest.raises(KeyboardInterrupt),
         bar("working", 10, "steps") as advance,
     ):
@@ -51,7 +51,7 @@ def test_an_interrupt_that_python_drops_stops_the_work_at_the_next_step(quiet: b
 
 
 def test_an_interrupt_is_raised_at_once_and_the_handler_is_given_back() -> None:
-    with pytest.raises(KeyboardInterrupt), noted_interrupts():
+    with pytest.raises(KeyboardInterrupt), recorded_interrupts():
         signal.raise_signal(signal.SIGINT)
     assert was_interrupted()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -59,7 +59,7 @@ def test_an_interrupt_is_raised_at_once_and_the_handler_is_given_back() -> None:
 
 def test_a_job_in_the_background_goes_on_ignoring_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with noted_interrupts():
+    with recorded_interrupts():
         signal.raise_signal(signal.SIGINT)
     assert not was_interrupted()
 
@@ -68,7 +68,7 @@ def test_another_thread_leaves_the_handler_alone() -> None:
     found = []
 
     def look() -> None:
-        with noted_interrupts():
+        with recorded_interrupts():
             found.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)

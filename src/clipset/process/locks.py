@@ -1,7 +1,7 @@
-"""One writer at a time: a lock on a folder that ends with the process that holds it.
+"""One writer at a time: a lock on a folder that ends with its process.
 
-The lock is the operating system's (`flock`), so that nothing of it is left after a kill. Its file,
-`.lock`, says who holds it and is removed with it.
+The lock is the operating system's (`flock`), so a killed process leaves none. Its file `.lock`
+names the holder and is removed with the lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clipset.errors import LockError
 
 LOCK_NAME = ".lock"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_held: dict[tuple[int, str], int] = {}  # how often this process has entered each folder's lock
+_lock_counts: dict[tuple[int, str], int] = {}  # locks of this process, by folder
 
 
 class Holder(msgspec.Struct):
@@ -38,22 +38,22 @@ class Holder(msgspec.Struct):
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Be the only process that writes to a folder, which is created if needed.
+    """Lock a folder for this process; the folder is created if needed.
 
-    A process may enter the lock of one folder several times. Raises LockError, which names the
-    holder, if another process has it, or if the file system cannot lock.
+    A process may lock a folder several times. Raises LockError, which names the holder, if another
+    process has the lock, or if the file system cannot lock.
     """
     key = (os.getpid(), os.path.realpath(folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = None if _held.get(key) else _acquire(folder)
+        descriptor = None if _lock_counts.get(key) else _acquire(folder)
     except OSError as error:
         raise LockError(f"cannot write to {folder}: {error.strerror or error}") from None
-    _held[key] = _held.get(key, 0) + 1
+    _lock_counts[key] = _lock_counts.get(key, 0) + 1
     try:
         yield
     finally:
-        _held[key] -= 1
+        _lock_counts[key] -= 1
         if descriptor is not None:
             _release(folder, descriptor)
 
@@ -122,7 +122,7 @@ def _is_current(path: Path, descriptor: int) -> bool:
 
 
 def _write_holder(descriptor: int) -> None:
-    """Say who holds the lock, for the message of the next one."""
+    """Write who holds the lock, for the error message of others."""
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     holder = Holder(os.getpid(), socket.gethostname(), command, since)

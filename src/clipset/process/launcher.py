@@ -1,6 +1,6 @@
-"""`python -I launcher.py PATH MODULE ARGUMENT…`: run a module of the clipset beside this file.
+"""`python -I launcher.py PATH MODULE ARGUMENT…`: run a module of this very clipset.
 
-PATH is the list of folders to look for other modules in, as JSON. See isolation.py.
+PATH is `sys.path` for all other modules, as JSON. See isolation.py.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import importlib.util
 import json
 import runpy
 import sys
+from pathlib import Path
 
 
 def main() -> None:
-    """Import this clipset, whatever else is installed, and run the module."""
+    """Import this clipset, whichever else is installed, and run the module."""
     path, module = sys.argv[1:3]
     sys.path[:] = json.loads(path)
-    package = __file__.removesuffix("launcher.py") + "__init__.py"
+    package = Path(__file__).parents[1] / "__init__.py"
     spec = importlib.util.spec_from_file_location("clipset", package)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Standard output and error that no text, no terminal and no reader can make fail halfway."""
+"""Standard streams that survive any text, any terminal and a reader that leaves."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from clipset.text import ERRORS
 
 
 def open_closed_streams() -> None:
-    """Give each standard stream that is closed the null device.
+    """Open the null device for closed standard streams.
 
-    Else the next file to be opened would get its number, and what libraries and worker processes
-    print would go into that file.
+    Else the next opened file would get their number, and the output of libraries and worker
+    processes would go into that file.
     """
     for number in (0, 1, 2):
         try:
@@ -31,22 +31,22 @@ def open_closed_streams() -> None:
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Within: characters that a stream lacks get stand-ins; a stream that fails is given up.
+    """Within: unencodable characters are replaced, and a failing stream is closed.
 
-    Of standard output that is an StreamError, of standard error nothing is said: nobody hears it.
+    A failing standard output raises StreamError; a failing standard error is ignored.
     """
-    before = sys.stdout, sys.stderr
-    with _encoding_anything(before[0]), _encoding_anything(before[1]):
-        sys.stdout = cast(TextIO, _Output(before[0]))
-        sys.stderr = cast(TextIO, _Messages(before[1]))
+    stdout, stderr = sys.stdout, sys.stderr
+    with _encoding_anything(stdout), _encoding_anything(stderr):
+        sys.stdout = cast(TextIO, _Output(stdout))
+        sys.stderr = cast(TextIO, _Messages(stderr))
         try:
             yield
         finally:
-            sys.stdout, sys.stderr = before
+            sys.stdout, sys.stderr = stdout, stderr
 
 
 class _Guarded:
-    """A stream in all but what happens when it fails."""
+    """A stream that calls `_fail` on errors."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -68,7 +68,7 @@ class _Guarded:
         return getattr(self._stream, name)
 
     def _fail(self, error: OSError) -> None:
-        """Send what comes next, the interpreter's last flush too, to the null device."""
+        """Redirect further output, also the interpreter's last flush, to the null device."""
         del error
         with suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
@@ -83,7 +83,7 @@ class _Output(_Guarded):
             raise StreamError("") from None
         reason = (error.strerror or str(error)).lower()
         raise StreamError(
-            f"cannot write to standard output: {reason}; the result is not shown, "
+            f"cannot write to standard output: {reason}; the result is not printed, "
             f"but all files were written"
         ) from None
 
@@ -94,15 +94,15 @@ class _Messages(_Guarded):
 
 @contextmanager
 def _encoding_anything(stream: Any) -> Iterator[None]:
-    """Have a stream write stand-ins and escapes for what its encoding lacks."""
-    configure, before = getattr(stream, "reconfigure", None), getattr(stream, "errors", None)
-    if configure is None or before is None:
+    """Replace or escape characters that the stream's encoding lacks."""
+    reconfigure, errors = getattr(stream, "reconfigure", None), getattr(stream, "errors", None)
+    if reconfigure is None or errors is None:
         yield
         return
     with suppress(OSError):
-        configure(errors=ERRORS)
+        reconfigure(errors=ERRORS)
     try:
         yield
     finally:
         with suppress(OSError, ValueError):
-            configure(errors=before)
+            reconfigure(errors=errors)

@@ -1,0 +1,1 @@
+"""The process itself: standard streams, Ctrl-C, locks, and isolated child processes."""
