@@ -139,7 +139,7 @@ def run(
         )
         store = open_store(out / "store", catalog)
         if extraction.is_current and store.failed:
-            say(retry_hint(len(store.failed)))
+            log(retry_hint(len(store.failed)))
         if len(tasks) == 1:
             note = _TaskRun(folder, store, recipe, device).run()
         else:

@@ -214,7 +214,7 @@ def test_an_unknown_engine_is_refused_with_near_names() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card here")
 def test_a_card_that_is_not_here_is_said() -> None:
-    with pytest.raises(ConfigError, match="CUDA device .* not found"):
+    with pytest.raises(ConfigError, match=r"CUDA device .* not found"):
         open_engine(SPEC, ColourMean(), device="cuda")
 
 
