@@ -266,12 +266,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, default=Path(), help="folder of the datasets")
     parser.add_argument("--features", type=Path, help="folder of feature stores (DIR/features)")
+    parser.add_argument("--dataset", action="append", metavar="NAME", help="only this one")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--list", action="store_true", help="only list units and the time left")
     parser.add_argument("--summarise", action="store_true", help="only summarise finished units")
     options = parser.parse_args()
     try:
-        study = read_study(options.study)
+        study = read_study(options.study).select(options.dataset or ())
         features = options.features or options.out / "features"
         units = plan_units(study, options.data, options.out, features)
         if options.list:

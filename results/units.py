@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from clipset.config import build, fingerprint, flatten, read_json, read_toml, to_mapping
+from clipset.config import build, fingerprint, flatten, near_names, read_json, read_toml, to_mapping
 from clipset.data.catalog import Catalog
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import read_tasks
@@ -74,6 +74,15 @@ class Study:
         for name in (*self.datasets, *self.backbones, *self.variants):
             if not re.fullmatch(r"\w[\w.+-]*", name):
                 raise ConfigError(f"the name {name!r} is not a plain word; it names a folder")
+
+    def select(self, names: Sequence[str]) -> Study:
+        """The study on some of its datasets, or on all if none is named."""
+        for name in names:
+            if name not in self.datasets:
+                raise ConfigError(f"unknown dataset {name!r}; {near_names(name, self.datasets)}")
+        return replace(
+            self, datasets={name: self.datasets[name] for name in names or self.datasets}
+        )
 
     def resolve(self, *layers: Mapping[str, Any], where: str) -> Recipe:
         """The recipe with all settings of the study and the given layers."""

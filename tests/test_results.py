@@ -428,6 +428,13 @@ def test_a_study_that_cannot_be_run_is_refused_in_one_line(
     assert "\n" not in str(stop.value)
 
 
+def test_an_unknown_dataset_is_refused(labels: Path, study: Path) -> None:
+    with pytest.raises(SystemExit, match="unknown dataset 'square'; did you mean squares"):
+        run_study(labels, study / "squares.toml", study, "--dataset", "square", "--list")
+    listed = run_study(labels, study / "squares.toml", study, "--dataset", "squares", "--list")
+    assert "total: 8 of 8" in listed
+
+
 def test_folds_need_groups(study: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("path,label\na.mp4,x\nb.mp4,y\n")
     for name in ("a.mp4", "b.mp4"):
