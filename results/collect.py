@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
 from recipes import as_options, match_recipe
 from records import (
     HERE,
@@ -41,7 +40,6 @@ from clipset.reproduce.table import TABLE_FILE, Cell, TableFile, read_table_file
 from clipset.runs import read_run
 
 OMITTED_FIELDS = ("per_class", "confusion")
-SEED = 0  # of the bootstrap between runs
 
 
 def collect(folders: Sequence[Path], name: str, out: Path = HERE) -> Path:
@@ -247,7 +245,7 @@ def compare_task(first: Path, second: Path) -> list[RunDifference]:
     differences = []
     for key in MODEL_ROWS:
         if key in ours.outputs and key in theirs.outputs:
-            test = compare_values(ours.values(key), theirs.values(key), np.random.default_rng(SEED))
+            test = compare_values(ours.values(key), theirs.values(key), ours.groups)
             differences.append(
                 RunDifference(
                     features=key.features,

@@ -160,7 +160,7 @@ def evaluate_unit(
         suites.append(run_baselines(unit, task, model, replace(config, probes=baselines)))
     if others:
         suites.append(run_suite(task, model, config, seed=unit.seed, probes=others))
-    return merge_suites(suites, config, unit.seed)
+    return merge_suites(suites, config)
 
 
 def run_baselines(
@@ -182,7 +182,7 @@ def run_baselines(
     )
 
 
-def merge_suites(suites: Sequence[SuiteResult], config: EvaluateConfig, seed: int) -> SuiteResult:
+def merge_suites(suites: Sequence[SuiteResult], config: EvaluateConfig) -> SuiteResult:
     """The results of several suites on one task, in the order of the settings."""
     results = {result.key: result for suite in suites for result in suite.results}
     seeds = {key: own for suite in suites for key, own in suite.predictions.seeds.items()}
@@ -195,7 +195,7 @@ def merge_suites(suites: Sequence[SuiteResult], config: EvaluateConfig, seed: in
     )
     return SuiteResult(
         results=[results[key] for key in keys],
-        comparisons=compare_probes(predictions, seed=seed),
+        comparisons=compare_probes(predictions),
         predictions=predictions,
     )
 

@@ -24,8 +24,6 @@ from clipset.files import write_atomic, write_json
 from clipset.probes.config import ProbeKey
 from clipset.report.wording import format_duration, plural, row_name
 
-SEED = 0  # of the bootstrap
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
@@ -107,14 +105,14 @@ class VideoScores:
             probe=key.probe,
             metric=self.metric,
             value=float(self.values[key].mean()),
-            interval=interval(self.values[key], np.random.default_rng(SEED)),
+            interval=interval(self.values[key], self.groups),
         )
 
     def compare(self, key: ProbeKey, other: VideoScores, baseline: ProbeKey) -> Difference:
         """The paired difference of a probe to another one."""
         assert self.ids == other.ids  # all variants have the same folds
         values = self.values[key], other.values[baseline]
-        test = compare_values(*values, np.random.default_rng(SEED))
+        test = compare_values(*values, self.groups)
         return Difference(
             variant=self.variant,
             features=key.features,

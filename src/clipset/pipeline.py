@@ -424,8 +424,8 @@ def _join_tasks(folder: RunFolder, names: Sequence[str], recipe: Recipe) -> None
     if recipe.data.averaged and results:
         files = [folder.folder / name / "predictions.safetensors" for name in names]
         predictions = [read_predictions(path) for path in files]
-        results = mean_results(by_task, intervals_over_tasks(predictions, seed=folder.seed))
-        comparisons = compare_over_tasks(predictions, seed=folder.seed)
+        results = mean_results(by_task, intervals_over_tasks(predictions))
+        comparisons = compare_over_tasks(predictions)
     write_json(folder.folder / "results.json", to_mapping(results))
     write_json(folder.folder / "comparisons.json", to_mapping(comparisons))
 

@@ -19,7 +19,7 @@ def test_the_interval_of_an_error_covers_the_truth_about_95_times_of_100() -> No
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(100):
-        low, high = interval(rng.exponential(2.0, (1, 200)), rng)
+        low, high = interval(rng.exponential(2.0, (1, 200)))
         covered += low <= 2.0 <= high
     assert 0.88 <= covered / 100 <= 1.0
 
@@ -30,7 +30,7 @@ def test_the_interval_of_a_difference_covers_the_truth_about_95_times_of_100() -
     for _ in range(100):
         hard = rng.random(150)
         one, other = ((rng.random((1, 150)) + hard < 1.2).astype(float) for _ in range(2))
-        found = compare_values(one, other, rng)
+        found = compare_values(one, other)
         covered += found.interval[0] <= 0.0 <= found.interval[1]
         wrongly_sure += found.p < 0.05
     assert covered >= 88
@@ -43,8 +43,8 @@ def test_a_pair_is_told_apart_where_two_intervals_overlap() -> None:
     other = (rng.random((1, 400)) < 0.5).astype(float)
     one = other.copy()
     one[0, np.flatnonzero(other[0] == 0)[:14]] = 1.0
-    assert interval(one, rng)[0] < interval(other, rng)[1]
-    found = compare_values(one, other, rng)
+    assert interval(one)[0] < interval(other)[1]
+    found = compare_values(one, other)
     assert found.difference == pytest.approx(14 / 400)
     assert found.interval[0] > 0
     assert found.p < 0.01
@@ -55,9 +55,9 @@ def test_a_pair_is_told_apart_where_two_intervals_overlap() -> None:
 def test_equal_rows_do_not_differ() -> None:
     rng = np.random.default_rng(0)
     values = (rng.random((2, 50)) < 0.5).astype(float)
-    found = compare_values(values[:1], values[:1], rng)
+    found = compare_values(values[:1], values[:1])
     assert (found.difference, found.interval, found.p, found.mcnemar) == (0.0, (0.0, 0.0), 1.0, 1.0)
-    assert compare_values(values, values[:1], rng).mcnemar is None
+    assert compare_values(values, values[:1]).mcnemar is None
 
 
 def test_mcnemar_is_the_exact_binomial_test_of_the_videos_in_dispute() -> None:
@@ -103,6 +103,7 @@ def some_predictions() -> Predictions:
         truth=np.array([0, 1, 1]),
         seeds=dict.fromkeys(rows, (0, 1)),
         outputs={row: rng.random((2, 3, 2)).astype(np.float32) for row in rows},
+        groups=("one", None, "one"),
     )
 
 
@@ -111,6 +112,7 @@ def test_predictions_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     write_predictions(before, tmp_path / "p.safetensors")
     after = read_predictions(tmp_path / "p.safetensors")
     assert (after.ids, after.classes, after.seeds) == (before.ids, before.classes, before.seeds)
+    assert after.groups == before.groups
     assert np.array_equal(after.truth, before.truth)
     for row, outputs in before.outputs.items():
         assert np.array_equal(after.outputs[row], outputs)

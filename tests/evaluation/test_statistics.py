@@ -7,13 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from clipset.evaluation.results import Predictions, read_predictions, write_predictions
 from clipset.evaluation.statistics import (
+    Variance,
     compare_over_tasks,
     compare_probes,
     compare_values,
+    half_width,
+    interval,
     intervals_over_tasks,
+    p_value,
+    video_variance,
 )
 from clipset.probes.config import ProbeKey
 
@@ -51,6 +57,11 @@ def draw(ids: range, seed: int) -> Predictions:
     return predictions(ids, {ONE: chances[0] < 0.8, TWO: chances[1] < 0.7})
 
 
+def first_seed(part: Predictions) -> Predictions:
+    outputs = {key: outputs[:1] for key, outputs in part.outputs.items()}
+    return replace(part, outputs=outputs, seeds=dict.fromkeys(outputs, (0,)))
+
+
 def test_one_part_is_compared_as_a_table_of_its_own() -> None:
     part = draw(range(200), 0)
     [alone], [pooled] = compare_probes(part), compare_over_tasks([part])
@@ -69,15 +80,20 @@ def test_the_difference_of_means_is_the_mean_of_differences() -> None:
 
 def test_a_video_in_several_splits_is_one_unit_and_counts_no_more_than_once() -> None:
     """Three times the same test videos know no more than once; three times other ones do."""
-    part = draw(range(120), 4)
+    part, *others = (first_seed(draw(range(n, n + 120), 4)) for n in (0, 200, 400))
     same = compare_over_tasks([part, part, part])[0].interval
-    other = compare_over_tasks([part, draw(range(200, 320), 4), draw(range(400, 520), 4)])[
-        0
-    ].interval
+    other = compare_over_tasks([part, *others])[0].interval
     alone = compare_over_tasks([part])[0].interval
-    widths = [high - low for low, high in (alone, same, other)]
-    assert widths[1] > 0.75 * widths[0]  # a little less: seeds are drawn for each split
-    assert widths[2] < 0.7 * widths[0]
+    assert same == pytest.approx(alone)
+    assert other[1] - other[0] < 0.7 * (alone[1] - alone[0])
+
+
+def test_seeds_of_several_splits_are_independent() -> None:
+    part = draw(range(120), 4)
+    (low, high), (alone_low, alone_high) = (
+        compare_over_tasks([part] * count)[0].interval for count in (3, 1)
+    )
+    assert high - low < alone_high - alone_low
 
 
 def test_what_holds_in_every_split_is_found_and_what_is_nothing_is_not() -> None:
@@ -106,9 +122,96 @@ def test_the_interval_of_a_mean_covers_the_truth_as_often_as_it_says() -> None:
     assert covered >= 34  # 38 are expected
 
 
+def draw_values(
+    generator: np.random.Generator, seeds: int, deviation: float, num_videos: int = 300
+) -> np.ndarray:
+    """Correct or not: videos of different difficulty, seeds of different luck; true accuracy .6."""
+    easy = generator.choice([0.3, 0.9], num_videos)
+    luck = generator.normal(0.0, deviation, (seeds, 1))
+    same = generator.random(num_videos)  # most videos fare alike with every seed
+    own = generator.random((seeds, num_videos))
+    mixed = np.where(generator.random((seeds, num_videos)) < 0.3, own, same)
+    return (mixed < easy + luck) * 1.0
+
+
+@pytest.mark.parametrize("deviation", [0.0, 0.02, 0.04])
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_intervals_cover_the_truth_for_few_seeds_of_any_deviation(
+    seeds: int, deviation: float
+) -> None:
+    generator = np.random.default_rng(0)
+    covered = []
+    for _ in range(200):
+        values, other = (draw_values(generator, seeds, deviation) for _ in range(2))
+        low, high = interval(values)
+        gap = compare_values(values, other)
+        covered.append((low <= 0.6 <= high, gap.interval[0] <= 0 <= gap.interval[1], gap.p >= 0.05))
+    for rate in np.mean(covered, axis=0):
+        assert 0.9 <= rate <= 0.995
+    assert [each[1] for each in covered] == [each[2] for each in covered]
+
+
+def test_intervals_cover_the_truth_where_videos_of_a_group_fare_alike() -> None:
+    """Twelve groups of 25 videos; with videos as units, half of the intervals would miss."""
+    generator = np.random.default_rng(0)
+    groups = [str(video // 25) for video in range(300)]
+    whole, single = 0, 0
+    for _ in range(200):
+        easy = np.repeat(generator.uniform(0.3, 0.9, 12), 25)
+        values = (generator.random((1, 300)) < easy) * 1.0
+        for units in (groups, ()):
+            low, high = interval(values, units)
+            whole += bool(units) and low <= 0.6 <= high
+            single += not units and low <= 0.6 <= high
+    assert 0.9 <= whole / 200 <= 0.99
+    assert single / 200 < 0.85
+
+
+def test_groups_count_in_comparisons_and_over_tasks() -> None:
+    part = draw(range(120), 5)
+    grouped = replace(part, groups=tuple(str(video // 30) for video in range(120)))
+    [plain], [own] = compare_probes(part), compare_probes(grouped)
+    assert plain.difference == own.difference
+    assert plain.interval != own.interval
+    assert compare_over_tasks([grouped])[0].interval == pytest.approx(own.interval)
+    low, high = intervals_over_tasks([grouped])[ONE]
+    assert (low, high) == pytest.approx(interval(part.values(ONE), grouped.groups))
+
+
+def test_videos_without_a_group_and_a_single_group_are_units_of_their_own() -> None:
+    values = draw(range(50), 6).values(ONE)
+    assert interval(values, [None] * 50) == interval(values)
+    assert interval(values, ["all"] * 50) == interval(values)
+
+
+def test_the_variance_over_units_is_that_of_a_bootstrap() -> None:
+    generator = np.random.default_rng(0)
+    values, units = generator.normal(size=40), np.repeat(np.arange(20), 2)
+    means = values.reshape(20, 2).mean(axis=1)
+    resampled = means[generator.integers(20, size=(20_000, 20))].mean(axis=1)
+    found = video_variance([values], [units])
+    assert found.dof == 19
+    assert found.value == pytest.approx(resampled.var() * 20 / 19, rel=0.05)
+
+
+def test_one_source_of_variance_gives_the_t_test() -> None:
+    values = np.random.default_rng(0).normal(0.3, 1.0, 15)
+    source = Variance(values.var(ddof=1) / 15, 14)
+    expected = stats.ttest_1samp(values, 0.0)
+    assert p_value(values.mean(), [source]) == pytest.approx(expected.pvalue, rel=1e-6)
+    low, _ = expected.confidence_interval()
+    assert values.mean() - half_width([source]) == pytest.approx(low)
+
+
+def test_more_seeds_and_no_variance_narrow_an_interval() -> None:
+    values = np.array([[1.0, 0.0, 1.0, 1.0]])
+    assert interval(np.ones((3, 4))) == (1.0, 1.0)
+    assert interval(values.repeat(3, axis=0)) == interval(values)  # seeds that agree add nothing
+
+
 def test_rows_that_a_split_lacks_are_left_out() -> None:
     whole, less = draw(range(30), 0), predictions(range(30), {TWO: np.ones((1, 30)) > 0})
     assert list(intervals_over_tasks([whole, less])) == [TWO]
     assert compare_over_tasks([whole, less]) == []
-    found = compare_values(whole.values(ONE), whole.values(TWO), np.random.default_rng(0))
+    found = compare_values(whole.values(ONE), whole.values(TWO))
     assert compare_probes(whole)[0].interval == found.interval

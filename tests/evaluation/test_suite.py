@@ -141,7 +141,7 @@ def test_the_interval_covers_the_truth_about_95_times_of_100() -> None:
     covered = 0
     for _ in range(200):
         right = rng.random((1, 120)) < 0.7
-        low, high = interval(right, rng)
+        low, high = interval(right)
         covered += low <= 0.7 <= high
     assert 0.90 <= covered / 200 <= 0.99
 

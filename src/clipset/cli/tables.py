@@ -59,7 +59,7 @@ def print_records(results: Sequence[ProbeResult]) -> None:
 
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
-    """Paired differences, by a bootstrap over the same test videos."""
+    """Paired differences on the same test videos."""
     from clipset.evaluation.results import ERROR_METRICS
     from clipset.report.wording import format_p_value, row_name
 

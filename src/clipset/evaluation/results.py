@@ -193,7 +193,8 @@ class LowShotCurve:
 class Predictions:
     """The predictions of each probe for each test video with each seed.
 
-    `outputs` holds (S, M, C): class probabilities, or (C = 1) predicted targets.
+    `outputs` holds (S, M, C): class probabilities, or (C = 1) predicted targets. `groups` holds the
+    group of each video, or nothing if no video has one.
     """
 
     ids: tuple[str, ...]
@@ -201,6 +202,7 @@ class Predictions:
     truth: Int[np.ndarray, " M"] | Float[np.ndarray, " M"]
     seeds: dict[ProbeKey, tuple[int, ...]]
     outputs: dict[ProbeKey, Float[np.ndarray, "S M C"]]
+    groups: tuple[str | None, ...] = ()
 
     @property
     def metric(self) -> str:
@@ -245,6 +247,7 @@ def encode_predictions(predictions: Predictions) -> bytes:
     arrays = {str(key): outputs for key, outputs in predictions.outputs.items()}
     metadata = {
         "ids": json.dumps(predictions.ids),
+        "groups": json.dumps(predictions.groups),
         "classes": json.dumps(predictions.classes),
         "seeds": json.dumps({str(key): seeds for key, seeds in predictions.seeds.items()}),
     }
@@ -277,6 +280,7 @@ def read_predictions(path: Path) -> Predictions:
             truth=arrays["truth"],
             seeds={keys[name]: own for name, own in seeds.items()},
             outputs={keys[name]: arrays[name] for name in seeds},
+            groups=_parse_metadata(metadata["groups"], tuple[str | None, ...]),
         )
         _check_arrays(predictions)
     except READ_ERRORS as error:
@@ -292,6 +296,8 @@ def _parse_metadata(text: str, kind: Any) -> Any:
 def _check_arrays(predictions: Predictions) -> None:
     """Refuse arrays whose shapes do not agree, or that are not finite."""
     count = len(predictions.ids)
+    if len(predictions.groups) not in (0, count):
+        raise ValueError(f"{count} videos have {len(predictions.groups)} groups")
     shapes: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {"truth": (predictions.truth, (count,))}
     for key, outputs in predictions.outputs.items():
         width = len(predictions.classes) or max((1, *outputs.shape[2:3]))

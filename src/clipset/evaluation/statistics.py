@@ -1,7 +1,11 @@
-"""Bootstrap intervals and paired tests of scores, also of means over several tasks.
+"""Intervals and paired tests of scores, also of means over several tasks.
 
-Videos and seeds are drawn with replacement. A video that several tasks test is one unit: it is
-drawn for all of them, or for none.
+A score varies with the test videos and with the seeds of training. Both variances are estimated and
+both estimates are uncertain, that of two or three seeds most of all: each source has an interval of
+its own (Student's t), and the squares of their half-widths add up (Howe 1974; Zou and Donner 2008).
+`benchmarks/coverage.py` measures how often the intervals cover the truth.
+
+Videos of one group are one unit, and so is a video that several tasks test.
 """
 
 from __future__ import annotations
@@ -10,16 +14,17 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.special import stdtrit
 
 from clipset.evaluation.results import Comparison, Predictions, ProbeResult
 from clipset.probes.config import ProbeKey
 
 MEAN = "mean"  # the task of a mean over several
-RESAMPLES = 5000
-CHUNK = 500  # resamples in memory
+CONFIDENCE = 0.95
 BASELINES = {  # what each SCALE probe is compared with
     ProbeKey("scale", "knn"): ProbeKey("backbone", "knn"),
     ProbeKey("scale", "linear"): ProbeKey("backbone", "linear"),
@@ -27,6 +32,18 @@ BASELINES = {  # what each SCALE probe is compared with
     ProbeKey("scale", "finetune"): ProbeKey("backbone", "transformer"),
 }
 ORDERED = ProbeKey("backbone", "ordered")  # what every probe is compared with
+
+Values: TypeAlias = Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]  # of seeds and videos
+Groups: TypeAlias = Sequence[str | None]  # of each video; None: a group of its own
+Units: TypeAlias = list[Int[np.ndarray, " _"]]  # for each task: the unit of each video
+
+
+@dataclass(frozen=True, slots=True)
+class Variance:
+    """The estimated variance of a score from one source, and its degrees of freedom."""
+
+    value: float
+    dof: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,24 +56,37 @@ class PairedTest:
     mcnemar: float | None = None
 
 
-def interval(
-    values: Bool[np.ndarray, "S M"] | Float[np.ndarray, "S M"], generator: np.random.Generator
-) -> tuple[float, float]:
-    """95 % interval of the mean (accuracy, error) over videos and seeds."""
-    [means] = _bootstrap([values.astype(np.float64)], [np.arange(values.shape[1])], generator)
-    return _quantiles(_mean_over_seeds(means, generator))
+def interval(values: Values, groups: Groups = ()) -> tuple[float, float]:
+    """95 % interval of the mean (accuracy, error) over videos, or whole groups, and seeds."""
+    return _interval_of_mean([values], [_units_of_groups(groups, values.shape[1])])
 
 
 def compare_values(
-    values: Float[np.ndarray, "S M"],
-    baseline: Float[np.ndarray, "Z M"],
-    generator: np.random.Generator,
+    values: Float[np.ndarray, "S M"], baseline: Float[np.ndarray, "Z M"], groups: Groups = ()
 ) -> PairedTest:
-    """Paired bootstrap: the same videos are drawn for both, seeds for each on its own."""
-    test = _paired_bootstrap([(values, baseline)], [np.arange(values.shape[1])], generator)
-    if len(values) == len(baseline) == 1 and np.isin(values, (0.0, 1.0)).all():
+    """The paired difference on the same videos; seeds of both are independent."""
+    test = _paired_test([(values, baseline)], [_units_of_groups(groups, values.shape[1])])
+    if len(values) == len(baseline) == 1 and _is_accuracy([values, baseline]):
         return replace(test, mcnemar=mcnemar(values[0], baseline[0]))
     return test
+
+
+def half_width(sources: Sequence[Variance], confidence: float = CONFIDENCE) -> float:
+    """Half the width of an interval: the root of the sum of the sources' squares."""
+    sources = [source for source in sources if source.value > 0 and source.dof > 0]
+    variances, dofs = ([getattr(each, name) for each in sources] for name in ("value", "dof"))
+    return math.sqrt(np.dot(variances, stdtrit(dofs, (1 + confidence) / 2) ** 2))
+
+
+def p_value(difference: float, sources: Sequence[Variance]) -> float:
+    """The p of a difference: 1 minus the confidence of the interval that ends at 0."""
+    if difference == 0:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(30):  # bisection
+        p = (low + high) / 2
+        low, high = (p, high) if half_width(sources, 1 - p) > abs(difference) else (low, p)
+    return high if low > 0 else 0.0
 
 
 def mcnemar(values: Float[np.ndarray, " M"], baseline: Float[np.ndarray, " M"]) -> float:
@@ -68,14 +98,14 @@ def mcnemar(values: Float[np.ndarray, " M"], baseline: Float[np.ndarray, " M"]) 
     return min(1.0, float(2 * ways / 2**trials))
 
 
-def compare_probes(predictions: Predictions, *, seed: int = 0) -> list[Comparison]:
+def compare_probes(predictions: Predictions) -> list[Comparison]:
     """Each SCALE probe against its baseline, and every probe against the clips in order."""
     return [
         _comparison(
             key,
             baseline,
             compare_values(
-                predictions.values(key), predictions.values(baseline), np.random.default_rng(seed)
+                predictions.values(key), predictions.values(baseline), predictions.groups
             ),
             metric=predictions.metric,
             n=len(predictions.ids),
@@ -84,36 +114,28 @@ def compare_probes(predictions: Predictions, *, seed: int = 0) -> list[Compariso
     ]
 
 
-def compare_over_tasks(tasks: Sequence[Predictions], *, seed: int = 0) -> list[Comparison]:
+def compare_over_tasks(tasks: Sequence[Predictions]) -> list[Comparison]:
     """The same comparisons of means over several tasks."""
-    index, n = _video_indices(tasks)
+    units = _units_of_tasks(tasks)
     return [
         _comparison(
             key,
             baseline,
-            _paired_bootstrap(
-                [(task.values(key), task.values(baseline)) for task in tasks],
-                index,
-                np.random.default_rng(seed),
-            ),
+            _paired_test([(task.values(key), task.values(baseline)) for task in tasks], units),
             metric=tasks[0].metric,
-            n=n,
+            n=len({id for task in tasks for id in task.ids}),
         )
         for key, baseline in list_pairs(common_probes(tasks))
     ]
 
 
-def intervals_over_tasks(
-    tasks: Sequence[Predictions], *, seed: int = 0
-) -> dict[ProbeKey, tuple[float, float]]:
+def intervals_over_tasks(tasks: Sequence[Predictions]) -> dict[ProbeKey, tuple[float, float]]:
     """The 95 % interval of each probe's mean over the tasks."""
-    index, _ = _video_indices(tasks)
-    intervals = {}
-    for key in common_probes(tasks):
-        generator = np.random.default_rng(seed)
-        means = _bootstrap([task.values(key) for task in tasks], index, generator)
-        intervals[key] = _quantiles(_mean_over_tasks(means, generator))
-    return intervals
+    units = _units_of_tasks(tasks)
+    return {
+        key: _interval_of_mean([task.values(key) for task in tasks], units)
+        for key in common_probes(tasks)
+    }
 
 
 def join_results(tasks: Mapping[str, Sequence[ProbeResult]]) -> list[ProbeResult]:
@@ -193,73 +215,97 @@ def _comparison(
     )
 
 
-def _video_indices(tasks: Sequence[Predictions]) -> tuple[list[Int[np.ndarray, " M"]], int]:
-    """The index of each task's videos among those of all tasks, and the number of these."""
-    ids = dict.fromkeys(id for task in tasks for id in task.ids)
-    index = {id: number for number, id in enumerate(ids)}
-    return [np.array([index[id] for id in task.ids]) for task in tasks], len(index)
+def _units_of_groups(groups: Groups, num_videos: int) -> Int[np.ndarray, " M"]:
+    """The index of each video's group; of the video itself if there are fewer than two groups."""
+    names = [(index,) if name is None else name for index, name in enumerate(groups)]
+    units = {name: unit for unit, name in enumerate(dict.fromkeys(names))}
+    if len(units) < 2:
+        return np.arange(num_videos)
+    return np.array([units[name] for name in names])
 
 
-def _bootstrap(
-    values: Sequence[Float[np.ndarray, "_ _"]],
-    index: Sequence[Int[np.ndarray, " _"]],
-    generator: np.random.Generator,
-) -> list[Float[np.ndarray, "R _"]]:
-    """For each task, the mean of each row of its `values` (K, M) over videos drawn R times.
-
-    `index` numbers a task's videos among those of all tasks; the draws are the same for all rows.
-    """
-    num_videos = 1 + max(int(videos.max()) for videos in index)
-    columns = [np.ascontiguousarray(rows.T, dtype=np.float64) for rows in values]  # (M, K)
-    means: list[list[np.ndarray]] = [[] for _ in values]
-    for _ in range(RESAMPLES // CHUNK):
-        drawn = generator.integers(num_videos, size=(CHUNK, num_videos))
-        drawn += num_videos * np.arange(CHUNK)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
-        for task, videos in enumerate(index):
-            weights = counts.take(videos, axis=1).astype(np.float64)  # (CHUNK, M)
-            total = weights.sum(axis=1, keepdims=True).clip(1.0)
-            means[task].append(weights @ columns[task] / total)
-    return [np.concatenate(chunks) for chunks in means]
+def _units_of_tasks(tasks: Sequence[Predictions]) -> Units:
+    """The same for several tasks, with one numbering; a video of several tasks is one unit."""
+    groups: dict[str, str | None] = {}
+    for task in tasks:
+        groups |= dict(zip(task.ids, task.groups or [None] * len(task.ids), strict=True))
+    units = _units_of_groups(list(groups.values()), len(groups))
+    unit_of = dict(zip(groups, units, strict=True))
+    return [np.array([unit_of[id] for id in task.ids]) for task in tasks]
 
 
-def _paired_bootstrap(
-    pairs: Sequence[tuple[Float[np.ndarray, "_ _"], Float[np.ndarray, "_ _"]]],
-    index: Sequence[Int[np.ndarray, " _"]],
-    generator: np.random.Generator,
-) -> PairedTest:
+def _interval_of_mean(tasks: Sequence[Values], units: Units) -> tuple[float, float]:
+    """The interval of the mean over tasks."""
+    means = [values.mean(axis=0) for values in tasks]
+    value = float(np.mean([mean.mean() for mean in means]))
+    half = half_width([video_variance(means, units), _seed_source([tasks], units)])
+    highest = 1.0 if _is_accuracy(tasks) else math.inf
+    return max(value - half, 0.0), min(value + half, highest)
+
+
+def _paired_test(pairs: Sequence[tuple[Values, Values]], units: Units) -> PairedTest:
     """The difference of the means over the tasks, from values and baseline of each task."""
-    means = _bootstrap([np.concatenate(pair) for pair in pairs], index, generator)
-    seeds = [len(values) for values, _ in pairs]
-    ours = [mean[:, :count] for mean, count in zip(means, seeds, strict=True)]
-    theirs = [mean[:, count:] for mean, count in zip(means, seeds, strict=True)]
-    gaps = _mean_over_tasks(ours, generator) - _mean_over_tasks(theirs, generator)  # (R,)
-    tail = min((gaps <= 0).sum(), (gaps >= 0).sum())
+    gaps = [values.mean(axis=0) - baseline.mean(axis=0) for values, baseline in pairs]
+    difference = float(np.mean([gap.mean() for gap in gaps]))
+    ours, baselines = zip(*pairs, strict=True)
+    sources = [video_variance(gaps, units), _seed_source([ours, baselines], units)]
+    if not any(gap.any() for gap in gaps):
+        sources = []  # the same predictions
+    half = half_width(sources)
+    largest = 1.0 if _is_accuracy([*ours, *baselines]) else math.inf
     return PairedTest(
-        difference=float(np.mean([values.mean() - other.mean() for values, other in pairs])),
-        interval=_quantiles(gaps),
-        p=min(1.0, 2.0 * float(tail + 1) / (RESAMPLES + 1)),
+        difference=difference,
+        interval=(max(difference - half, -largest), min(difference + half, largest)),
+        p=p_value(difference, sources),
     )
 
 
-def _mean_over_seeds(
-    means: Float[np.ndarray, "R S"], generator: np.random.Generator
-) -> Float[np.ndarray, " R"]:
-    """The mean over seeds drawn with replacement, in each resample anew."""
-    drawn = generator.integers(means.shape[1], size=means.shape)
-    mean: Float[np.ndarray, " R"] = np.take_along_axis(means, drawn, axis=1).mean(axis=1)
-    return mean
+def video_variance(tasks: Sequence[Float[np.ndarray, " _"]], units: Units) -> Variance:
+    """The variance of the mean over tasks of the mean over their videos, from whole units.
+
+    It is that of a bootstrap over units, times U / (U - 1) for U units.
+    """
+    scaled = [(values - values.mean()) / (len(values) * len(tasks)) for values in tasks]
+    unit_of = np.concatenate(units)
+    deviations = np.bincount(unit_of, np.concatenate(scaled))
+    dof = int((np.bincount(unit_of) > 0).sum()) - 1
+    return Variance(float((deviations**2).sum()) * (dof + 1) / max(dof, 1), dof)
 
 
-def _mean_over_tasks(
-    means: Sequence[Float[np.ndarray, "R _"]], generator: np.random.Generator
-) -> Float[np.ndarray, " R"]:
-    mean: Float[np.ndarray, " R"] = np.mean(
-        [_mean_over_seeds(of_task, generator) for of_task in means], axis=0
-    )
-    return mean
+def _seed_source(sides: Sequence[Sequence[Values]], units: Units) -> Variance:
+    """The variance from the seeds, of a mean over tasks or the difference of two such means.
+
+    The seeds of tasks and sides are independent, and their variances are taken to be alike: the
+    degrees of freedom add up.
+    """
+    own = [
+        _seed_variance(values, of_task)
+        for tasks in sides
+        for values, of_task in zip(tasks, units, strict=True)
+    ]
+    value = sum(variance.value for variance in own) / len(units) ** 2
+    return Variance(value, sum(variance.dof for variance in own))
 
 
-def _quantiles(draws: Float[np.ndarray, " R"]) -> tuple[float, float]:
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return float(low), float(high)
+def _seed_variance(values: Values, units: Int[np.ndarray, " M"]) -> Variance:
+    """The variance of the mean over seeds that is due to the choice of seeds.
+
+    The scores of the seeds differ also by chance on each video. This interaction is part of the
+    variance over videos, too, and is subtracted; with two seeds only half of it, because a variance
+    with one degree of freedom would too often be estimated as 0.
+    """
+    num_seeds = len(values)
+    if num_seeds == 1:
+        return Variance(0.0, 0)  # unknown
+    scores = values.mean(axis=1)  # (S,)
+    residuals = values - values.mean(axis=0) - (scores - scores.mean())[:, None]  # (S, M)
+    interaction = sum(video_variance([row], [units]).value for row in residuals)
+    interaction /= num_seeds * (num_seeds - 1)
+    interaction *= 1 - 0.5 / (num_seeds - 1)
+    variance = float(scores.var(ddof=1)) / num_seeds
+    return Variance(max(variance - interaction, 0.0), num_seeds - 1)
+
+
+def _is_accuracy(tasks: Sequence[Values]) -> bool:
+    """Whether all values are 0 or 1, not errors."""
+    return all(bool(np.isin(values, (0, 1)).all()) for values in tasks)

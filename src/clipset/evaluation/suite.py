@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -108,8 +107,9 @@ def run_suite(
         truth=scores.truth,
         seeds={key: run.seeds for key, run in runs.items()},
         outputs={key: torch.stack(run.outputs).numpy() for key, run in runs.items()},
+        groups=task.test.groups,
     )
-    comparisons = compare_probes(predictions, seed=seed)
+    comparisons = compare_probes(predictions)
     return SuiteResult(results=results, comparisons=comparisons, predictions=predictions)
 
 
@@ -200,7 +200,7 @@ def _make_result(
         probe=key.probe,
         metric=scores.metric,
         value=float(scores.values.mean()),
-        interval=interval(scores.values, np.random.default_rng(run.seeds[0])),
+        interval=interval(scores.values, task.test.groups),
         n=scores.values.shape[1],
         seeds=run.seeds,
         selected_on=run.selection.selected_on,

@@ -73,7 +73,8 @@ class LabelledVideos:
 class HeldOut:
     """The test videos: clips to predict from, and labels that only `evaluate` reads.
 
-    `clips` are the regular ones; the random ones are read when they are needed.
+    `clips` are the regular ones; the random ones are read when they are needed. `groups` is empty
+    if no video has a group.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class HeldOut:
         classes: Int[Tensor, " M"],
         targets: Float[Tensor, " M"] | None = None,
         random: Callable[[], ClipBatch] | None = None,
+        groups: tuple[str | None, ...] = (),
     ) -> None:
         self.ids, self.clips, self._random = ids, clips, random
+        self.groups = groups if any(group is not None for group in groups) else ()
         self._classes, self._targets = classes, targets
 
     def __len__(self) -> int:
@@ -95,7 +98,7 @@ class HeldOut:
         if self._random is None:
             raise ProbeError("the test videos have no random clips; set test_clips to 'regular'")
         clips = self._random().concat_clips(self.clips)
-        return HeldOut(self.ids, clips, self._classes, self._targets)
+        return HeldOut(self.ids, clips, self._classes, self._targets, groups=self.groups)
 
     def evaluate(
         self, outputs: Float[Tensor, "M C"]
@@ -192,6 +195,7 @@ def make_task(
             classes=_class_tensor(test, class_index),
             targets=_target_tensor(test, class_index),
             random=lambda: read("random", test_index),
+            groups=tuple(video.group for video in test.values()),
         ),
         split=split,
         validation=_read_validation(read, val, class_index) if split == "test" else None,

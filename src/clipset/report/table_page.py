@@ -74,7 +74,7 @@ def scores_page(title: str, columns: Mapping[str, Sequence[ProbeResult]]) -> Tab
     rows = sorted({(r.features, r.probe) for r in results}, key=lambda row: row_order(*row))
     metrics = ", ".join(sorted({metric_name(result.metric) for result in results}))
     ssl_splits = ", ".join(sorted({result.ssl_split or "unknown" for result in results}))
-    pooled = "; the interval of a mean is a bootstrap over the videos of all splits"
+    pooled = "; in that of a mean, a video of several splits counts once"
     return TablePage(
         title=title,
         subtitle=f"{metrics or 'not scored'}; pre-trained with ssl_split = "
