@@ -27,8 +27,7 @@ from clipset.errors import ClipsetError
 from clipset.evaluation.results import read_predictions
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.registry import probe_key
-from clipset.recipe import load_settings
-from clipset.recipe import read_recipe
+from clipset.recipe import load_settings, read_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
