@@ -25,8 +25,9 @@ from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.base import ProbeSetup
 from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.grid import HeadSettings, head_grid
 from clipset.probes.head_inputs import HeadInputs
-from clipset.probes.heads import EPSILON, MAX_STEPS, HeadGrid, HeadSettings, head_grid
+from clipset.probes.heads import EPSILON, MIN_STEPS, HeadGrid
 from clipset.probes.linear import LinearProbe, LinearStack
 from clipset.probes.registry import PROBES, probe_key
 from clipset.probes.search import count_epochs, make_validation_split, score_outputs
@@ -74,7 +75,7 @@ def synthetic_task(scale: float, seed: int) -> EvaluationTask:
 
 
 def train_alone(
-    data: HeadInputs, setting: HeadSettings, config: ProbeTraining, learn: Tensor, check: Tensor,
+    data: HeadInputs, setting: HeadSettings, learn: Tensor, check: Tensor,
     statistics: tuple[Tensor, Tensor], *, epochs: int, seed: int,
     encoder: SetEncoder | None = None, clips: ClipBatch | None = None,
 ) -> Tensor:  # fmt: skip
@@ -96,11 +97,11 @@ def train_alone(
     ]
     optimizer = optim.AdamW(groups, lr=setting.learning_rate, eps=EPSILON, fused=True)
     generator = Generator().manual_seed(seed)
-    steps = epochs * -(-len(learn) // config.batch_size)
+    steps = epochs * -(-len(learn) // setting.batch_size)
     step, predictions = 0, torch.zeros(0)
     for _ in range(epochs):
         norm.train()
-        for indices in draw_batches(len(learn), config.batch_size, generator):
+        for indices in draw_batches(len(learn), setting.batch_size, generator):
             for group in optimizer.param_groups:
                 peak = setting.learning_rate
                 group["lr"] = cosine_schedule(step, steps, peak=peak, warmup_fraction=0.05)
@@ -150,7 +151,7 @@ def compare_heads(
     check = split.validation
     start, cpu_start = time.perf_counter(), time.process_time()
     grid = HeadGrid(
-        LinearStack, data, settings, config, videos=split.train, num_outputs=CLASSES,
+        LinearStack, data, settings, videos=split.train, num_outputs=CLASSES,
         num_epochs=epochs, seed=seed,
     )  # fmt: skip
     for _ in range(epochs):
@@ -163,7 +164,7 @@ def compare_heads(
     start, cpu_start = time.perf_counter(), time.process_time()
     for index, setting in enumerate(settings):
         single = train_alone(
-            data, setting, config, split.train, check, statistics, epochs=epochs, seed=seed,
+            data, setting, split.train, check, statistics, epochs=epochs, seed=seed,
             encoder=encoder, clips=task.train.random,
         )  # fmt: skip
         gap = max(gap, float((single - predictions[index]).abs().mean()))
@@ -222,7 +223,7 @@ def main() -> None:
         found = compare_heads(
             data, task, config, epochs=options.epochs, seed=options.seed, encoder=model.encoder
         )
-        share = caching * options.epochs / count_epochs(TRAIN, config, MAX_STEPS)
+        share = caching * options.epochs / count_epochs(TRAIN, config, MIN_STEPS)
         found |= {"caching": caching, "caching_share": share}
         ratios["scale_grid20_over_sequential"] = found["alone"] / (found["together"] + share)
         figures["scale_linear"] = found

@@ -27,7 +27,8 @@ TINY = [
         "pretrain.model.projection_hidden=[16, 16]",
         "evaluate.num_seeds=1", "evaluate.mlp_hidden=16",
         "evaluate.training={epochs = 2, num_clips = 2, learning_rates = [0.003]}",
-        "evaluate.training.head_learning_rates=[0.03]",
+        "evaluate.training.head_learning_rates=[0.03]", "evaluate.training.weight_decays=[0.01]",
+        "evaluate.training.batch_sizes=[64]", 'evaluate.training.optimizers=["adamw"]',
     )
 ]  # fmt: skip
 LABELS = ("red", "green", "blue")

@@ -12,7 +12,7 @@ from clipset.config import build, to_mapping
 from clipset.recipe import Recipe, read_recipe, resolve_recipe
 from clipset.settings import list_settings, recipe_template
 
-LIMIT = 100  # settings in all
+LIMIT = 102  # settings in all
 VERBS = (
     "run", "demo", "catalog", "catalog check", "backbones", "backbones check", "extract", "import",
     "verify", "repair", "merge", "pretrain", "evaluate", "predict", "embed", "report", "reproduce",

@@ -118,7 +118,7 @@ def test_options_that_are_no_numbers_are_refused() -> None:
             lambda x: ProbeTraining(learning_rates=(x,)),
             lambda x: ProbeTraining(head_learning_rates=(x,)),
             lambda x: ProbeTraining(joint_weight=x),
-            lambda x: ProbeTraining(weight_decay=x),
+            lambda x: ProbeTraining(weight_decays=(x,)),
             lambda x: EvaluateConfig(label_fraction=x),
         ):
             with pytest.raises(ClipsetError):

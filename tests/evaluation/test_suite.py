@@ -25,7 +25,7 @@ QUICK = EvaluateConfig(
     num_seeds=2,
     mlp_hidden=16,
     training=ProbeTraining(
-        epochs=15, batch_size=16, num_clips=4, learning_rates=(3e-3,), encoder_lr_scales=(1.0,),
+        epochs=15, batch_sizes=(16,), num_clips=4, learning_rates=(3e-3,), encoder_lr_scales=(1.0,),
         head_learning_rates=(3e-2,),
     ),
 )  # fmt: skip

@@ -29,7 +29,8 @@ DIFFERENCES: dict[str, dict[str, object]] = {  # from the preset `paper`, on pur
     "ucf101": CLIPS,
     "hmdb51": CLIPS,
     "k400": CLIPS,
-    "k400_low_shot": CLIPS,
+    "k400_low_shot": CLIPS
+    | {"evaluate.label_fraction": 0.1, "evaluate.label_selection": "first"},
     "lvu": CLIPS,
     "ssv2": CLIPS
     | {"extract.stride": 2, "extract.sampling.num_times": 2, "extract.sampling.flip": False},
@@ -37,9 +38,10 @@ DIFFERENCES: dict[str, dict[str, object]] = {  # from the preset `paper`, on pur
 
 
 def differences_from_paper(recipe: Recipe) -> dict[str, object]:
-    """The settings of clips, model and training that are not those of the preset."""
+    """The settings of clips, model, training and probes that are not those of the preset."""
+    sections = ("extract", "pretrain", "evaluate")
     ours, paper = (
-        flatten({name: to_mapping(getattr(each, name)) for name in ("extract", "pretrain")})
+        flatten({name: to_mapping(getattr(each, name)) for name in sections})
         for each in (recipe, read_recipe(None, ["preset=paper"]))
     )
     assert ours.keys() == paper.keys()

@@ -15,25 +15,22 @@ from clipset.model.config import ModelConfig
 from clipset.probes.attentive import AttentiveStack
 from clipset.probes.base import ProbeSetup
 from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.grid import HeadSettings, head_grid
 from clipset.probes.head_inputs import HeadInputs, divide_into_sets, encode_sets
-from clipset.probes.heads import (
-    EPSILON,
-    HeadGrid,
-    HeadSettings,
-    head_grid,
-    loss_gradient,
-)
+from clipset.probes.heads import EPSILON, HeadGrid, loss_gradient
 from clipset.probes.linear import LinearProbe, LinearStack
 from clipset.probes.mlp import MLPStack
 from clipset.probes.search import ValidationCurves, count_epochs, score_outputs
 from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos
+from clipset.recipe import load_settings
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.sampling import draw_batches
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.optim import cosine_schedule
 
-CONFIG = ProbeTraining(epochs=6, batch_size=16, num_clips=4)
+CONFIG = ProbeTraining(epochs=6, batch_sizes=(16,), num_clips=4)
+FULL = replace(CONFIG, optimizers=("adamw", "sgd"), batch_norm=(True, False))
 KINDS: dict[str, Any] = {
     "linear": LinearStack,
     "mlp": partial(MLPStack, hidden=8),
@@ -61,7 +58,7 @@ def train(
     """All epochs of a grid; after some of them, only some heads are kept."""
     num_outputs = 1 if data.labels.is_floating_point() else 4
     grid = HeadGrid(
-        KINDS[kind], data, settings, config, videos=torch.arange(len(data.labels)),
+        KINDS[kind], data, settings, videos=torch.arange(len(data.labels)),
         num_outputs=num_outputs, num_epochs=config.epochs, seed=3,
     )  # fmt: skip
     for epoch in range(1, config.epochs + 1):
@@ -74,11 +71,11 @@ def train(
 @pytest.mark.parametrize("numbers", [False, True], ids=["classes", "numbers"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_grid_at_once_equals_its_heads_one_after_another(kind: str, numbers: bool) -> None:
-    config = replace(CONFIG, head_learning_rates=(1e-3, 1e-2), full_head_grid=True)
+    config = replace(FULL, head_learning_rates=(1e-3, 1e-2), batch_sizes=(8, 16))
     settings, data = head_grid(config), inputs(numbers=numbers)
-    assert len(settings) == 32
+    assert len(settings) == 64
     together = train(kind, settings, data, config).predict(data.regular)
-    for number, setting in list(enumerate(settings))[::5]:
+    for number, setting in list(enumerate(settings))[::9]:
         alone = train(kind, (setting,), data, config).predict(data.regular)[0]
         torch.testing.assert_close(together[number], alone, atol=1e-4, rtol=0, equal_nan=True)
 
@@ -87,7 +84,7 @@ def test_a_linear_head_is_a_plain_linear_layer_after_batch_norm() -> None:
     """The same batches through torch's own modules and optimiser."""
     data = inputs()
     settings = tuple(
-        HeadSettings(learning_rate=r, weight_decay=d)
+        HeadSettings(learning_rate=r, weight_decay=d, batch_size=16)
         for r in (1e-3, 1e-2, 0.1)
         for d in (0.01, 1.0)
     )
@@ -111,7 +108,7 @@ def plain_loop(data: HeadInputs, setting: HeadSettings) -> nn.Linear:
     generator = Generator().manual_seed(3)
     step = 0
     for _ in range(CONFIG.epochs):
-        for videos in draw_batches(40, CONFIG.batch_size, generator):
+        for videos in draw_batches(40, 16, generator):
             for group in optimiser.param_groups:
                 group["lr"] = cosine_schedule(
                     step, 18, peak=setting.learning_rate, warmup_fraction=0.05
@@ -128,7 +125,7 @@ def plain_loop(data: HeadInputs, setting: HeadSettings) -> nn.Linear:
 
 def test_heads_that_are_left_train_on_as_if_none_had_been_dropped() -> None:
     data = inputs()
-    settings = head_grid(ProbeTraining(full_head_grid=True))
+    settings = head_grid(FULL)
     whole = train("linear", settings, data).predict(data.regular)
     fewer = train("linear", settings, data, drop_after={2: {1, 30, 70}}).predict(data.regular)
     assert set(fewer) == {1, 30, 70}
@@ -157,7 +154,7 @@ def test_what_fills_up_for_clips_that_are_not_there_is_never_seen(kind: str) -> 
         partial_data = HeadInputs(
             features, features, data.labels, sets, valid=valid, regular_valid=valid
         )
-        settings = (HeadSettings(learning_rate=1e-2, weight_decay=0.1),)
+        settings = (HeadSettings(learning_rate=1e-2, weight_decay=0.1, batch_size=16),)
         answers.append(train(kind, settings, partial_data).predict(features, valid)[0])
     torch.testing.assert_close(*answers, atol=1e-5, rtol=0)
     whole = mean_over_clips(data.features, valid)
@@ -236,10 +233,12 @@ def test_a_head_that_diverged_is_never_selected() -> None:
 
 
 def test_long_training_ends_after_enough_steps_but_never_within_the_first_epoch() -> None:
-    config = ProbeTraining(epochs=40, batch_size=64)
+    config = ProbeTraining(epochs=40, batch_sizes=(64,))
     assert count_epochs(180, config, 1000) == 40
     assert count_epochs(9537, config, 1000) == 7
     assert count_epochs(240_000, config, 1000) == 1
+    assert count_epochs(9537, replace(config, batch_sizes=(512, 64)), 1000) == 7
+    assert count_epochs(240_000, load_settings(EvaluateConfig, "paper").training, 10**6) == 60
 
 
 def test_heads_that_are_sure_of_themselves_multiply_no_denormal_numbers() -> None:

@@ -16,9 +16,10 @@ from clipset.evaluation.suite import run_suite
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.grid import TransformerSettings
 from clipset.probes.registry import probe_key
 from clipset.probes.task import make_task
-from clipset.probes.transformer import SetClassifier, TransformerSettings, TransformerTraining
+from clipset.probes.transformer import SetClassifier, TransformerTraining
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import SINGLE_PROCESS
@@ -36,7 +37,7 @@ TRAINING = PretrainConfig(
 )
 FIT = ProbeTraining(
     epochs=8,
-    batch_size=8,
+    batch_sizes=(8,),
     num_clips=4,
     learning_rates=(3e-3,),
     encoder_lr_scales=(1.0,),
@@ -91,13 +92,13 @@ def test_joint_pretraining_keeps_the_pretraining_loss_low(
     train = make_task(small_store).train
 
     def tune(weight: float) -> float:
-        def make() -> SetClassifier:
-            return SetClassifier(copy.deepcopy(joint.model.encoder), 3)
+        def make(batch_norm: bool) -> SetClassifier:
+            return SetClassifier(copy.deepcopy(joint.model.encoder), 3, batch_norm=batch_norm)
 
         run = TransformerTraining(
             make, train, replace(FIT, joint_weight=weight),
-            TransformerSettings(learning_rate=1e-2), num_epochs=30, seed=0,
-            joint=joint if weight else None,
+            TransformerSettings(learning_rate=1e-2, weight_decay=1e-2, batch_size=8),
+            num_epochs=30, seed=0, joint=joint if weight else None,
         )  # fmt: skip
         for _ in range(30):
             run.run_epoch()

@@ -61,10 +61,10 @@ def untrained_model(store: FeatureStore, preset: str, seed: int) -> tuple[ScaleM
     return model, config
 
 
-def preset_config(preset: str, **changes: Any) -> EvaluateConfig:
+def preset_config(preset: str, *, epochs: int = 3, **changes: Any) -> EvaluateConfig:
     """The preset's own search, but short."""
     config = load_settings(EvaluateConfig, preset, mlp_hidden=16, num_seeds=2)
-    training = replace(config.training, epochs=3, num_clips=4)
+    training = replace(config.training, epochs=epochs, num_clips=4)
     return replace(config, training=training, **changes)
 
 
@@ -94,7 +94,8 @@ def test_without_the_set_token_a_scale_row_is_its_baseline(
     store: FeatureStore, preset: str, pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, training = untrained_model(store, preset, SEED)
-    task, config = make_task(store, None, training.model, training), preset_config(preset)
+    task = make_task(store, None, training.model, training)
+    config = preset_config(preset, epochs=12)  # enough for the lowest learning rate to matter
     suite = evaluate(task, model, config, *pair)
     assert np.abs(np.subtract(*(outputs_of(suite, name) for name in pair))).max() > 1e-3
     without_set_token(monkeypatch)

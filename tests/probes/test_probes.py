@@ -25,23 +25,20 @@ from clipset.model.knn import knn_probabilities
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.finetune import FinetuneProbe
+from clipset.probes.grid import TransformerSettings
 from clipset.probes.linear import LinearProbe
 from clipset.probes.ordered import Ridge as OurRidge
 from clipset.probes.ordered import RidgeSettings, channel_scale, fit_ridge, search_ridge
 from clipset.probes.registry import PROBES
 from clipset.probes.search import make_validation_split, split_training_videos
 from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos, make_task
-from clipset.probes.transformer import (
-    SetClassifier,
-    TransformerSettings,
-    TransformerTraining,
-)
+from clipset.probes.transformer import SetClassifier, TransformerTraining
 from clipset.sets.batch import ClipBatch
 from clipset.training.checkpoint import ScaleModel
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol"
 FIT = ProbeTraining(
-    epochs=12, batch_size=16, num_clips=4, learning_rates=(3e-3,), encoder_lr_scales=(1.0,),
+    epochs=12, batch_sizes=(16,), num_clips=4, learning_rates=(3e-3,), encoder_lr_scales=(1.0,),
     head_learning_rates=(3e-2,),
 )  # fmt: skip
 ALL_PROBES = tuple(PROBES)
@@ -260,9 +257,11 @@ def test_the_encoder_learns_at_its_own_learning_rate() -> None:
     encoder = small_model().encoder
 
     def moved(scale: float) -> tuple[float, float]:
-        settings = TransformerSettings(learning_rate=1e-3, encoder_lr_scale=scale)
+        settings = TransformerSettings(
+            learning_rate=1e-3, weight_decay=1e-2, encoder_lr_scale=scale, batch_size=16
+        )
         training = TransformerTraining(
-            lambda: SetClassifier(small_model().encoder, 7), task.train, FIT, settings,
+            lambda _: SetClassifier(small_model().encoder, 7), task.train, FIT, settings,
             num_epochs=2, seed=0,
         )  # fmt: skip
         network = training.network
@@ -310,19 +309,21 @@ def test_without_early_stopping_all_epochs_are_run() -> None:
     assert (tuned.epochs, tuned.selected_on) == (12, None)
 
 
-def test_low_shot_labels_are_as_many_as_in_the_published_protocol() -> None:
-    """The published code takes the first videos of each class, a task draws as many at random."""
+def test_low_shot_labels_are_those_of_the_published_protocol() -> None:
+    """The first videos of each class; a random draw has as many."""
     golden = json.loads((GOLDEN / "low_shot_subset.json").read_text())
     labels = golden["labels"]
     clips = clips_of(len(labels), torch.arange(len(labels)), 0)
     task = EvaluationTask(
-        ("a", "b"),
+        ("a", "b", "c"),
         LabelledVideos(clips, clips, torch.tensor(labels), (None,) * len(labels)),
         HeldOut((), clips.select(torch.arange(0)), torch.zeros(0, dtype=torch.int64)),
     )
     for fraction in (0.1, 0.25):
         expected = golden[f"fraction_{fraction}"]
         assert subset_indices(labels, fraction=fraction) == expected
+        first = task.subsample_labels(fraction, seed=None).train
+        assert torch.equal(first.random.features, clips.features[expected])
         few = task.subsample_labels(fraction, seed=0).train
         counts = torch.tensor(labels)[expected].bincount()
         assert torch.equal(few.classes.bincount(), counts)
@@ -337,6 +338,20 @@ def test_each_seed_draws_its_own_few_labels_and_the_result_says_how_many() -> No
         assert result.settings["labels"] == "14 of 70 training labels"
         outputs = suite.predictions.outputs[result.key]
         assert not np.allclose(outputs[0], outputs[1])
+
+
+def test_the_first_labels_are_the_same_for_all_seeds_and_probes() -> None:
+    config = replace(QUICK, num_seeds=2, label_fraction=0.2, label_selection="first")
+    names: Any = ("knn", "linear")
+    task = class_task(1.0)
+    few = task.subsample_labels(0.2, seed=None)
+    suite = run_suite(task, None, config, probes=names)
+    expected = run_suite(few, None, replace(config, label_fraction=None), probes=names)
+    for result in suite.results:
+        assert result.settings["labels"] == "14 of 70 training labels"
+        outputs = [each.predictions.outputs[result.key] for each in (suite, expected)]
+        assert np.array_equal(*outputs)
+    assert [result.seeds for result in suite.results] == [(0,), (0, 1)]
 
 
 def test_probes_may_also_learn_from_the_regular_clips() -> None:
@@ -446,7 +461,10 @@ def test_settings_that_make_no_sense_are_refused(setting: Any, message: str) -> 
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"learning_rates": ()}, "learning_rates must list at least one"),
         ({"head_learning_rates": (0.0,)}, "more than 0"),
-        ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
+        ({"weight_decays": (-1.0,)}, "weight_decays must list at least one value, each at least 0"),
+        ({"batch_sizes": (0,)}, "batch_sizes must list at least one value, each more than 0"),
+        ({"optimizers": ()}, "optimizers must list at least one"),
+        ({"batch_norm": ()}, "batch_norm must list at least one"),
     ],
 )
 def test_training_that_makes_no_sense_is_refused(setting: Any, message: str) -> None:

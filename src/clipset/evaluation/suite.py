@@ -139,11 +139,15 @@ def _run_probe(
     config: EvaluateConfig,
     seeds: tuple[int, ...],
 ) -> ProbeRun:
-    """One probe; with a fraction of the labels, once for each seed's own draw of them."""
+    """One probe; with a random fraction of the labels, once for each seed's own draw of them."""
     if config.label_fraction is None:
         return _search_and_fit(name, task, model, config, seeds)
     if task.is_regression:
         raise ProbeError("label_fraction needs classes; this catalog has targets")
+    if config.label_selection == "first":
+        few = task.subsample_labels(config.label_fraction, None)
+        run = _search_and_fit(name, few, model, config, seeds)
+        return replace(run, labels=_describe_labels(few, task))
     tasks = [task.subsample_labels(config.label_fraction, seed) for seed in seeds]
     runs = [
         _search_and_fit(name, few, model, config, (seed,))
@@ -153,8 +157,12 @@ def _run_probe(
         outputs=[run.outputs[0] for run in runs],
         seeds=seeds,
         selection=runs[0].selection,
-        labels=f"{len(tasks[-1].train)} of {len(task.train)} training labels",
+        labels=_describe_labels(tasks[-1], task),
     )
+
+
+def _describe_labels(few: EvaluationTask, task: EvaluationTask) -> str:
+    return f"{len(few.train)} of {len(task.train)} training labels"
 
 
 def _search_and_fit(

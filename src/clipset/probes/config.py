@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from clipset.errors import ProbeError
+from clipset.training.optim import OptimizerName
 
 Features = Literal["backbone", "scale"]
 KNNScaling = Literal["raw", "centred", "standardised"]
@@ -41,17 +42,16 @@ class ProbeTraining:
     epochs: int = 40
     """passes over the training videos, at most"""
     max_steps: int = 600
-    """batches that a transformer is trained on, at most (at least one epoch)"""
-    batch_size: int = 64
-    """videos in a batch"""
+    """batches that a transformer is trained on, at most (at least one epoch); for heads, which are
+    cheap, not less than 1,000"""
     num_clips: int = 8
     """random clips of a video in a training step"""
     train_clips: Literal["random", "all"] = "random"
     """clips of the training videos: the random ones, or the regular ones, too"""
     learning_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     """learning rates to search for transformers"""
-    weight_decay: float = 1e-2
-    """weight decay of transformers"""
+    weight_decays: tuple[float, ...] = (1e-2,)
+    """weight decays to search for transformers"""
     encoder_lr_scales: tuple[float, ...] = (0.1, 1.0)
     """factors of the learning rate to search for the encoder of transformers"""
     set_token_only: bool = False
@@ -64,22 +64,33 @@ class ProbeTraining:
     """weight of the pre-training losses beside fine-tuning, on all videos, labelled or not"""
     head_learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     """learning rates to search for heads on frozen features"""
-    full_head_grid: bool = False
-    """whether the search for heads also covers SGD and no batch norm, as in the paper"""
+    batch_sizes: tuple[int, ...] = (64,)
+    """videos in a batch, to search for heads and transformers"""
+    optimizers: tuple[OptimizerName, ...] = ("adamw",)
+    """optimizers to search for heads and transformers"""
+    batch_norm: tuple[bool, ...] = (True,)
+    """whether batch norm without affine precedes the linear layer, to search"""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "max_steps", "batch_size", "num_clips"):
+        for name in ("epochs", "max_steps", "num_clips"):
             if getattr(self, name) < 1:
                 raise ProbeError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rates", "encoder_lr_scales", "head_learning_rates"):
+        for name in ("learning_rates", "encoder_lr_scales", "head_learning_rates", "batch_sizes"):
             values = getattr(self, name)
             if not values or not all(0 < value < math.inf for value in values):
                 raise ProbeError(
                     f"{name} must list at least one value, each more than 0, got {values}"
                 )
-        for name in ("weight_decay", "joint_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ProbeError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not self.weight_decays or not all(0 <= value < math.inf for value in self.weight_decays):
+            raise ProbeError(
+                f"weight_decays must list at least one value, each at least 0, "
+                f"got {self.weight_decays}"
+            )
+        for name in ("optimizers", "batch_norm"):
+            if not getattr(self, name):
+                raise ProbeError(f"{name} must list at least one value, got none")
+        if not 0 <= self.joint_weight < math.inf:
+            raise ProbeError(f"joint_weight must be at least 0, got {self.joint_weight}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +121,9 @@ class EvaluateConfig:
     """clips that predictions average over: the regular ones, as in the paper, or also the random
     ones (never for ordered, which needs clips at the same times)"""
     label_fraction: float | None = None
-    """fraction of each class's training labels that probes may use; each seed draws its own"""
+    """fraction of each class's training labels that probes may use"""
+    label_selection: Literal["random", "first"] = "random"
+    """these labels: drawn at random, anew for each seed, or the first of the catalog"""
     training: ProbeTraining = field(default_factory=ProbeTraining)
     """how probes are trained"""
 

@@ -17,8 +17,8 @@ class FinetuneProbe(TransformerProbe):
 
     kind = "finetune"
 
-    def make_classifier(self) -> SetClassifier:
-        return self.classifier_of(copy.deepcopy(self.setup.encoder()))
+    def make_classifier(self, batch_norm: bool) -> SetClassifier:
+        return self.classifier_of(copy.deepcopy(self.setup.encoder()), batch_norm)
 
     @cached_property
     def joint(self) -> JointPretraining | None:

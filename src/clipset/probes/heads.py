@@ -6,13 +6,11 @@ one batched computation (`HeadStack`). Linear, MLP and attentive probes define t
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +28,8 @@ from clipset.probes.base import (
     own_tensors,
     register_tensors,
 )
-from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.config import EvaluateConfig
+from clipset.probes.grid import HeadSettings, head_grid, middle_head
 from clipset.probes.head_inputs import (
     HeadInputs,
     divide_into_sets,
@@ -41,39 +40,14 @@ from clipset.probes.search import HALVINGS, ValidationCurves, count_epochs, scor
 from clipset.representation import VectorPart
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches
-from clipset.training.optim import cosine_schedule
+from clipset.training.optim import OptimizerName, cosine_schedule
 
-Optimizer = Literal["adamw", "sgd"]
 Labels = Int[Tensor, " B"] | Float[Tensor, " B"]
-MAX_STEPS = 1000  # batches that heads are trained on, at most (at least one epoch)
-WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1, 1.0)  # to search
+MIN_STEPS = 1000  # heads are cheap: `max_steps` below this does not shorten their training
 WARMUP_FRACTION = 0.05
 SCORE_CHUNK = 64  # videos predicted at once: few enough for a processor's cache
 EPSILON = 1e-6  # of AdamW: smaller gradients are rounding errors, and must not move a weight
 SMALLEST_PROBABILITY = 1e-12  # smaller ones move no weight, and denormal numbers are slow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadSettings:
-    """A point of the grid."""
-
-    learning_rate: float
-    weight_decay: float
-    optimizer: Optimizer = "adamw"
-    batch_norm: bool = True
-
-
-def head_grid(config: ProbeTraining) -> tuple[HeadSettings, ...]:
-    """The grid of settings."""
-    optimizers: tuple[Optimizer, ...] = ("adamw", "sgd") if config.full_head_grid else ("adamw",)
-    norms = (True, False) if config.full_head_grid else (True,)
-    points = itertools.product(norms, optimizers, config.head_learning_rates, WEIGHT_DECAYS)
-    return tuple(
-        HeadSettings(
-            learning_rate=learning_rate, weight_decay=decay, optimizer=optimizer, batch_norm=norm
-        )
-        for norm, optimizer, learning_rate, decay in points
-    )
 
 
 class HeadStack:
@@ -148,14 +122,15 @@ def loss_gradient(
 
 
 class _HeadGroup:
-    """Heads of the grid with the same inputs: with or without batch norm."""
+    """Heads of the grid with the same inputs: the same batches, with or without batch norm."""
 
     def __init__(
         self, make_stack: MakeStack, inputs: HeadInputs, num_outputs: int, seed: int,
         settings: dict[int, HeadSettings],
     ) -> None:  # fmt: skip
         self.settings, self.generator = settings, Generator().manual_seed(seed)
-        self.batch_norm = next(iter(settings.values())).batch_norm
+        first = next(iter(settings.values()))
+        self.batch_size, self.batch_norm = first.batch_size, first.batch_norm
         self.stack = make_stack(len(settings), inputs.dim, num_outputs, self.generator)
         self._make_optimizers([])
 
@@ -199,13 +174,13 @@ class _HeadGroup:
 def _make_optimizers(
     parameters: list[Tensors], settings: list[HeadSettings]
 ) -> list[optim.Optimizer]:
-    shared: dict[tuple[Optimizer, float, float], list[Tensor]] = {}
+    shared: dict[tuple[OptimizerName, float, float], list[Tensor]] = {}
     for own, point in zip(parameters, settings, strict=True):
         for name, parameter in own.items():
             decay = point.weight_decay if name.startswith("w") else 0.0
             key = (point.optimizer, point.learning_rate, decay)
             shared.setdefault(key, []).append(parameter)
-    groups: dict[Optimizer, list[dict[str, object]]] = {}
+    groups: dict[OptimizerName, list[dict[str, object]]] = {}
     for (kind, learning_rate, decay), params in shared.items():
         group = {"params": params, "weight_decay": decay, "peak": learning_rate}
         groups.setdefault(kind, []).append(group)
@@ -222,34 +197,38 @@ class HeadGrid:
 
     def __init__(
         self, make_stack: MakeStack, inputs: HeadInputs, settings: tuple[HeadSettings, ...],
-        config: ProbeTraining, *, videos: Int[Tensor, " B"], num_outputs: int, num_epochs: int,
-        seed: int,
+        *, videos: Int[Tensor, " B"], num_outputs: int, num_epochs: int, seed: int,
     ) -> None:  # fmt: skip
-        self.inputs, self.config, self.videos = inputs, config, videos
+        self.inputs, self.videos, self.num_epochs, self.num_done = inputs, videos, num_epochs, 0
         self.mean, self.std = inputs.statistics(videos)
-        self.generator = Generator().manual_seed(seed)
-        self.num_steps = num_epochs * -(-len(videos) // config.batch_size)
-        self.num_done = 0
-        groups: dict[bool, dict[int, HeadSettings]] = {}
+        self.generators = {p.batch_size: Generator().manual_seed(seed) for p in settings}
+        groups: dict[tuple[int, bool], dict[int, HeadSettings]] = {}
         for number, point in enumerate(settings):
-            groups.setdefault(point.batch_norm, {})[number] = point
+            groups.setdefault((point.batch_size, point.batch_norm), {})[number] = point
         self.groups = [
             _HeadGroup(make_stack, inputs, num_outputs, seed, points) for points in groups.values()
         ]
 
     def run_epoch(self) -> None:
-        """Train every head on every video once."""
-        for batch in draw_batches(len(self.videos), self.config.batch_size, self.generator):
+        """Train every head on every video once; those of one batch size see the same batches."""
+        for batch_size, generator in self.generators.items():
+            groups = [group for group in self.groups if group.batch_size == batch_size]
+            if groups:
+                self._run_batches(groups, batch_size, generator)
+        self.num_done += 1
+
+    def _run_batches(self, groups: list[_HeadGroup], batch_size: int, generator: Generator) -> None:
+        batches = draw_batches(len(self.videos), batch_size, generator)
+        num_steps = self.num_epochs * len(batches)
+        has_norm = any(group.batch_norm for group in groups)
+        for step, batch in enumerate(batches, start=self.num_done * len(batches)):
             videos = self.videos[batch]
-            inputs = self.inputs.draw(videos, self.generator)
+            inputs = self.inputs.draw(videos, generator)
             labels = self.inputs.labels[videos]
-            lr_scale = cosine_schedule(
-                self.num_done, self.num_steps, peak=1.0, warmup_fraction=WARMUP_FRACTION
-            )
-            normed = self._normalise(inputs) if any(g.batch_norm for g in self.groups) else inputs
-            for group in self.groups:
+            lr_scale = cosine_schedule(step, num_steps, peak=1.0, warmup_fraction=WARMUP_FRACTION)
+            normed = self._normalise(inputs) if has_norm else inputs
+            for group in groups:
                 group.step(normed if group.batch_norm else inputs, labels, lr_scale)
-            self.num_done += 1
 
     def keep(self, candidates: set[int]) -> None:
         """Drop all but some heads of the grid."""
@@ -344,7 +323,8 @@ class HeadProbe(Probe):
     @property
     def num_epochs(self) -> int:
         """Epochs that the learning rate is scheduled for."""
-        return count_epochs(len(self.setup.task.train), self.setup.config.training, MAX_STEPS)
+        config = self.setup.config.training
+        return count_epochs(len(self.setup.task.train), config, max(config.max_steps, MIN_STEPS))
 
     def search_space(self) -> tuple[HeadSettings, ...]:
         return head_grid(self.setup.config.training)
@@ -352,7 +332,8 @@ class HeadProbe(Probe):
     def search(self) -> Selection:
         split, candidates = self.setup.split_validation(), self.search_space()
         if not split.exists:
-            return Selection(settings=candidates[len(candidates) // 2], epochs=self.num_epochs)
+            middle = middle_head(self.setup.config.training)
+            return Selection(settings=middle, epochs=self.num_epochs)
         regular, valid, labels = self._validation_inputs(split.validation)
         curves = ValidationCurves(len(candidates), self.num_epochs, self.num_halvings)
         grid = self._make_grid(candidates, split.train, self.setup.seed)
@@ -388,9 +369,8 @@ class HeadProbe(Probe):
         self, settings: tuple[HeadSettings, ...], videos: Int[Tensor, " B"], seed: int
     ) -> HeadGrid:
         return HeadGrid(
-            self.stack_factory(self.setup.config), self.inputs, settings,
-            self.setup.config.training, videos=videos, num_outputs=self.setup.task.num_outputs,
-            num_epochs=self.num_epochs, seed=seed,
+            self.stack_factory(self.setup.config), self.inputs, settings, videos=videos,
+            num_outputs=self.setup.task.num_outputs, num_epochs=self.num_epochs, seed=seed,
         )  # fmt: skip
 
     def _validation_inputs(

@@ -154,5 +154,8 @@ class ValidationCurves:
 
 
 def count_epochs(num_videos: int, config: ProbeTraining, max_steps: int) -> int:
-    """Epochs of a training of at most `config.epochs` epochs and about `max_steps` batches."""
-    return min(config.epochs, -(-max_steps // -(-num_videos // config.batch_size)))
+    """Epochs of a training of at most `config.epochs` epochs and about `max_steps` batches.
+
+    All candidates have as many epochs: those of the smallest batch size.
+    """
+    return min(config.epochs, -(-max_steps // -(-num_videos // min(config.batch_sizes))))

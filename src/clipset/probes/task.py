@@ -146,10 +146,14 @@ class EvaluationTask:
             validation=self.validation and self.validation.predict_from_all_clips(),
         )
 
-    def subsample_labels(self, fraction: float, seed: int) -> EvaluationTask:
-        """The same task with a random fraction of the training videos of each class."""
+    def subsample_labels(self, fraction: float, seed: int | None) -> EvaluationTask:
+        """The same task with a fraction of the training videos of each class.
+
+        They are drawn at random; without a seed they are the first of the catalog, as published.
+        """
         labels = self.train.classes.tolist()
-        videos = subset_indices(labels, fraction=fraction, generator=np.random.default_rng(seed))
+        generator = None if seed is None else np.random.default_rng(seed)
+        videos = subset_indices(labels, fraction=fraction, generator=generator)
         return replace(self, train=self.train.select(torch.tensor(videos)))
 
 

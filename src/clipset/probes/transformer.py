@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -14,6 +13,7 @@ from torch import Generator, Tensor, nn
 from clipset.model.encoder import SetEncoder
 from clipset.probes.base import ClassifierShape, Probe, Selection, Tensors, predict_videos
 from clipset.probes.config import ProbeTraining
+from clipset.probes.grid import TransformerSettings, middle_transformer, transformer_grid
 from clipset.probes.search import (
     HALVINGS,
     ValidationCurves,
@@ -30,25 +30,22 @@ from clipset.training.joint import JointPretraining
 from clipset.training.optim import Optimization, decay_groups
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerSettings:
-    """A point of the search space."""
-
-    learning_rate: float
-    encoder_lr_scale: float = 1.0
-
-
 class SetClassifier(nn.Module):
     """A linear layer on each clip's feature next to the set token, or on the set token alone."""
 
     def __init__(
-        self, encoder: SetEncoder, num_outputs: int, *, set_token_only: bool = False
+        self,
+        encoder: SetEncoder,
+        num_outputs: int,
+        *,
+        set_token_only: bool = False,
+        batch_norm: bool = True,
     ) -> None:
         super().__init__()
         self.encoder, self.set_token_only = encoder, set_token_only
         project = encoder.project
         dim = project.out_features + (0 if set_token_only else project.in_features)
-        self.norm = nn.BatchNorm1d(dim, affine=False)
+        self.norm = nn.BatchNorm1d(dim, affine=False) if batch_norm else nn.Identity()
         self.classify = nn.Linear(dim, num_outputs)
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B V C"]:
@@ -60,7 +57,8 @@ class SetClassifier(nn.Module):
         return self.classify(vectors)  # type: ignore[no-any-return]
 
 
-MakeClassifier = Callable[[], SetClassifier]  # with fresh weights, from torch's global seed
+# With fresh weights, from torch's global seed, with batch norm or without.
+MakeClassifier = Callable[[bool], SetClassifier]
 
 
 class TransformerTraining:
@@ -78,10 +76,11 @@ class TransformerTraining:
         joint: JointPretraining | None = None,
     ) -> None:
         self.train, self.config, self.seed = train, config, seed
+        self.batch_size = settings.batch_size
         torch.manual_seed(seed)
-        self.network = make_classifier().train()
+        self.network = make_classifier(settings.batch_norm).train()
         init_head(self.network.classify, Generator().manual_seed(seed))
-        encoder, decay = self.network.encoder, config.weight_decay
+        encoder, decay = self.network.encoder, settings.weight_decay
         groups = [
             *decay_groups(self.network.classify, decay),
             *decay_groups(encoder, decay, lr_scale=settings.encoder_lr_scale),
@@ -94,7 +93,8 @@ class TransformerTraining:
             self.network,
             groups,
             learning_rate=settings.learning_rate,
-            num_steps=num_epochs * -(-len(train) // config.batch_size),
+            num_steps=num_epochs * -(-len(train) // settings.batch_size),
+            optimizer=settings.optimizer,
         )
         self.generator = Generator().manual_seed(seed)
 
@@ -103,7 +103,7 @@ class TransformerTraining:
         # Dropout does not depend on other trainings in between.
         torch.manual_seed(self.seed * 1_000_003 + self.optimization.num_done)
         self.network.train()
-        for videos in draw_batches(len(self.train), self.config.batch_size, self.generator):
+        for videos in draw_batches(len(self.train), self.batch_size, self.generator):
             clips = draw_subset(
                 self.train.random.select(videos), self.config.num_clips, self.generator
             )
@@ -147,21 +147,16 @@ class TransformerProbe(Probe):
         config = self.setup.config.training
         return count_epochs(len(self.setup.task.train), config, config.max_steps)
 
-    def search_space(self) -> list[TransformerSettings]:
-        """The same from a random start and from the pre-trained model."""
-        config = self.setup.config.training
-        return [
-            TransformerSettings(learning_rate=rate, encoder_lr_scale=scale)
-            for scale in config.encoder_lr_scales
-            for rate in config.learning_rates
-        ]
+    def search_space(self) -> tuple[TransformerSettings, ...]:
+        return transformer_grid(self.setup.config.training)
 
     def search(self) -> Selection:
         """Early stopping off and a single candidate: there is nothing to search."""
         candidates, split = self.search_space(), self.setup.split_validation()
         early_stopping = self.setup.config.training.early_stopping
         if not split.exists or (len(candidates) == 1 and not early_stopping):
-            return Selection(settings=candidates[len(candidates) // 2], epochs=self.num_epochs)
+            middle = middle_transformer(self.setup.config.training)
+            return Selection(settings=middle, epochs=self.num_epochs)
         curves = self._train_candidates(candidates, split)
         best, epochs = curves.best(early_stopping=early_stopping)
         return Selection(
@@ -180,24 +175,32 @@ class TransformerProbe(Probe):
         return training.network.eval()
 
     @classmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> SetClassifier:  # noqa: ARG003
+    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> SetClassifier:
         assert shape.encoder is not None  # transformers have one
         set_token_only = shape.config.training.set_token_only
-        return SetClassifier(shape.encoder, shape.num_outputs, set_token_only=set_token_only)
+        return SetClassifier(
+            shape.encoder,
+            shape.num_outputs,
+            set_token_only=set_token_only,
+            batch_norm="norm.running_mean" in state,
+        )
 
-    def make_classifier(self) -> SetClassifier:
+    def make_classifier(self, batch_norm: bool) -> SetClassifier:
         """A classifier with fresh weights."""
         encoder = SetEncoder(
             self.setup.task.train.random.features.shape[-1], self.setup.architecture
         )
         encoder.set_statistics(*self._statistics)
-        return self.classifier_of(encoder)
+        return self.classifier_of(encoder, batch_norm)
 
-    def classifier_of(self, encoder: SetEncoder) -> SetClassifier:
+    def classifier_of(self, encoder: SetEncoder, batch_norm: bool) -> SetClassifier:
         """The classifier with an encoder."""
-        set_token_only = self.setup.config.training.set_token_only
-        num_outputs = self.setup.task.num_outputs
-        return SetClassifier(encoder, num_outputs, set_token_only=set_token_only)
+        return SetClassifier(
+            encoder,
+            self.setup.task.num_outputs,
+            set_token_only=self.setup.config.training.set_token_only,
+            batch_norm=batch_norm,
+        )
 
     @cached_property
     def joint(self) -> JointPretraining | None:
@@ -226,7 +229,7 @@ class TransformerProbe(Probe):
         )
 
     def _train_candidates(
-        self, candidates: list[TransformerSettings], split: ValidationSplit
+        self, candidates: Sequence[TransformerSettings], split: ValidationSplit
     ) -> ValidationCurves:
         """The validation curves of all candidates, by successive halving."""
         task = self.setup.task

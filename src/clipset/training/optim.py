@@ -1,4 +1,4 @@
-"""Optimisation: AdamW, learning rate schedule, weights without decay, gradient clipping.
+"""Optimisation: AdamW or SGD, learning rate schedule, weights without decay, gradient clipping.
 
 Pre-training, fine-tuning and probe training share `Optimization`.
 """
@@ -6,7 +6,7 @@ Pre-training, fine-tuning and probe training share `Optimization`.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn, optim
@@ -14,6 +14,7 @@ from torch import Tensor, nn, optim
 from clipset.errors import TrainingError
 
 MIXED_PRECISION = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+OptimizerName = Literal["adamw", "sgd"]
 ParamGroup = dict[str, Any]  # of torch.optim; `lr_scale` multiplies the learning rate
 
 
@@ -47,8 +48,17 @@ def decay_groups(
     ]
 
 
+def make_optimizer(
+    name: OptimizerName, groups: list[ParamGroup], learning_rate: float
+) -> optim.Optimizer:
+    """AdamW, or SGD with Nesterov momentum."""
+    if name == "sgd":
+        return optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
+    return optim.AdamW(groups, lr=learning_rate, fused=True)
+
+
 class Optimization:
-    """Steps of AdamW: learning rate schedule, gradient clipping, loss scaling."""
+    """Steps of an optimizer: learning rate schedule, gradient clipping, loss scaling."""
 
     def __init__(
         self,
@@ -60,13 +70,14 @@ class Optimization:
         warmup_fraction: float = 0.05,
         max_grad_norm: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
+        optimizer: OptimizerName = "adamw",
     ) -> None:
         """Optimise parameter groups: of a module, and of what is trained with it.
 
         `max_grad_norm` bounds the module's gradient; 0 only measures it, None does not even that.
         """
         self.module = module
-        self.optimizer = optim.AdamW(groups, lr=learning_rate, fused=True)
+        self.optimizer = make_optimizer(optimizer, groups, learning_rate)
         self.peak, self.num_steps = learning_rate, num_steps
         self.warmup_fraction, self.max_grad_norm = warmup_fraction, max_grad_norm
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
