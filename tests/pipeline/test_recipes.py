@@ -29,8 +29,7 @@ DIFFERENCES: dict[str, dict[str, object]] = {  # from the preset `paper`, on pur
     "ucf101": CLIPS,
     "hmdb51": CLIPS,
     "k400": CLIPS,
-    "k400_low_shot": CLIPS
-    | {"evaluate.label_fraction": 0.1, "evaluate.label_selection": "first"},
+    "k400_low_shot": CLIPS | {"evaluate.label_fraction": 0.1, "evaluate.label_selection": "first"},
     "lvu": CLIPS,
     "ssv2": CLIPS
     | {"extract.stride": 2, "extract.sampling.num_times": 2, "extract.sampling.flip": False},

@@ -124,6 +124,19 @@ def test_the_page_has_every_part(page: str) -> None:
     assert "clipset run videos --out runs/shapes --seed 0" in parsed.text("facts")
 
 
+def test_the_page_names_joint_pretraining_beside_the_differences(
+    page: str, run_content: ReportContent
+) -> None:
+    assert "joint_weight" not in page
+    joint = [
+        dataclasses.replace(each, settings=each.settings | {"joint_weight": 0.03})
+        if each.probe == "finetune" else each
+        for each in run_content.results
+    ]  # fmt: skip
+    changed = render_report(dataclasses.replace(run_content, results=joint))
+    assert "continued its pre-training on all videos (joint_weight 0.03)" in changed
+
+
 def test_the_page_asks_nothing_of_any_network(page: str) -> None:
     for tag, attributes in Page(page).tags:
         assert tag not in ("iframe", "object", "embed", "base", "form")

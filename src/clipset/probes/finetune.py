@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cached_property
 
 from clipset.errors import ProbeError
+from clipset.probes.base import Selection
 from clipset.probes.transformer import SetClassifier, TransformerProbe
 from clipset.training.joint import JointPretraining
 
@@ -16,6 +18,11 @@ class FinetuneProbe(TransformerProbe):
     """As the transformer probe, but from the pre-trained model."""
 
     kind = "finetune"
+
+    def search(self) -> Selection:
+        """The settings name joint pre-training, which the transformer probe does not have."""
+        selection, weight = super().search(), self.setup.config.training.joint_weight
+        return replace(selection, settings=replace(selection.settings, joint_weight=weight))
 
     def make_classifier(self, batch_norm: bool) -> SetClassifier:
         return self.classifier_of(copy.deepcopy(self.setup.encoder()), batch_norm)

@@ -30,6 +30,8 @@ class TransformerSettings(HeadSettings):
     """A point of the grid of transformers."""
 
     encoder_lr_scale: float = 1.0
+    joint_weight: float = 0.0
+    """of the pre-training losses beside fine-tuning; not searched"""
 
 
 def head_grid(config: ProbeTraining) -> tuple[HeadSettings, ...]:

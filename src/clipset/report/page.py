@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from clipset.evaluation.results import ProbeResult
 from clipset.files import write_atomic
 from clipset.report import charts, wording
 from clipset.report.confusion import confusion_data
@@ -81,6 +82,7 @@ def _page_variables(content: ReportContent) -> dict[str, Any]:
         "is_regression": bool(panels) and all(panel.is_error for panel in panels),
         "per_class": _class_variables(panels[0]) if panels else None,
         "comparisons": charts.comparison_chart(content.comparisons),
+        "joint_weight": _joint_weight(content.results),
         "reliability": charts.reliability_plots(content.calibration),
         "low_shot": charts.low_shot_chart(content.low_shot),
         "matrices": wording.escape_invisible(confusion_data(panels)),
@@ -96,6 +98,12 @@ def _page_variables(content: ReportContent) -> dict[str, Any]:
         "script": Markup(script),
         "policy": content_policy([guard, script]),
     }
+
+
+def _joint_weight(results: Iterable[ProbeResult]) -> float:
+    """The weight of pre-training beside fine-tuning: baselines have none."""
+    weights = [result.settings.get("joint_weight", 0.0) for result in results]
+    return max((weight for weight in weights if isinstance(weight, float)), default=0.0)
 
 
 def _panel_variables(panel: Panel) -> dict[str, Any]:
