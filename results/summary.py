@@ -94,6 +94,7 @@ class VideoScores:
     variant: str
     ids: tuple[str, ...]
     groups: tuple[str | None, ...]
+    folds: tuple[str, ...]
     metric: str
     values: dict[ProbeKey, Float[np.ndarray, "S M"]]
 
@@ -105,14 +106,14 @@ class VideoScores:
             probe=key.probe,
             metric=self.metric,
             value=float(self.values[key].mean()),
-            interval=interval(self.values[key], self.groups),
+            interval=interval(self.values[key], self.groups, self.folds),
         )
 
     def compare(self, key: ProbeKey, other: VideoScores, baseline: ProbeKey) -> Difference:
         """The paired difference of a probe to another one."""
         assert self.ids == other.ids  # all variants have the same folds
         values = self.values[key], other.values[baseline]
-        test = compare_values(*values, self.groups)
+        test = compare_values(*values, self.groups, self.folds)
         return Difference(
             variant=self.variant,
             features=key.features,
@@ -203,11 +204,12 @@ def read_scores(units: Sequence[Unit], label_fraction: float) -> VideoScores:
         for seed in sorted({unit.seed for unit in units})
     ]
     ids = tuple(id for fold in trainings[0] for id in fold.ids)
-    groups = {video.id: video.group for video in units[0].catalog}
+    names = sorted({unit.fold for unit in units})
     return VideoScores(
         variant=units[0].variant,
         ids=ids,
-        groups=tuple(groups[id] for id in ids),
+        groups=tuple(group for fold in trainings[0] for group in fold.groups),
+        folds=tuple(name for name, fold in zip(names, trainings[0], strict=True) for _ in fold.ids),
         metric=trainings[0][0].metric,
         values={
             key: np.stack(

@@ -215,3 +215,31 @@ def test_rows_that_a_split_lacks_are_left_out() -> None:
     assert compare_over_tasks([whole, less]) == []
     found = compare_values(whole.values(ONE), whole.values(TWO))
     assert compare_probes(whole)[0].interval == found.interval
+
+
+def test_folds_are_independent_trainings() -> None:
+    generator = np.random.default_rng(5)
+    folds = np.repeat(np.arange(5), 60)
+    groups = [str(group) for group in np.repeat(np.arange(10), 30)]  # two in each fold
+    covered, widths = [], []
+    for _ in range(300):
+        easy = 0.6 + generator.normal(0, 0.05, 10).repeat(30) + generator.normal(0, 0.1, 300)
+        luck = generator.normal(0, 0.04, (2, 5))[:, folds]
+        values = (generator.random((2, 300)) < easy + luck).astype(np.float64)
+        low, high = interval(values, groups, [str(fold) for fold in folds])
+        covered.append(low <= 0.6 <= high)
+        together = interval(values, groups)
+        widths.append((high - low, together[1] - together[0]))
+    assert 0.92 <= np.mean(covered) <= 0.99
+    with_folds, without = np.mean(widths, axis=0)
+    assert (
+        with_folds < 0.8 * without
+    )  # two trainings have one degree of freedom, five times two five
+
+
+def test_one_fold_is_no_fold() -> None:
+    values = (np.random.default_rng(6).random((3, 40)) < 0.7).astype(np.float64)
+    assert interval(values, folds=["a"] * 40) == interval(values)
+    assert compare_values(values, 1 - values, folds=["a"] * 40) == compare_values(
+        values, 1 - values
+    )

@@ -56,16 +56,22 @@ class PairedTest:
     mcnemar: float | None = None
 
 
-def interval(values: Values, groups: Groups = ()) -> tuple[float, float]:
-    """95 % interval of the mean (accuracy, error) over videos, or whole groups, and seeds."""
-    return _interval_of_mean([values], [_units_of_groups(groups, values.shape[1])])
+def interval(values: Values, groups: Groups = (), folds: Sequence[str] = ()) -> tuple[float, float]:
+    """95 % interval of the mean (accuracy, error) over videos, or whole groups, and seeds.
+
+    `folds` is the fold of each video in a cross-validation: each fold has trainings of its own.
+    """
+    return _interval_of_mean([values], [_units_of_groups(groups, values.shape[1])], folds)
 
 
 def compare_values(
-    values: Float[np.ndarray, "S M"], baseline: Float[np.ndarray, "Z M"], groups: Groups = ()
+    values: Float[np.ndarray, "S M"],
+    baseline: Float[np.ndarray, "Z M"],
+    groups: Groups = (),
+    folds: Sequence[str] = (),
 ) -> PairedTest:
     """The paired difference on the same videos; seeds of both are independent."""
-    test = _paired_test([(values, baseline)], [_units_of_groups(groups, values.shape[1])])
+    test = _paired_test([(values, baseline)], [_units_of_groups(groups, values.shape[1])], folds)
     if len(values) == len(baseline) == 1 and _is_accuracy([values, baseline]):
         return replace(test, mcnemar=mcnemar(values[0], baseline[0]))
     return test
@@ -234,21 +240,25 @@ def _units_of_tasks(tasks: Sequence[Predictions]) -> Units:
     return [np.array([unit_of[id] for id in task.ids]) for task in tasks]
 
 
-def _interval_of_mean(tasks: Sequence[Values], units: Units) -> tuple[float, float]:
+def _interval_of_mean(
+    tasks: Sequence[Values], units: Units, folds: Sequence[str] = ()
+) -> tuple[float, float]:
     """The interval of the mean over tasks."""
     means = [values.mean(axis=0) for values in tasks]
     value = float(np.mean([mean.mean() for mean in means]))
-    half = half_width([video_variance(means, units), _seed_source([tasks], units)])
+    half = half_width([video_variance(means, units), _seed_source([tasks], units, folds)])
     highest = 1.0 if _is_accuracy(tasks) else math.inf
     return max(value - half, 0.0), min(value + half, highest)
 
 
-def _paired_test(pairs: Sequence[tuple[Values, Values]], units: Units) -> PairedTest:
+def _paired_test(
+    pairs: Sequence[tuple[Values, Values]], units: Units, folds: Sequence[str] = ()
+) -> PairedTest:
     """The difference of the means over the tasks, from values and baseline of each task."""
     gaps = [values.mean(axis=0) - baseline.mean(axis=0) for values, baseline in pairs]
     difference = float(np.mean([gap.mean() for gap in gaps]))
     ours, baselines = zip(*pairs, strict=True)
-    sources = [video_variance(gaps, units), _seed_source([ours, baselines], units)]
+    sources = [video_variance(gaps, units), _seed_source([ours, baselines], units, folds)]
     if not any(gap.any() for gap in gaps):
         sources = []  # the same predictions
     half = half_width(sources)
@@ -272,19 +282,33 @@ def video_variance(tasks: Sequence[Float[np.ndarray, " _"]], units: Units) -> Va
     return Variance(float((deviations**2).sum()) * (dof + 1) / max(dof, 1), dof)
 
 
-def _seed_source(sides: Sequence[Sequence[Values]], units: Units) -> Variance:
+def _seed_source(
+    sides: Sequence[Sequence[Values]], units: Units, folds: Sequence[str] = ()
+) -> Variance:
     """The variance from the seeds, of a mean over tasks or the difference of two such means.
 
     The seeds of tasks and sides are independent, and their variances are taken to be alike: the
     degrees of freedom add up.
     """
     own = [
-        _seed_variance(values, of_task)
+        _seed_variance_of_folds(values, of_task, folds)
         for tasks in sides
         for values, of_task in zip(tasks, units, strict=True)
     ]
     value = sum(variance.value for variance in own) / len(units) ** 2
     return Variance(value, sum(variance.dof for variance in own))
+
+
+def _seed_variance_of_folds(
+    values: Values, units: Int[np.ndarray, " M"], folds: Sequence[str]
+) -> Variance:
+    """The variance from the seeds of all folds, which are independent trainings."""
+    parts = [np.flatnonzero(np.array(folds) == fold) for fold in dict.fromkeys(folds)]
+    parts = parts or [np.arange(len(units))]
+    own = [_seed_variance(values[:, part], units[part]) for part in parts]
+    weights = [len(part) / len(units) for part in parts]
+    value = sum(w**2 * each.value for w, each in zip(weights, own, strict=True))
+    return Variance(value, sum(each.dof for each in own))
 
 
 def _seed_variance(values: Values, units: Int[np.ndarray, " M"]) -> Variance:
