@@ -58,8 +58,8 @@ from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos
 MEASURED = {"epochs": 3, "min_steps": 24, "validate_every": 0}  # training to measure the speed
 NO_EFFECT_ON_BASELINES = (
     "preset", "epochs", "min_steps", "batch_size", "batch_from", "mask_ratio", "mask_rule",
-    "learning_rate", "warmup_fraction", "weight_decay", "max_grad_norm", "precision", "compile",
-    "validate_every", "in_memory",
+    "learning_rate", "warmup_fraction", "weight_decay", "max_grad_norm", "precision",
+    "validate_every",
 )  # fmt: skip  # settings of pre-training that probes without a model do not depend on
 
 
@@ -101,9 +101,7 @@ def measure_speed(unit: Unit, device: str) -> float:
 def steps_per_epoch(store: FeatureStore, config: PretrainConfig) -> int:
     """Optimiser steps of an epoch."""
     videos = ssl_videos(store, config.ssl_split)
-    return open_clip_source(store, videos, replace(config, in_memory=False)).batches_in_epoch(
-        config
-    )
+    return open_clip_source(store, videos, config, in_memory=False).batches_in_epoch(config)
 
 
 def apply_budget(unit: Unit, store: FeatureStore, device: str) -> tuple[PretrainConfig, int]:

@@ -12,7 +12,7 @@ from clipset.config import build, to_mapping
 from clipset.recipe import Recipe, read_recipe, resolve_recipe
 from clipset.settings import list_settings, recipe_template
 
-LIMIT = 102  # settings in all
+LIMIT = 95  # settings in all; `preset` is one, at the top and in sections
 VERBS = (
     "run", "demo", "catalog", "catalog check", "backbones", "backbones check", "extract", "import",
     "verify", "repair", "merge", "pretrain", "evaluate", "predict", "embed", "report", "reproduce",
@@ -22,7 +22,8 @@ VERBS = (
 
 def test_there_are_few_settings_and_each_has_a_line_of_help() -> None:
     settings = list_settings()
-    assert len(settings) <= LIMIT
+    counted = [each for each in settings if not each.name.endswith(".preset")]
+    assert len(counted) <= LIMIT
     assert [each.name for each in settings if not each.help] == []
     assert len({each.name for each in settings}) == len(settings)
 

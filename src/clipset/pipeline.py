@@ -109,6 +109,7 @@ def run(
     catalog = join_tasks(tasks)
     allow_leaks = allow_leaks or recipe.data.official
     leaks = check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
+    listing_seconds = time.perf_counter() - started_at
     check_device_name(device)
     if device not in ("auto", "cpu"):
         find_device(device)  # refused here if this machine does not have it
@@ -130,12 +131,13 @@ def run(
             source=source,
             leaks=leaks,
         )
-        _write_catalog(folder, catalog, started_at)
+        _write_catalog(folder, catalog, time.perf_counter() - listing_seconds)
         folder.step(
             "extract",
             extraction.run,
             fingerprint=extraction.fingerprint,
             skip=extraction.is_current,
+            started_at=extraction.started_at,
         )
         store = open_store(out / "store", catalog)
         if extraction.is_current and store.failed:
@@ -213,6 +215,7 @@ class _Extraction:
     def __init__(self, out: Path, catalog: Catalog, config: ExtractConfig, device: str) -> None:
         self.folder, self.catalog = out / "store", catalog
         self.config, self.device = config, device
+        self.started_at = time.perf_counter()
         self.has_all_videos = self.is_complete = self.is_current = self._is_current(out)
         if not self.is_current:
             self._plan()

@@ -239,8 +239,6 @@ def test_plans_with_and_without_colours_can_be_joined() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"short_side": (200, 320)},
-        {"short_side": (320, 256)},
         {"grid": 0},
         {"clips_per_minute": -1.0},
         {"times_per_minute": float("nan")},

@@ -64,7 +64,7 @@ def test_only_what_changed_is_done_again(
         return {name for name, status in answer["steps"].items() if status == "done"}
 
     assert steps() == set()
-    assert steps("--set=extract.workers=0", "--set=pretrain.in_memory=false") == {"report"}
+    assert steps("--set=extract.workers=0", "--set=pretrain.validate_every=2") == {"report"}
     assert steps("--set=evaluate.mlp_hidden=17") == {"evaluate", "report"}
     assert steps("--set=evaluate.mlp_hidden=17", "--seed=1") == {
         "pretrain", "embed", "evaluate", "report",

@@ -165,8 +165,8 @@ def test_sets_with_mixed_means_are_the_same_however_many_ranks_and_wherever_clip
     every = np.arange(len(small_store))
 
     def first(processes: ProcessGroup, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
-        changed = replace(config, in_memory=in_memory, mix_means=mixed)
-        source = open_clip_source(small_store, every, changed)
+        changed = replace(config, mix_means=mixed)
+        source = open_clip_source(small_store, every, changed, in_memory)
         return next(source.batches(changed, torch.Generator().manual_seed(0), processes))[
             1
         ].features

@@ -224,7 +224,7 @@ def test_a_checkpoint_of_another_seed_width_or_version_is_left_alone(
 def test_what_has_no_effect_on_the_weights_may_change_when_a_run_goes_on(
     small_store: FeatureStore, stopped: Path, tmp_path: Path
 ) -> None:
-    changed = replace(SMALL, preset="own", validate_every=0, in_memory=False)
+    changed = replace(SMALL, preset="own", validate_every=0)
     pretrain(small_store, stopped, changed)
     pretrain(small_store, tmp_path / "whole", SMALL)
     assert weights(stopped) == weights(tmp_path / "whole")

@@ -72,11 +72,13 @@ def test_a_streamed_store_gives_the_same_model_as_one_in_memory(
     small_store: FeatureStore, tmp_path: Path, usual: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_module, "STATISTICS_CHUNK", 5)
-    pretrain(small_store, tmp_path / "memory", replace(SMALL, in_memory=True))
-    pretrain(small_store, tmp_path / "streamed", replace(SMALL, in_memory=False))
+    pretrain(small_store, tmp_path / "memory", SMALL)
+    monkeypatch.setattr(source_module, "available_memory", lambda: 0)
+    pretrain(small_store, tmp_path / "streamed", SMALL)
     assert weights(tmp_path / "streamed") == weights(tmp_path / "memory")
     monkeypatch.undo()
-    pretrain(small_store, tmp_path / "one chunk", replace(SMALL, in_memory=False))
+    monkeypatch.setattr(source_module, "available_memory", lambda: 0)
+    pretrain(small_store, tmp_path / "one chunk", SMALL)
     assert weights(tmp_path / "one chunk") == weights(usual)
 
 
@@ -188,34 +190,15 @@ def test_a_collapsed_model_is_said_once_in_one_line(
     assert capsys.readouterr().err.count("the model has collapsed") == 1
 
 
-def test_a_compiler_that_fails_is_said_and_done_without(
-    small_store: FeatureStore,
-    tmp_path: Path,
-    usual: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def broken(_function: object) -> object:
-        def compute(**_inputs: object) -> object:
-            raise RuntimeError("no C++ compiler here\nwith a long story")
-
-        return compute
-
-    monkeypatch.setattr(torch, "compile", broken)
-    pretrain(small_store, tmp_path, replace(SMALL, compile=True))
-    message = capsys.readouterr().err
-    assert message.count("torch.compile is not used: no C++ compiler here\n") == 1
-    assert weights(tmp_path) == weights(usual)
-
-
 def test_features_that_are_no_numbers_are_refused_before_any_work(
-    small_store: FeatureStore, tmp_path: Path
+    small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = copy_of(small_store, tmp_path / "store")
     change_features(store, slice(None), float("nan"))
-    for in_memory in (True, False):
+    for memory in (2**40, 0):
+        monkeypatch.setattr(source_module, "available_memory", lambda memory=memory: memory)
         with pytest.raises(StoreError, match="not finite"):
-            pretrain(store, tmp_path / "model", replace(SMALL, in_memory=in_memory))
+            pretrain(store, tmp_path / "model", SMALL)
     assert not (tmp_path / "model").exists()
 
 

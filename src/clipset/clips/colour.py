@@ -15,6 +15,7 @@ from clipset.clips.config import Augmentation
 from clipset.errors import ClipError
 
 STEPS = ("brightness", "contrast", "saturation", "hue")
+JITTER_PROBABILITY = 0.8  # of a change of brightness, contrast, saturation and hue
 BLUR_SIGMA = (0.1, 2.0)  # smallest and largest deviation of the blur, in pixels of the clip
 LUMA = (0.299, 0.587, 0.114)
 
@@ -47,7 +48,7 @@ def draw_colour_change(augmentation: Augmentation, generator: Generator) -> Colo
     )
     order = tuple(STEPS[index] for index in generator.permutation(len(STEPS)))
     blur = float(generator.uniform(*BLUR_SIGMA))
-    jitter = bool(jitter_draw < augmentation.jitter_probability)
+    jitter = bool(jitter_draw < JITTER_PROBABILITY)
     return ColourChange(
         brightness=1 + brightness * jitter,
         contrast=1 + contrast * jitter,

@@ -8,7 +8,6 @@ from typing import Final, Literal
 from clipset.errors import ClipError
 
 MAX_COUNT: Final = 100_000  # clips of a video, and pixels of a side
-CROP_SIZE: Final = 224  # pixels of a short-side crop, as in the published code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,15 +15,14 @@ class Augmentation:
     """Random changes of a clip's colours, the same for all of its frames; none by default."""
 
     brightness: float = 0.0
-    """largest relative change: 0.6 scales the brightness by 0.4 to 1.6"""
+    """largest relative change: 0.6 scales the brightness by 0.4 to 1.6 (of 80 % of the clips; so do
+    contrast, saturation and hue, in random order)"""
     contrast: float = 0.0
     """largest relative change of the distance to the frame's mean grey"""
     saturation: float = 0.0
     """largest relative change of the distance to the pixel's own grey"""
     hue: float = 0.0
     """largest rotation of the colour circle, at most 0.5 of it"""
-    jitter_probability: float = 0.8
-    """probability that brightness, contrast, saturation and hue change, in random order"""
     grey_probability: float = 0.0
     """probability of a grey clip"""
     blur_probability: float = 0.0
@@ -39,12 +37,7 @@ class Augmentation:
     @property
     def enabled(self) -> bool:
         """Whether any clip may change."""
-        jitter = any((self.brightness, self.contrast, self.saturation, self.hue))
-        return (
-            (jitter and self.jitter_probability > 0)
-            or self.grey_probability > 0
-            or self.blur_probability > 0
-        )
+        return self != Augmentation()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +62,10 @@ class Sampling:
     the last of the span included; or one of each of T equal segments of the video"""
     crop: Literal["square", "short-side", "frame"] = "square"
     """random clips: a resized crop, its area relative to the largest square; a square crop of
-    224 pixels after the short side is resized; or a resized crop, its area relative to the frame"""
+    224 pixels after the short side is resized to 256 to 320 pixels; or a resized crop, its area
+    relative to the frame"""
     crop_scale: tuple[float, float] = (0.3, 1.0)
     """random clips, resized crops: smallest and largest relative area"""
-    short_side: tuple[int, int] = (256, 320)
-    """random clips, short-side crops: smallest and largest short side, in pixels"""
     grid: int | None = None
     """regular clips: crops begin at whole pixels (rounded up) of a frame with this short side"""
     flip: bool = True
@@ -91,11 +83,5 @@ class Sampling:
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise ClipError(f"crop_scale must be 0 < low <= high <= 1, got {low} to {high}")
-        shortest, longest = self.short_side
-        if not CROP_SIZE <= shortest <= longest <= MAX_COUNT:
-            raise ClipError(
-                f"short_side must be {CROP_SIZE} <= low <= high <= {MAX_COUNT} pixels, "
-                f"got {shortest} to {longest}"
-            )
         if self.grid is not None and not 1 <= self.grid <= MAX_COUNT:
             raise ClipError(f"grid must be 1 to {MAX_COUNT} pixels, or unset, got {self.grid}")

@@ -8,19 +8,21 @@ from typing import TypeAlias
 import numpy as np
 from numpy.random import Generator
 
-from clipset.clips.config import CROP_SIZE, Sampling
+from clipset.clips.config import Sampling
 
 Crop: TypeAlias = tuple[float, float, float, float]
 """top, left, bottom, right, as fractions of the frame"""
 
 MAX_TRIES = 10  # draws of a crop that fits into the frame, before the largest one is taken
+CROP_SIZE = 224  # pixels of a short-side crop, as in the published code
+SHORT_SIDES = (256, 320)  # smallest and largest short side before that crop, in pixels
 RATIO = (3 / 4, 4 / 3)  # narrowest and widest aspect ratio of a resized crop
 
 
 def draw_crop(width: int, height: int, sampling: Sampling, generator: Generator) -> Crop:
     """A crop of random size and position, by the rule of the sampling."""
     if sampling.crop == "short-side":
-        return _draw_short_side_crop(width, height, sampling.short_side, generator)
+        return _draw_short_side_crop(width, height, generator)
     if sampling.crop == "frame":
         return _draw_frame_crop(width, height, sampling.crop_scale, generator)
     return _draw_square_crop(width, height, sampling.crop_scale, generator)
@@ -69,14 +71,12 @@ def _draw_frame_crop(
     return _relative_crop(top, left, crop_height, crop_width, height, width)
 
 
-def _draw_short_side_crop(
-    width: int, height: int, short_sides: tuple[int, int], generator: Generator
-) -> Crop:
+def _draw_short_side_crop(width: int, height: int, generator: Generator) -> Crop:
     """A square at whole pixels of the frame after its short side is resized to a random length.
 
     As in the published code, the last of the possible offsets is never drawn.
     """
-    short = round(generator.uniform(*short_sides))
+    short = round(generator.uniform(*SHORT_SIDES))
     tall = height > width
     long = _scaled_length(max(width, height), min(width, height), short)
     height, width = (long, short) if tall else (short, long)

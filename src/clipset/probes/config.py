@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from clipset.errors import ProbeError
-from clipset.training.optim import OptimizerName
 
 Features = Literal["backbone", "scale"]
 KNNScaling = Literal["raw", "centred", "standardised"]
@@ -66,7 +65,7 @@ class ProbeTraining:
     """learning rates to search for heads on frozen features"""
     batch_sizes: tuple[int, ...] = (64,)
     """videos in a batch, to search for heads and transformers"""
-    optimizers: tuple[OptimizerName, ...] = ("adamw",)
+    optimizers: tuple[Literal["adamw", "sgd"], ...] = ("adamw",)
     """optimizers to search for heads and transformers"""
     batch_norm: tuple[bool, ...] = (True,)
     """whether batch norm without affine precedes the linear layer, to search"""

@@ -52,12 +52,8 @@ class PretrainConfig:
     """centre and scale the features by the training videos' statistics"""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """dtype of the forward pass; auto is mixed precision on CUDA devices that gain from it"""
-    compile: bool = False
-    """compile the losses with torch.compile"""
     validate_every: int = 0
     """epochs between k-NN on validation videos (0: never); the best model is saved in best/"""
-    in_memory: bool | None = None
-    """keep features in memory, or stream them from the store; by default decided by their size"""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -78,7 +74,7 @@ class PretrainConfig:
             raise TrainingError(f"validate_every must be at least 0, got {self.validate_every}")
 
 
-WITHOUT_EFFECT = ("preset", "validate_every", "in_memory")  # on the weights
+WITHOUT_EFFECT = ("preset", "validate_every")  # on the weights
 
 
 def weight_settings(config: PretrainConfig) -> dict[str, Any]:

@@ -155,11 +155,13 @@ def group_indices(
     return torch.tensor([group_index[name] for name in names])
 
 
-def open_clip_source(store: FeatureStore, videos: np.ndarray, config: PretrainConfig) -> ClipSource:
-    """The training clips."""
+def open_clip_source(
+    store: FeatureStore, videos: np.ndarray, config: PretrainConfig, in_memory: bool | None = None
+) -> ClipSource:
+    """The training clips; in memory if they fit, unless `in_memory` decides."""
     groups = group_indices(store, videos, config)
     return ClipSource(
-        store, videos, config.model, in_memory=config.in_memory, groups=groups,
+        store, videos, config.model, in_memory=in_memory, groups=groups,
         mix_means=config.mix_means,
     )  # fmt: skip
 

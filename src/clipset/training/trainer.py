@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clipset.errors import ClipsetError, OutputError, TrainingError
+from clipset.errors import OutputError, TrainingError
 from clipset.model.losses import ScaleLosses
-from clipset.progress import bar, log
+from clipset.progress import bar
 from clipset.sets.sampling import SetPair
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import (
@@ -71,7 +70,6 @@ class PretrainingRun:
             max_grad_norm=config.max_grad_norm,
             scaler=torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16),
         )
-        self.losses = LossFunction(self.model, compile=config.compile, processes=processes)
 
     def _init_model(self) -> ScaleModel:
         torch.manual_seed(self.seed)
@@ -190,7 +188,7 @@ class PretrainingRun:
 
     def _step(self, pair: SetPair) -> dict[str, float]:
         step, learning_rate = self.optimization.num_done, self.optimization.learning_rate
-        losses = self.losses(self._backward, pair)
+        losses = self._backward(pair)
         self.processes.average_gradients(self.model)
         values = self._values(losses)
         if not np.isfinite(values["loss"]):
@@ -198,7 +196,7 @@ class PretrainingRun:
         norm = self.optimization.update()
         return {**values, "gradient_norm": norm, "learning_rate": learning_rate}
 
-    def _backward(self, compute: Callable[..., ScaleLosses], pair: SetPair) -> ScaleLosses:
+    def _backward(self, pair: SetPair) -> ScaleLosses:
         """The losses of this rank's shard of a batch, and their gradients."""
         mixed = self.dtype != torch.float32
         rank = (self.processes.rank,) if self.processes.rank else ()
@@ -207,7 +205,7 @@ class PretrainingRun:
         if self.processes.gather is not None:
             inputs["gather"] = self.processes.gather
         with torch.autocast(self.device.type, self.dtype) if mixed else nullcontext():
-            losses = compute(**inputs)
+            losses = self.model.losses(**inputs)
         self.optimization.backward(losses.total)
         return losses
 
@@ -217,42 +215,6 @@ class PretrainingRun:
         means = self.processes.mean(torch.stack([t.detach().float() for t in tensors.values()]))
         values = dict(zip(tensors, means.tolist(), strict=True))
         return {"loss": values.pop("total"), **values}
-
-
-class LossFunction:
-    """The model's losses, compiled if requested and possible."""
-
-    def __init__(self, model: ScaleModel, *, compile: bool, processes: ProcessGroup) -> None:
-        self.eager: Callable[..., ScaleLosses] = model.losses
-        self.compiled: Callable[..., ScaleLosses] | None = None
-        self.is_main = processes.is_main
-        if compile and processes.world_size > 1:
-            self._fall_back("it does not work with several ranks")
-        elif compile:
-            try:
-                self.compiled = torch.compile(model.losses)
-            except RuntimeError as error:
-                self._fall_back(error)
-
-    def __call__(
-        self,
-        backward: Callable[[Callable[..., ScaleLosses], SetPair], ScaleLosses],
-        pair: SetPair,
-    ) -> ScaleLosses:
-        """One forward and backward pass; without the compiler if that fails."""
-        if self.compiled is not None:
-            try:
-                return backward(self.compiled, pair)
-            except ClipsetError:
-                raise
-            except Exception as error:
-                self._fall_back(error)
-        return backward(self.eager, pair)
-
-    def _fall_back(self, reason: object) -> None:
-        self.compiled = None
-        if self.is_main:
-            log(f"torch.compile is not used: {_first_line(reason)}")
 
 
 def _first_line(reason: object) -> str:
