@@ -374,8 +374,8 @@ class _TaskRun:
         except OutputError:
             from clipset.report.wording import row_name
 
-            for each in suite.results:  # finished probes are printed if they cannot be written
-                log(f"{row_name(*each.key)}: {each.metric} {each.value:.4f}")
+            for score in suite.results:  # finished probes are printed if they cannot be written
+                log(f"{row_name(*score.key)}: {score.metric} {score.value:.4f}")
             raise
         return StepRecord("evaluate")
 

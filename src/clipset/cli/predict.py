@@ -69,6 +69,9 @@ def predict_command(
     opened = load_run(run, device=common.device, workers=workers, probe=probe, backbone=backbone)
     predictions = opened.predict(videos, top=top, window=window, step=step, timeline=timeline)
     card = opened.head.card
+    failed = {
+        prediction.video: prediction.reason for prediction in predictions if prediction.reason
+    }
     result = {
         "run": run,
         "classifier": {
@@ -76,15 +79,14 @@ def predict_command(
             "reason": card.reason, "candidates": card.candidates,
             "temperature": card.temperature, "calibration_error": card.calibration_error,
         },
-        "videos": [each for each in predictions if each.reason is None],
-        "failed": {each.video: each.reason for each in predictions if each.reason is not None},
+        "videos": [prediction for prediction in predictions if prediction.reason is None],
+        "failed": failed,
     }  # fmt: skip
     try:
         if csv is not None:
             write_rows(csv, predictions)
     finally:  # predictions are printed even if they cannot be written
         show_result(result, common, lambda: print_predictions(predictions, card))
-    failed = {each.video: each.reason for each in predictions if each.reason}
     report_failures(failed, len(predictions), common)
 
 
@@ -92,7 +94,7 @@ def print_predictions(predictions: Iterable[Any], card: Any) -> None:
     """One line for each label, then the timelines."""
     from clipset.report.wording import row_name
 
-    readable = [each for each in predictions if each.reason is None]
+    readable = [prediction for prediction in predictions if prediction.reason is None]
     rows = [
         (prediction.video if index == 0 else "", top_class.label, f"{top_class.probability:.1%}")
         for prediction in readable
@@ -117,10 +119,10 @@ def write_rows(path: Path, predictions: Iterable[Any]) -> None:
     from clipset.files import write_atomic
 
     rows: list[tuple[str, ...]] = [("video", "start", "end", "label", "probability")]
-    for each in predictions:
-        for top_class in each.classes:
-            rows.append((each.video, "", "", top_class.label, f"{top_class.probability:.6f}"))
-        for moment in each.timeline:
+    for prediction in predictions:
+        for top_class in prediction.classes:
+            rows.append((prediction.video, "", "", top_class.label, f"{top_class.probability:.6f}"))
+        for moment in prediction.timeline:
             times = f"{moment.start:.3f}", f"{moment.end:.3f}"
-            rows.append((each.video, *times, moment.label, f"{moment.probability:.6f}"))
+            rows.append((prediction.video, *times, moment.label, f"{moment.probability:.6f}"))
     write_atomic(path, csv_text(rows).encode())

@@ -61,7 +61,11 @@ def settings_command(
         show_result({"toml": text}, common, lambda: print_lines(text.splitlines()))
     elif recipe or set:
         resolved = to_mapping(read_recipe(recipe, set))
-        values = {each.name: _select(resolved, each.name) for each in listed if "." in each.name}
+        values = {
+            setting.name: _select(resolved, setting.name)
+            for setting in listed
+            if "." in setting.name
+        }
         result = _select(resolved, section)
         show_result(result, common, lambda: print_lines(describe_settings(listed, values)))
     else:
@@ -73,11 +77,13 @@ def describe_settings(listed: list[Setting], values: Mapping[str, Any] | None = 
     from clipset.settings import toml_value
 
     lines = []
-    for each in listed:
-        value = each.default if values is None else values.get(each.name, each.default)
+    for setting in listed:
+        value = setting.default if values is None else values.get(setting.name, setting.default)
         text = toml_value(value) or "not set"
-        default = "" if value == each.default else f"; default {toml_value(each.default) or '–'}"
-        lines += [f"{each.name} = {text}  ({each.type}{default})", f"    {each.help}"]
+        default = (
+            "" if value == setting.default else f"; default {toml_value(setting.default) or '–'}"
+        )
+        lines += [f"{setting.name} = {text}  ({setting.type}{default})", f"    {setting.help}"]
     return lines
 
 

@@ -68,13 +68,13 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
     percent = comparisons[0].metric not in ERROR_METRICS
     rows = [
         (
-            row_name(*each.key),
-            row_name(*each.baseline),
-            _figure(each.difference, percent, sign=True),
-            " – ".join(_figure(end, percent, sign=True) for end in each.interval),
-            format_p_value(each.p),
+            row_name(*comparison.key),
+            row_name(*comparison.baseline),
+            _figure(comparison.difference, percent, sign=True),
+            " – ".join(_figure(end, percent, sign=True) for end in comparison.interval),
+            format_p_value(comparison.p),
         )
-        for each in comparisons
+        for comparison in comparisons
     ]
     print_table(("probe", "baseline", "difference", "95 % interval", "p"), rows)
 
