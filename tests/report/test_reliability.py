@@ -27,7 +27,7 @@ def write_predictions(path: Path, classes: list[str]) -> None:
     one = np.where(np.eye(2)[said] == 1, 0.8, 0.2).astype(np.float32)
     about = {
         "classes": json.dumps(classes), "ids": json.dumps(list("abcd")),
-        "seeds": json.dumps({"scale/linear": [0, 1]}),
+        "seeds": json.dumps({"scale/linear": [0, 1]}), "groups": json.dumps([]),
     }  # fmt: skip
     arrays = {"truth": truth, "scale/linear": np.stack([one, one])}
     path.write_bytes(seal(save(arrays, metadata=about)))
