@@ -55,9 +55,9 @@ from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos
 
-MEASURED = {"epochs": 3, "min_steps": 24, "validate_every": 0}  # training to measure the speed
+MEASURED_STEPS = 24  # of a training to measure the speed
 NO_EFFECT_ON_BASELINES = (
-    "preset", "epochs", "min_steps", "batch_size", "batch_from", "mask_ratio", "mask_rule",
+    "preset", "epochs", "batch_size", "batch_from", "mask_ratio", "mask_rule",
     "learning_rate", "warmup_fraction", "weight_decay", "max_grad_norm", "precision",
     "validate_every",
 )  # fmt: skip  # settings of pre-training that probes without a model do not depend on
@@ -87,11 +87,13 @@ def measure_speed(unit: Unit, device: str) -> float:
         return float(record["seconds_per_step"])
     log(f"{' '.join(unit.row)}: measuring the speed of training")
     store = open_store(unit.store, unit.catalog)
+    num_steps = steps_per_epoch(store, config)
     with tempfile.TemporaryDirectory() as folder:
-        short: PretrainConfig = replace(config, **MEASURED)  # type: ignore[arg-type]
+        epochs = max(3, -(-MEASURED_STEPS // num_steps))
+        short = replace(config, epochs=epochs, validate_every=0)
         pretrain(store, Path(folder), short, device=device)
         seconds = epoch_seconds(Path(folder))[1:]  # the first one is slower
-    speed = min(seconds) / steps_per_epoch(store, config)
+    speed = min(seconds) / num_steps
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"fingerprint": settings, "seconds_per_step": speed, "epoch_seconds": seconds}
     write_json(path, record | run_facts())
@@ -112,9 +114,8 @@ def apply_budget(unit: Unit, store: FeatureStore, device: str) -> tuple[Pretrain
     if budget.seconds is not None:
         target = round(budget.seconds / measure_speed(unit, device))
     if target is not None:
-        config = replace(config, epochs=max(1, round(target / num_steps)), min_steps=1)
-    epochs = max(config.epochs, -(-config.min_steps // num_steps))
-    return config, epochs * num_steps
+        config = replace(config, epochs=max(1, round(target / num_steps)))
+    return config, config.epochs * num_steps
 
 
 def run_unit(unit: Unit, device: str) -> None:

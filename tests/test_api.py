@@ -22,7 +22,7 @@ TINY_EXTRACT = {
     "workers": 0,
 }
 TINY_MODEL = {"width": 32, "num_layers": 1, "projection_hidden": [32, 32], "projection_dim": 16}
-TINY_PRETRAIN = {"min_steps": 2, "clips_per_set": 2, "model": TINY_MODEL}
+TINY_PRETRAIN = {"clips_per_set": 2, "model": TINY_MODEL}
 TINY_EVALUATE = {
     "num_seeds": 1,
     "training": {"epochs": 2, "num_clips": 4, "head_learning_rates": [0.03]},
@@ -98,7 +98,6 @@ def test_a_run_predicts_and_embeds_new_videos(small_videos: Path, tmp_path: Path
         sampling = {num_clips = 4, num_times = 2, num_crops = 1}
         [pretrain]
         epochs = 2
-        min_steps = 2
         clips_per_set = 2
         model = {width = 32, num_layers = 1, projection_hidden = [32, 32], projection_dim = 16}
         [evaluate]

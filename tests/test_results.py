@@ -26,7 +26,6 @@ from clipset.recipe import Recipe, read_recipe
 ROOT = Path(__file__).parents[1]
 ROWS = ("knn", "scale_knn", "linear", "scale_linear", "transformer", "finetune", "ordered")
 NAMED = "--set=data.name=Squares"
-SHORT = "--set=pretrain.min_steps=1"
 HELD_OUT = ('--set=data.validation_groups=["p2"]', "--set=data.test_split=val")
 
 
@@ -70,7 +69,7 @@ def runs(labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
         for link in links:
             (folder / name / link).symlink_to(folder / "full" / link)
-        given = (*TINY, SHORT, backbone, NAMED, *words, "--quiet")
+        given = (*TINY, backbone, NAMED, *words, "--quiet")
         assert run("run", labels, "--out", folder / name, *given) == 0
 
     walk("full", rows(*ROWS), links=())
@@ -145,7 +144,7 @@ def test_one_row_alone_has_the_number_of_the_whole_table(
     for name in ("store", "model"):
         (tmp_path / name).symlink_to(runs / "full" / name)
     backbone = f"--set=extract.backbone={runs / 'tints.py'}:make"
-    given = (*TINY, SHORT, backbone, NAMED, rows("finetune"), "--quiet")
+    given = (*TINY, backbone, NAMED, rows("finetune"), "--quiet")
     assert run("run", labels, "--out", tmp_path, *given) == 0
     [alone] = json.loads((tmp_path / "results.json").read_text())
     table = json.loads((runs / "full" / "results.json").read_text())

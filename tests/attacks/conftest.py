@@ -20,7 +20,7 @@ TINY = tuple(
     for setting in (
         "extract.frames=2", "extract.size=32", "extract.engine=torch",
         "extract.sampling={num_clips = 4, num_times = 2, num_crops = 1}",
-        "pretrain.epochs=2", "pretrain.min_steps=2", "pretrain.clips_per_set=2",
+        "pretrain.epochs=2", "pretrain.clips_per_set=2",
         "pretrain.model={width = 32, num_layers = 1, projection_dim = 8}",
         "pretrain.model.projection_hidden=[16, 16]",
         "evaluate.num_seeds=1", "evaluate.mlp_hidden=16",

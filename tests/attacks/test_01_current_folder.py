@@ -153,7 +153,7 @@ def test_no_verb_imports_anything_from_the_current_folder(
         ["reproduce", "--list"],
     ]
     (hostile / "recipe.toml").write_text(
-        "[pretrain]\nepochs = 1\nmin_steps = 1\nclips_per_set = 2\n"
+        "[pretrain]\nepochs = 1\nclips_per_set = 2\n"
         "model = {width = 32, num_layers = 1, projection_hidden = [16, 16], projection_dim = 8}\n"
         "[evaluate]\nprobes = ['knn']\nnum_seeds = 1\n"
     )
@@ -212,7 +212,7 @@ def test_the_ranks_of_torchrun_import_nothing_from_the_current_folder(
         *way,
     )
     tiny = (
-        "--epochs", "1", "--set=pretrain.min_steps=1", "--set=pretrain.clips_per_set=2",
+        "--epochs", "1", "--set=pretrain.clips_per_set=2",
         "--set=pretrain.model.width=32",
         "--set=pretrain.model.num_layers=1", "--device", "cpu", "--quiet",
     )  # fmt: skip

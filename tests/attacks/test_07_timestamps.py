@@ -188,7 +188,7 @@ def test_one_bad_file_never_loses_the_predictions_of_others(
 ) -> None:
     (tmp_path / "own.py").write_text(BACKBONE)
     own = f"--set=extract.backbone={tmp_path / 'own.py'}:make"
-    folder, rows = tmp_path / "run", ("--set=pretrain.min_steps=2", '--set=evaluate.probes=["knn"]')
+    folder, rows = tmp_path / "run", ('--set=evaluate.probes=["knn"]',)
     assert run("run", videos, "--out", folder, *TINTS, own, *rows, "--quiet") == 0
     capsys.readouterr()
     white = write_white(tmp_path / "white.mp4")

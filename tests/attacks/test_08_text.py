@@ -69,7 +69,6 @@ def test_every_verb_takes_names_of_any_bytes(
         "--out",
         out / "model",
         *shape,
-        "--set=pretrain.min_steps=1",
     )
     assert run(*pretrain, "--epochs", 1) == 0
     assert run(*pretrain, "--epochs", 1) == 0

@@ -122,7 +122,7 @@ def test_verbs_refuse_leaks_unless_allowed_and_the_report_says_so(
 ) -> None:
     out, backbone = tmp_path / "run", write_backbone(tmp_path)
     rows = '--set=evaluate.probes=["knn", "scale_knn"]'
-    quick = (*TINY, f"--set=extract.backbone={backbone}", rows, "--set=pretrain.min_steps=2")
+    quick = (*TINY, f"--set=extract.backbone={backbone}", rows)
     words = ("run", leaky, "--out", out, *quick)
     assert run(*words, "--allow-leaks") == 0
     assert "allowed: 1 group is in train and test (such as 'same')" in capfd.readouterr().err

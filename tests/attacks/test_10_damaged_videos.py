@@ -14,7 +14,7 @@ from clipset.decoding.damage import describe_damage
 from clipset.features.store import FeatureStore
 
 INTRA = {"x264-params": "keyint=1"}
-FAST = ("--set=pretrain.min_steps=2", '--set=evaluate.probes=["knn"]')
+FAST = ('--set=evaluate.probes=["knn"]',)
 EXTRACT = ("--frames", 2, "--size", 16, "--set=extract.engine=torch", "--workers", 0)
 
 

@@ -245,7 +245,7 @@ def test_imported_features_are_trained_on_and_judged(
     assert answer(capfd, *words)["videos"] == 24
     assert open_store(store).catalog.splits == ("test", "train")
     answer(
-        capfd, "pretrain", store, "--out", model, "--epochs", 2, "--set=pretrain.min_steps=1",
+        capfd, "pretrain", store, "--out", model, "--epochs", 2,
         "--set=pretrain.clips_per_set=4", "--set=pretrain.model.width=32",
         "--set=pretrain.model.projection_hidden=[16, 16]",
     )  # fmt: skip

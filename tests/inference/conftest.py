@@ -18,7 +18,6 @@ RECIPE = Recipe(
     extract=SMALL,
     pretrain=PretrainConfig(
         epochs=4,
-        min_steps=1,
         clips_per_set=4,
         model=ModelConfig(width=32, num_layers=1, projection_hidden=(16, 16), projection_dim=8),
     ),

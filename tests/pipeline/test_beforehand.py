@@ -5,13 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.miniatures import TINY as SETTINGS
-from tests.miniatures import run, write_backbone
+from tests.miniatures import TINY, run, write_backbone
 
 from clipset.data.catalog import read_catalog
 from clipset.features.store import store_digest
-
-TINY = (*SETTINGS, "--set=pretrain.min_steps=1")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ QUICK = [
     for setting in (
         "extract.frames=2", "extract.stride=4", "extract.size=32", "extract.engine=torch",
         "extract.workers=0", "extract.sampling={num_clips = 8, num_times = 2, num_crops = 2}",
-        "pretrain.epochs=4", "pretrain.min_steps=1", "pretrain.clips_per_set=4",
+        "pretrain.epochs=4", "pretrain.clips_per_set=4",
         "pretrain.model={width = 32, num_layers = 1, projection_dim = 8}",
         "pretrain.model.projection_hidden=[16, 16]",
         "evaluate.num_seeds=2", "evaluate.mlp_hidden=16",
@@ -113,7 +113,7 @@ def test_each_step_is_a_verb_and_answers_in_json(
     assert extraction["videos"] == 24
     assert answer("verify", store)["problems"] == {}
     training = answer(
-        "pretrain", store, "--out", model, "--epochs", 2, "--set=pretrain.min_steps=1",
+        "pretrain", store, "--out", model, "--epochs", 2,
         "--set=pretrain.clips_per_set=4",
         "--set=pretrain.model.width=32", "--set=pretrain.model.projection_hidden=[16, 16]",
     )  # fmt: skip

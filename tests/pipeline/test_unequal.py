@@ -29,7 +29,7 @@ from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import pretrain
 
 TINY = ModelConfig(width=32, num_layers=1, projection_hidden=(16, 16), projection_dim=8)
-TRAINING = PretrainConfig(epochs=2, min_steps=1, clips_per_set=3, validate_every=1, model=TINY)
+TRAINING = PretrainConfig(epochs=2, clips_per_set=3, validate_every=1, model=TINY)
 PROBING = EvaluateConfig(
     num_seeds=1,
     mlp_hidden=16,

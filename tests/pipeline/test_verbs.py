@@ -19,7 +19,6 @@ sampling = {num_clips = 8, num_times = 2, num_crops = 2, flip = false}
 
 [pretrain]
 epochs = 2
-min_steps = 1
 clips_per_set = 4
 model = {width = 32, num_layers = 1, projection_hidden = [16, 16], projection_dim = 8}
 

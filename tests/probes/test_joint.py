@@ -31,7 +31,6 @@ TRAINING = PretrainConfig(
         width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16, dropout=0.0
     ),
     epochs=30,
-    min_steps=1,
     batch_size=16,
     clips_per_set=4,
 )

@@ -37,7 +37,7 @@ CLIPS = (
 MODEL = (
     "pretrain.model={width = 32, num_layers = 1, projection_hidden = [16, 16], projection_dim = 8}"
 )
-TRAINING = ("pretrain.epochs=3", "pretrain.min_steps=3", "pretrain.clips_per_set=3", MODEL)
+TRAINING = ("pretrain.epochs=3", "pretrain.clips_per_set=3", MODEL)
 ONE_MASKED = f"pretrain.mask_ratio={1 / 3}"  # one clip of each set
 PROBES = (
     "evaluate.num_seeds=2", "evaluate.mlp_hidden=16",

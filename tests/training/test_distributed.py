@@ -26,7 +26,6 @@ SMALL = PretrainConfig(
         width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16, dropout=0.0
     ),
     epochs=4,
-    min_steps=1,
     batch_size=7,
     clips_per_set=4,
 )
@@ -45,7 +44,7 @@ def killed_once(run):
     return epoch(run)
 
 trainer.PretrainingRun._epoch = killed_once
-options = "--epochs=4 --set=pretrain.min_steps=1 --set=pretrain.batch_size=7 "
+options = "--epochs=4 --set=pretrain.batch_size=7 "
 options += "--set=pretrain.clips_per_set=4 --set=pretrain.model.dropout=0 "
 options += "--set=pretrain.model.width=32 --set=pretrain.model.num_layers=1 "
 options += "--set=pretrain.model.projection_hidden=[32,32] --set=pretrain.model.projection_dim=16"

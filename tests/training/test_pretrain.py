@@ -26,7 +26,6 @@ from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos, tr
 SMALL = PretrainConfig(
     model=ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16),
     epochs=12,
-    min_steps=1,
     batch_size=8,
     clips_per_set=4,
 )

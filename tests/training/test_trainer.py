@@ -32,7 +32,6 @@ from clipset.training.validation import validation_videos
 SMALL = PretrainConfig(
     model=ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16),
     epochs=6,
-    min_steps=1,
     batch_size=8,
     clips_per_set=4,
 )

@@ -23,8 +23,6 @@ class PretrainConfig:
     """videos to learn from, without labels (the published code takes all, test videos too)"""
     epochs: int = 500
     """passes over the videos"""
-    min_steps: int = 300
-    """minimum number of steps, reached by more epochs: small collections have few batches"""
     batch_size: int = 512
     """videos in a batch"""
     batch_from: Literal["all", "group"] = "all"

@@ -57,7 +57,7 @@ class PretrainingRun:
         self.processes, self.device, self.seed = processes, processes.device, card.seed
         self.validation = validation
         self.steps_per_epoch = source.batches_in_epoch(config)
-        self.num_epochs = max(config.epochs, -(-config.min_steps // self.steps_per_epoch))
+        self.num_epochs = config.epochs
         self.epoch, self.best = 0, (-1.0, 0)  # epochs done; best score and its epoch
         self.model = self._init_model()
         self.dtype = choose_precision(config.precision, self.device)
