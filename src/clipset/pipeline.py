@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -62,10 +62,12 @@ if TYPE_CHECKING:
     from clipset.features.config import ExtractConfig
     from clipset.training.checkpoint import ScaleModel
 
-MODEL_FILES = ("model/model.safetensors", "model/model.json", "model/metrics.jsonl")
+MODEL_FILES = ("model.safetensors", "model.json", "metrics.jsonl")
 VECTOR_FILES = ("vectors/vectors.safetensors", "vectors/videos.csv")
 RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")
-REPORT_INPUTS = (*MODEL_FILES, *VECTOR_FILES, *RESULT_FILES, "low_shot.json")
+REPORT_INPUTS = (
+    *(f"model/{name}" for name in MODEL_FILES), *VECTOR_FILES, *RESULT_FILES, "low_shot.json",
+)  # fmt: skip
 NO_EFFECT_ON_FEATURES = ("preset", "workers", "timeout", "retry_failed")  # settings of extraction
 
 
@@ -114,7 +116,7 @@ def run(
     if device not in ("auto", "cpu"):
         find_device(device)  # refused here if this machine does not have it
     with ExitStack() as locks:
-        for path in (out, out / "store", out / "model"):
+        for path in (out, out / "store", *(out / name for name in model_names(recipe, seed))):
             if path == out or (path.is_dir() and not path.is_symlink()):
                 locks.enter_context(exclusive(path))
         check_run_folder(out)
@@ -277,22 +279,35 @@ def _check_pretraining(
     """Refuse what would fail in pre-training, before a file of a finished run is touched."""
     for task in tasks:
         folder, store = out / task.name, FeatureStore(out / "store", task.catalog)
-        record = read_steps(folder).get("pretrain")
-        inputs = _pretrain_fingerprint(store, recipe, seed)
-        if record is not None and record.is_current(folder, inputs, MODEL_FILES):
+        record, models = read_steps(folder).get("pretrain"), model_names(recipe, seed)
+        inputs = _pretrain_fingerprint(store, recipe, models.values())
+        if record is not None and record.is_current(folder, inputs, _model_files(models)):
             continue
         from clipset.training.pretrain import check_pretraining, ssl_videos
 
         if len(ssl_videos(store, recipe.pretrain.ssl_split)) >= 2:
-            _refuse_other_link(store, folder / "model", recipe, seed)
-            check_pretraining(store, folder / "model", recipe.pretrain, seed=seed, device=device)
+            for name, own_seed in models.items():
+                _refuse_other_link(store, folder / name, recipe, own_seed)
+                check_pretraining(
+                    store, folder / name, recipe.pretrain, seed=own_seed, device=device
+                )
 
 
-def _pretrain_fingerprint(store: FeatureStore, recipe: Recipe, seed: int) -> str:
+def model_names(recipe: Recipe, seed: int) -> dict[str, int]:
+    """The folders of a run's models with their seeds: `model`, then `model-seed1`, …"""
+    seeds = range(seed, seed + recipe.pretrain.seeds)
+    return {"model" if own == seed else f"model-seed{own}": own for own in seeds}
+
+
+def _model_files(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{name}/{file}" for name in names for file in MODEL_FILES)
+
+
+def _pretrain_fingerprint(store: FeatureStore, recipe: Recipe, seeds: Iterable[int]) -> str:
     """The inputs of pre-training: settings, features, and the catalog with its splits."""
     rows = [(entry.id, entry.checksum) for entry in store.entries]
-    settings = weight_settings(recipe.pretrain)
-    return fingerprint(settings, seed, store.manifest.fingerprint, rows, store.catalog.fingerprint)
+    settings, catalog = weight_settings(recipe.pretrain), store.catalog.fingerprint
+    return fingerprint(settings, *seeds, store.manifest.fingerprint, rows, catalog)
 
 
 def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: int) -> None:
@@ -308,14 +323,21 @@ class _TaskRun:
     def __init__(self, folder: RunFolder, store: FeatureStore, recipe: Recipe, device: str) -> None:
         self.run_folder, self.store, self.recipe, self.device = folder, store, recipe, device
         self.folder, self.seed = folder.folder, folder.seed
+        self.model_names = model_names(recipe, folder.seed)
 
     def run(self) -> str:
         """Do the steps that are not current; returns why a step did nothing, if one did not."""
-        step, recipe = self.run_folder.step, self.recipe
-        inputs = _pretrain_fingerprint(self.store, recipe, self.seed)
-        trained = step("pretrain", self.pretrain, fingerprint=inputs, outputs=MODEL_FILES)
+        step, recipe, names = self.run_folder.step, self.recipe, self.model_names
+        inputs = _pretrain_fingerprint(self.store, recipe, names.values())
+        files = _model_files(names)
+        trained = step("pretrain", self.pretrain, fingerprint=inputs, outputs=files)
         inputs = fingerprint(inputs, trained.outputs)
-        embedded = step("embed", self.embed, fingerprint=inputs, outputs=VECTOR_FILES)
+        first_model = {file: trained.outputs.get(file) for file in _model_files(["model"])}
+        first_inputs = _pretrain_fingerprint(self.store, recipe, [self.seed])
+        embedded = step(
+            "embed", self.embed, fingerprint=fingerprint(first_inputs, first_model),
+            outputs=VECTOR_FILES,
+        )  # fmt: skip
         settings = {k: v for k, v in to_mapping(recipe.evaluate).items() if k != "preset"}
         inputs = fingerprint(inputs, embedded.outputs, settings, recipe.data.test_split)
         evaluated = step("evaluate", self.evaluate, fingerprint=inputs, outputs=RESULT_FILES)
@@ -323,25 +345,33 @@ class _TaskRun:
         return evaluated.note or trained.note
 
     @cached_property
-    def model(self) -> ScaleModel | None:
-        """The pre-trained model; None if there are fewer than two videos to contrast."""
+    def models(self) -> list[ScaleModel]:
+        """The pre-trained models; none if there are fewer than two videos to contrast."""
         from clipset.training.pretrain import pretrain, ssl_videos
 
-        if len(ssl_videos(self.store, self.recipe.pretrain.ssl_split)) < 2:
-            return None
+        config = self.recipe.pretrain
+        if len(ssl_videos(self.store, config.ssl_split)) < 2:
+            return []
         self._record_device()
-        folder, config = self.folder / "model", self.recipe.pretrain
-        return pretrain(self.store, folder, config, seed=self.seed, device=self.device)
+        models = []
+        for number, (name, seed) in enumerate(self.model_names.items(), start=1):
+            if config.seeds > 1:
+                log(f"pre-training {number} of {config.seeds}, seed {seed}")
+            folder = self.folder / name
+            models.append(pretrain(self.store, folder, config, seed=seed, device=self.device))
+        return models
 
     def pretrain(self) -> StepRecord:
-        """Train the model, or load one that is trained already."""
+        """Train the models, or load those that are trained already."""
         from clipset.training.pretrain import is_trained
 
-        folder, config = self.folder / "model", self.recipe.pretrain
-        _refuse_other_link(self.store, folder, self.recipe, self.seed)
-        skipped = is_trained(self.store, folder, config, seed=self.seed)
-        if self.model is not None:
-            return StepRecord("pretrain", skipped=skipped)
+        trained = []
+        for name, seed in self.model_names.items():
+            _refuse_other_link(self.store, self.folder / name, self.recipe, seed)
+            config = self.recipe.pretrain
+            trained.append(is_trained(self.store, self.folder / name, config, seed=seed))
+        if self.models:
+            return StepRecord("pretrain", skipped=all(trained))
         note = "not pre-trained: contrast needs at least two videos"
         log(note)
         return StepRecord("pretrain", note=note)
@@ -351,7 +381,7 @@ class _TaskRun:
         from clipset.representation import embed_store, write_vectors
 
         self._record_device()
-        encoder = None if self.model is None else self.model.encoder
+        encoder = self.models[0].encoder if self.models else None
         table = embed_store(self.store, encoder, device=find_device(self.device))
         write_vectors(table, self.folder / "vectors")
 
@@ -368,7 +398,10 @@ class _TaskRun:
             for name in ("results.json", "comparisons.json"):
                 write_json(self.folder / name, [])
             return StepRecord("evaluate", note=note)
-        suite = run_suite(task, self.model, self.recipe.evaluate, seed=self.seed)
+        model = self.models[0] if self.models else None
+        suite = run_suite(
+            task, model, self.recipe.evaluate, seed=self.seed, more_models=self.models[1:]
+        )
         try:
             suite.write(self.folder / "results.json", protocol_facts(self.recipe))
         except OutputError:
@@ -408,7 +441,7 @@ def _run_tasks(folder: RunFolder, tasks: Sequence[Task], recipe: Recipe, device:
         )
         write_catalog(task.catalog, inner.folder / "catalog.csv")
         store = open_store(folder.folder / "store", task.catalog)
-        _copy_model(inner, store, [folder.folder / other.name for other in tasks], recipe)
+        _copy_models(inner, store, [folder.folder / other.name for other in tasks], recipe)
         note = _TaskRun(inner, store, recipe, device).run()
         notes += [f"{task.name}: {note}"] if note else []
         folder.record(
@@ -433,21 +466,21 @@ def _join_tasks(folder: RunFolder, names: Sequence[str], recipe: Recipe) -> None
     write_json(folder.folder / "comparisons.json", to_mapping(comparisons))
 
 
-def _copy_model(
+def _copy_models(
     inner: RunFolder, store: FeatureStore, others: Sequence[Path], recipe: Recipe
 ) -> None:
-    """Copy the model of another task on the same videos: no label is used to train it."""
-    target = inner.folder / "model"
-    if target.exists():
-        return
+    """Copy the models of another task on the same videos: no label is used to train them."""
     from clipset.training.pretrain import is_trained
 
-    for other in others:
-        if is_trained(store, other / "model", recipe.pretrain, seed=inner.seed):
-            with writing(target):  # model.json comes last: without it the model is not complete
-                shutil.copytree(other / "model", target, ignore=lambda *_: ["model.json"])
-            write_atomic(target / "model.json", (other / "model" / "model.json").read_bytes())
-            return
+    for name, seed in model_names(recipe, inner.seed).items():
+        target = inner.folder / name
+        sources = (other / name for other in others if not target.exists())
+        for source in sources:
+            if is_trained(store, source, recipe.pretrain, seed=seed):
+                with writing(target):  # model.json comes last: it says that the model is complete
+                    shutil.copytree(source, target, ignore=lambda *_: ["model.json"])
+                write_atomic(target / "model.json", (source / "model.json").read_bytes())
+                break
 
 
 def _report(folder: RunFolder) -> None:

@@ -22,6 +22,9 @@ def print_run(result: RunResult) -> None:
             print_line(f"{task}:")
         print_records([record for record in records if record.task == task])
     print_comparisons(result.comparisons)
+    num_pretrainings = max((record.num_pretrainings or 1 for record in records), default=1)
+    if num_pretrainings > 1:
+        print_line(f"SCALE rows are means over {num_pretrainings} pre-trainings")
     for ssl_split in sorted({r.ssl_split for r in records if r.ssl_split}):
         print_line(f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})")
     if result.note:

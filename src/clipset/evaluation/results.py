@@ -85,6 +85,8 @@ class ProbeResult:
     settings: dict[str, Any] = field(default_factory=dict)
     num_candidates: Count | None = None
     """settings that were compared on validation videos"""
+    num_pretrainings: Count | None = None
+    """pre-trainings of different seeds that the score is a mean over; None without a model"""
     ssl_split: str | None = None
     """the split that the model was pre-trained on"""
     label_fraction: float | None = None

@@ -75,10 +75,13 @@ def run_suite(
     *,
     seed: int = 0,
     probes: Sequence[ProbeName] | None = None,
+    more_models: Sequence[ScaleModel] = (),
 ) -> SuiteResult:
     """Run probes (by default those of the settings) and compare them.
 
-    Without a model, only those on the backbone's features. The model itself is not changed.
+    Without a model, only those on the backbone's features. With `more_models`, of pre-trainings
+    with other seeds, SCALE probes are repeated once for each model, not `num_seeds` times. The
+    models themselves are not changed.
     """
     config = config or EvaluateConfig()
     names = [
@@ -88,7 +91,7 @@ def run_suite(
     ]
     if not names:
         raise ProbeError("all probes need a trained model; give one, or other probes")
-    model = None if model is None else _checked_copy(model, task)
+    models = [] if model is None else [_checked_copy(m, task) for m in (model, *more_models)]
     seeds = tuple(range(seed, seed + config.num_seeds))
     results: list[ProbeResult] = []
     runs: dict[ProbeKey, ProbeRun] = {}
@@ -96,9 +99,11 @@ def run_suite(
     with bar("probing", len(names), "probes") as advance:
         for name in names:
             began, key = time.perf_counter(), probe_key(name)
-            runs[key] = _run_probe(name, select_clips(task, config, name), model, config, seeds)
+            runs[key] = _run_probe(name, select_clips(task, config, name), models, config, seeds)
             scores = score_predictions(task, runs[key].outputs)
-            results.append(_make_result(key, task, runs[key], scores, time.perf_counter() - began))
+            result = _make_result(key, task, runs[key], scores, time.perf_counter() - began)
+            num_pretrainings = len(models) if result.is_scale else None
+            results.append(replace(result, num_pretrainings=num_pretrainings))
             advance(note=f"{key.features} {key.probe} {results[-1].value:.3f}")
     assert scores is not None  # there is at least one probe
     predictions = Predictions(
@@ -135,34 +140,44 @@ def _checked_copy(model: ScaleModel, task: EvaluationTask) -> ScaleModel:
 def _run_probe(
     name: ProbeName,
     task: EvaluationTask,
-    model: ScaleModel | None,
+    models: Sequence[ScaleModel],
     config: EvaluateConfig,
     seeds: tuple[int, ...],
 ) -> ProbeRun:
-    """One probe; with a random fraction of the labels, once for each seed's own draw of them."""
-    if config.label_fraction is None:
-        return _search_and_fit(name, task, model, config, seeds)
-    if task.is_regression:
-        raise ProbeError("label_fraction needs classes; this catalog has targets")
-    if config.label_selection == "first":
-        few = task.subsample_labels(config.label_fraction, None)
-        run = _search_and_fit(name, few, model, config, seeds)
-        return replace(run, labels=_describe_labels(few, task))
-    tasks = [task.subsample_labels(config.label_fraction, seed) for seed in seeds]
+    """One probe; each seed has its own search if it has its own model, or its own labels."""
+    model = models[0] if models else None
+    has_own_model = len(models) > 1 and probe_key(name).features == "scale"
+    if has_own_model:
+        seeds = tuple(range(seeds[0], seeds[0] + len(models)))
+    tasks, labels = [task] * len(seeds), None
+    if config.label_fraction is not None:
+        tasks = _label_tasks(task, config, seeds)
+        labels = f"{len(tasks[-1].train)} of {len(task.train)} training labels"
+    if not has_own_model and tasks[0] is tasks[-1]:
+        return replace(_search_and_fit(name, tasks[0], model, config, seeds), labels=labels)
+    own_models = models if has_own_model else [model] * len(seeds)
     runs = [
-        _search_and_fit(name, few, model, config, (seed,))
-        for few, seed in zip(tasks, seeds, strict=True)
+        _search_and_fit(name, few, own_model, config, (seed,))
+        for few, own_model, seed in zip(tasks, own_models, seeds, strict=True)
     ]
     return ProbeRun(
         outputs=[run.outputs[0] for run in runs],
         seeds=seeds,
         selection=runs[0].selection,
-        labels=_describe_labels(tasks[-1], task),
+        labels=labels,
     )
 
 
-def _describe_labels(few: EvaluationTask, task: EvaluationTask) -> str:
-    return f"{len(few.train)} of {len(task.train)} training labels"
+def _label_tasks(
+    task: EvaluationTask, config: EvaluateConfig, seeds: tuple[int, ...]
+) -> list[EvaluationTask]:
+    """The task with a fraction of the labels: the first, or those that each seed draws."""
+    assert config.label_fraction is not None
+    if task.is_regression:
+        raise ProbeError("label_fraction needs classes; this catalog has targets")
+    if config.label_selection == "first":
+        return [task.subsample_labels(config.label_fraction, None)] * len(seeds)
+    return [task.subsample_labels(config.label_fraction, seed) for seed in seeds]
 
 
 def _search_and_fit(

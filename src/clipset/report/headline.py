@@ -75,6 +75,9 @@ def describe_panel(panel: Panel) -> str:
         plural(videos[0], "video") if len(videos) == 1 else "videos as listed",
         plural(seeds[0], "seed") if len(seeds) == 1 else "seeds as listed",
     ]
+    num_pretrainings = max(result.num_pretrainings or 1 for result in panel.results)
+    if num_pretrainings > 1:
+        parts.append(f"SCALE rows over {num_pretrainings} pre-trainings")
     if selected:
         parts.append(f"hyperparameters selected on {' and '.join(selected)}")
     return ", ".join(parts) + "."

@@ -112,9 +112,11 @@ def _protocol_notes(table: TableFile) -> list[str]:
     ssl_splits = join({str(result.ssl_split) for result in results})
     num_seeds = " or ".join(map(str, sorted({len(result.seeds) for result in results})))
     fractions = join({str(r.label_fraction) for r in results if r.label_fraction is not None})
+    pretrainings = max(result.num_pretrainings or 1 for result in results)
+    repeated = f", {pretrainings} pre-trainings" if pretrainings > 1 else ""
     labels = f", with a fraction of {fractions} of the labels" if fractions else ""
     notes = [
-        f"Ours: {metrics} on the {splits} split with 95 % intervals, {num_seeds} seeds, "
+        f"Ours: {metrics} on the {splits} split with 95 % intervals, {num_seeds} seeds{repeated}, "
         f"pre-trained with ssl_split = {ssl_splits}{labels}. Hyperparameters were never selected "
         "on the test videos; the paper does not say how it selected them."
     ]

@@ -18,7 +18,7 @@ from clipset.evaluation.results import ProbeResult
 from clipset.evaluation.suite import run_suite
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
-from clipset.pipeline import protocol_facts
+from clipset.pipeline import model_names, protocol_facts
 from clipset.probes.config import ProbeKey
 from clipset.probes.registry import find_name
 from clipset.probes.task import EvaluationTask, make_task
@@ -233,20 +233,26 @@ class _TaskRunner:
 
     def score(self, row_plan: RowPlan, recipe: Recipe) -> ProbeResult:
         """Run the probe of a row."""
-        model = self._pretrain(row_plan, recipe)
+        models = self._pretrain(row_plan, recipe)
         name = find_name(ProbeKey(row_plan.features, row_plan.probe))
         task, seed = self._evaluation_task(recipe), self.request.seed
-        suite = run_suite(task, model, recipe.evaluate, seed=seed, probes=[name])
+        model = models[0] if models else None
+        suite = run_suite(
+            task, model, recipe.evaluate, seed=seed, probes=[name], more_models=models[1:]
+        )
         facts = protocol_facts(recipe)
         return replace(suite.results[0], **facts, per_class={}, confusion=None)
 
-    def _pretrain(self, row_plan: RowPlan, recipe: Recipe) -> ScaleModel | None:
-        """The model of a row, if its probe needs one; rows with the same settings share it."""
+    def _pretrain(self, row_plan: RowPlan, recipe: Recipe) -> list[ScaleModel]:
+        """The models of a row, if its probe needs some; rows with the same settings share them."""
         if row_plan.features == "backbone" and row_plan.probe in PROBES_WITHOUT_MODEL:
-            return None
+            return []
         folder = self.folder / _slug(row_plan.row) if row_plan.changes else self.folder
-        seed, device = self.request.seed, self.request.device
-        return pretrain(self.store, folder / "model", recipe.pretrain, seed=seed, device=device)
+        config, device = recipe.pretrain, self.request.device
+        return [
+            pretrain(self.store, folder / name, config, seed=seed, device=device)
+            for name, seed in model_names(recipe, self.request.seed).items()
+        ]
 
     def _evaluation_task(self, recipe: Recipe) -> EvaluationTask:
         """Read once for rows with the same settings."""

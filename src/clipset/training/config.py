@@ -21,6 +21,8 @@ class PretrainConfig:
     """the architecture of the model and its losses"""
     ssl_split: Literal["train", "all"] = "train"
     """videos to learn from, without labels (the published code takes all, test videos too)"""
+    seeds: int = 1
+    """pre-trainings of a run, with consecutive seeds; SCALE rows are means over their models"""
     epochs: int = 500
     """passes over the videos"""
     batch_size: int = 512
@@ -54,7 +56,7 @@ class PretrainConfig:
     """epochs between k-NN on validation videos (0: never); the best model is saved in best/"""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name in ("seeds", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.clips_per_set < 2:
@@ -72,7 +74,7 @@ class PretrainConfig:
             raise TrainingError(f"validate_every must be at least 0, got {self.validate_every}")
 
 
-WITHOUT_EFFECT = ("preset", "validate_every")  # on the weights
+WITHOUT_EFFECT = ("preset", "seeds", "validate_every")  # on the weights
 
 
 def weight_settings(config: PretrainConfig) -> dict[str, Any]:
