@@ -18,13 +18,13 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.representation import (
     VectorTable,
-    cut_windows,
     embed_store,
     encode_clips,
     parse_parts,
     read_vectors,
     write_vectors,
 )
+from clipset.representation.encode import cut_windows
 from clipset.sets.batch import ClipBatch
 from clipset.sets.box_coordinates import model_boxes
 from clipset.training.checkpoint import ScaleModel
@@ -58,18 +58,20 @@ def test_a_part_that_there_is_not_is_refused(text: str) -> None:
 
 
 def test_windows_share_out_a_videos_clips(small_store: FeatureStore) -> None:
-    spans = cut_windows(small_store, "regular", WINDOW)
+    spans = cut_windows(small_store, WINDOW)
     for place, entry in enumerate(small_store.entries):
-        whole, *windows = [span for span in spans if span.video == place]
-        assert (whole.start, whole.end, whole.window) == (0.0, entry.duration, None)
-        assert sorted(row for span in windows for row in span.rows) == sorted(whole.rows)
+        whole, *windows = [span for span in spans if span.video_index == place]
+        assert (whole.start, whole.end, whole.window_index) == (0.0, entry.duration, None)
+        assert sorted(row for span in windows for row in span.row_indices) == sorted(
+            whole.row_indices
+        )
         for span in windows:
             assert span.end - span.start <= WINDOW + 1e-9
-            for row in span.rows:
+            for row in span.row_indices:
                 start, end = small_store.regular.boxes[row, :2]
                 assert span.start - 1e-5 <= (start + end) / 2 <= span.end + 1e-5
     with pytest.raises(StoreError, match="longer than 0 s"):
-        cut_windows(small_store, "regular", 0.0)
+        cut_windows(small_store, 0.0)
 
 
 def test_a_video_shorter_than_a_window_has_one_row(small_store: FeatureStore) -> None:
@@ -85,9 +87,9 @@ def test_a_window_is_encoded_as_a_video_of_its_own(
     usual = embed_store(small_store, model.encoder)
     whole = [place for place, number in enumerate(table.windows) if number is None]
     np.testing.assert_allclose(table.pooled[whole], usual.pooled, atol=1e-5)
-    spans = cut_windows(small_store, "regular", WINDOW)
-    place = next(p for p, span in enumerate(spans) if span.window == 1)
-    span, rows = spans[place], list(spans[place].rows)
+    spans = cut_windows(small_store, WINDOW)
+    place = next(p for p, span in enumerate(spans) if span.window_index == 1)
+    span, rows = spans[place], list(spans[place].row_indices)
     boxes = small_store.regular.boxes[rows].copy()[None]
     boxes[..., :2] = np.clip(boxes[..., :2] - span.start, 0, span.end - span.start)
     clips = ClipBatch(

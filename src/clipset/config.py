@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import errno
 import hashlib
 import math
 import re
@@ -21,30 +20,20 @@ T = TypeVar("T")
 _INVALID_TEXT = re.compile("[\0\ud800-\udfff]")
 MAX_DEPTH = 40  # of nested tables and lists in a file; ours have fewer than ten
 MAX_INT = 2**63
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-STALE_SECONDS = 3600.0  # a temporary file of this age was left behind by a kill
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """The tables of a TOML file; errors are one line."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+        return check_depth(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except FileNotFoundError:
         raise ConfigError(f"recipe {path} not found") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
-
-
-def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """The tables in a text; errors are one line."""
-    try:
-        return check_depth(tomllib.loads(text), source)
     except RecursionError:
-        raise ConfigError(f"{source} is nested too deeply (at most {MAX_DEPTH} levels)") from None
-    except ValueError as error:  # also of a number with thousands of digits
-        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+        raise ConfigError(f"{path} is nested too deeply (at most {MAX_DEPTH} levels)") from None
+    except ValueError as error:  # also of other bytes, and of a number with thousands of digits
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def check_depth(value: T, source: str) -> T:
@@ -63,8 +52,7 @@ def build(cls: type[T], mapping: Any, source: str) -> T:
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{source} must be a table of settings, got {type(mapping).__name__}")
     _check_keys(cls, mapping, source)
-    check_text(mapping, source)
-    _check_numbers(mapping, source)
+    check_values(mapping, source)
     try:
         return msgspec.convert(mapping, type=cls, strict=True)
     except msgspec.ValidationError as error:
@@ -135,28 +123,21 @@ def _encode(value: Any, order: Literal["sorted"] | None = "sorted") -> bytes:
         raise ConfigError(f"{text} has bytes that are not UTF-8; use another name") from None
 
 
-def check_text(value: Any, source: str) -> None:
-    """Refuse text that no file name and no JSON can hold, anywhere in nested settings."""
+def check_values(value: Any, source: str) -> None:
+    """Refuse what no file name and no JSON can hold, anywhere in nested settings.
+
+    That is text with NUL or bytes that are not UTF-8, NaN, infinity, and integers over 64 bits.
+    """
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            check_text(key, source)
-            check_text(inner, f"{source}: {key}")
+            check_values(key, source)
+            check_values(inner, f"{source}: {key}")
     elif isinstance(value, list | tuple):
         for inner in value:
-            check_text(inner, source)
+            check_values(inner, source)
     elif isinstance(value, str) and _INVALID_TEXT.search(value):
         problem = "a NUL character" if "\0" in value else "bytes that are not UTF-8"
         raise ConfigError(f"{source} contains {problem}, got {value!a}")
-
-
-def _check_numbers(value: Any, source: str) -> None:
-    """Refuse NaN, infinity, and integers of more than 64 bits."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            _check_numbers(inner, f"{source}: {key}")
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _check_numbers(inner, source)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{source} must be a finite number, got {value}")
     elif isinstance(value, int) and not -MAX_INT <= value < MAX_INT:

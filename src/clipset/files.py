@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -117,8 +118,7 @@ def _write_temporary(path: Path, content: bytes) -> Path:
     if path.is_file() and not path.is_symlink():
         mode = stat.S_IMODE(path.stat().st_mode)
     temporary = path.with_name(f"{_temporary_prefix(path)}{secrets.token_hex(8)}.part")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else 0o600), "wb") as file:
             file.write(content)
@@ -138,10 +138,7 @@ def _temporary_prefix(path: Path) -> str:
 
 def _remove_stale(path: Path) -> None:
     """Delete temporary files that killed processes left behind."""
-    prefix, now = _temporary_prefix(path), time.time()
-    with suppress(OSError), os.scandir(path.parent) as entries:
-        for entry in entries:
-            if entry.name.startswith(prefix) and entry.name.endswith(".part"):
-                with suppress(OSError):
-                    if now - entry.stat(follow_symlinks=False).st_mtime > STALE_SECONDS:
-                        Path(entry.path).unlink()
+    with suppress(OSError):
+        for temporary in path.parent.glob(f"{escape(_temporary_prefix(path))}*.part"):
+            if time.time() - temporary.lstat().st_mtime > STALE_SECONDS:
+                temporary.unlink(missing_ok=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -87,8 +89,9 @@ class RunFolder:
         source: str = "",
         leaks: Sequence[str] = (),
     ) -> None:
-        self.folder, self.seed = folder, seed
-        recorded = _claim(folder)
+        check_run_folder(folder)
+        self.folder, self.seed, self.steps = folder, seed, read_steps(folder)
+        recorded = read_run(folder) if self.steps else {}
         self.content: dict[str, Any] = {
             "format": FORMAT,
             "name": name,
@@ -101,7 +104,6 @@ class RunFolder:
         }
         if leaks:
             self.content["allowed_leaks"] = list(leaks)
-        self.steps = _steps_by_name(recorded)
         self._write()
 
     def step(
@@ -155,13 +157,12 @@ class RunFolder:
 
 def digest_file(path: Path) -> str:
     """The content hash of a regular file; empty if there is none."""
-    if not path.is_file():
-        return ""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except OSError:
-        return ""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+            return digest.hexdigest()
+    return ""
 
 
 def watch_file(path: Path) -> tuple[int, int]:
@@ -174,34 +175,17 @@ def watch_file(path: Path) -> tuple[int, int]:
 
 
 def read_steps(folder: Path) -> dict[str, StepRecord]:
-    """The recorded steps of a run's folder; none if there is no run."""
-    return _steps_by_name(read_run(folder)) if (folder / "run.json").is_file() else {}
-
-
-def _steps_by_name(content: dict[str, Any]) -> dict[str, StepRecord]:
+    """The recorded steps of a run's folder by name; none if there is no run."""
+    content = read_run(folder) if (folder / "run.json").is_file() else {}
     steps = msgspec.convert(content.get("steps", []), type=list[StepRecord])
     return {step.name: step for step in steps}
 
 
-def _claim(folder: Path) -> dict[str, Any]:
-    """Create the folder, or return the content of the run in it; other folders are refused.
+def check_run_folder(folder: Path) -> None:
+    """Refuse a folder that is neither a run nor empty; nothing is written.
 
     A store or a model may be in it beforehand (or a link to one): both are checked when used.
     """
-    check_run_folder(folder)
-    marker = folder / "run.json"
-    if marker.is_file():
-        return read_run(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(marker, {"format": FORMAT})
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}") from None
-    return {}
-
-
-def check_run_folder(folder: Path) -> None:
-    """Refuse a folder that is neither a run nor empty; nothing is written."""
     try:
         if (folder / "run.json").is_file():
             read_run(folder)
@@ -230,47 +214,22 @@ def environment() -> dict[str, str]:
     """The machine and the versions that a number depends on."""
     facts = {"python": platform.python_version(), "system": platform.platform(terse=True)}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             facts[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    facts |= {"processor": _processor(), "cores": str(os.cpu_count()), "memory": _memory()}
+    processor, memory = platform.processor() or platform.machine(), "unknown"
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()
+        models = re.findall(r"^model name\s*:(.*)$", text, re.MULTILINE)
+        processor = models[0].strip() if models else processor
+    with suppress(AttributeError, ValueError, OSError):
+        num_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = f"{num_bytes / 2**30:.0f} GiB"
+    facts |= {"processor": processor, "cores": str(os.cpu_count()), "memory": memory}
     facts["threads"] = os.environ.get("OMP_NUM_THREADS", facts["cores"])  # sums depend on it
-    commit = _commit()
-    return facts | ({"commit": commit} if commit else {})
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _memory() -> str:
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return "unknown"
-    return f"{total / 2**30:.0f} GiB"
-
-
-def _commit() -> str | None:
-    """The commit of the source tree that clipset runs from, if it runs from one."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()
+    if (root / ".git").exists():  # clipset runs from its source tree
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+        with suppress(OSError, subprocess.SubprocessError):
+            output = subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=10)
+            facts["commit"] = output.decode().strip()
+    return facts

@@ -30,7 +30,6 @@ _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u061c\u2028-\u202e\u2066-\
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 _NEUTRALISED = re.compile("'+[=+\\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def name_text(name: str | Path) -> str:
@@ -121,10 +120,9 @@ def replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """An error handler of `str.encode`: replaces our own characters, escapes others."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    bad = error.object[error.start : error.end]
-    return "".join(
-        REPLACEMENTS.get(character) or _escape(character) for character in bad
-    ), error.end
+    characters = error.object[error.start : error.end]
+    replaced = (REPLACEMENTS.get(character) or _escape(character) for character in characters)
+    return "".join(replaced), error.end
 
 
 codecs.register_error(ERRORS, replace_unencodable)
@@ -133,6 +131,4 @@ codecs.register_error(ERRORS, replace_unencodable)
 def _escape(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # a byte that was not UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"
-    if character < "\x20" or character == "\x7f":
-        return _SHORT.get(character, f"\\x{ord(character):02x}")
-    return character.encode("ascii", "backslashreplace").decode()
+    return character.encode("unicode_escape").decode()

@@ -214,7 +214,7 @@ def test_a_setting_that_is_not_utf8_is_refused_in_one_line(
 
 
 def test_a_video_in_a_folder_of_any_bytes_is_predicted_by_its_text(tmp_path: Path) -> None:
-    from clipset.inference.sources import list_new_videos
+    from clipset.inference.clips import list_new_videos
 
     folder = bytes_path(tmp_path, b"n\xff")
     write_video(folder / "a.mp4")

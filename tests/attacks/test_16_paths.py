@@ -15,7 +15,7 @@ from tests.miniatures import run, write_backbone
 
 from clipset.data.catalog import read_catalog_table
 from clipset.errors import ConfigError
-from clipset.inference.sources import list_new_videos
+from clipset.inference.clips import list_new_videos
 from clipset.recipe import read_recipe
 
 LONG = "x" * 300

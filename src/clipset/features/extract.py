@@ -16,7 +16,7 @@ from clipset.backbones.custom import absolute_name
 from clipset.backbones.registry import load_backbone
 from clipset.backbones.runtime import open_engine
 from clipset.clips.decode import DecodeRequest
-from clipset.config import check_text
+from clipset.config import check_values
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
 from clipset.features.config import ExtractConfig
@@ -64,7 +64,7 @@ def extract(
 def plan_store(config: ExtractConfig) -> tuple[Manifest, nn.Module]:
     """The manifest of a store and the network that makes it."""
     name = config.backbone.strip()
-    check_text(absolute_name(name), "the backbone")  # it is written to the manifest
+    check_values(absolute_name(name), "the backbone")  # it is written to the manifest
     spec, network = load_backbone(
         name,
         frames=config.frames,

@@ -1,23 +1,26 @@
-"""ClipReader: encodes new videos just as the videos of a store were encoded."""
+"""New videos: listed, decoded and encoded just as the videos of a store were."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import os
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 from torch import nn
 
 from clipset.backbones.runtime import Engine, import_openvino, open_engine
 from clipset.clips.windows import Window, WindowGrid
-from clipset.data.catalog import Video
+from clipset.data.catalog import Catalog, Video, read_catalog_table, read_folder
+from clipset.data.tables import SUFFIXES
 from clipset.devices import find_device
-from clipset.errors import RunError
+from clipset.errors import CatalogError
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_pool import decode_videos
-from clipset.features.encode import ClipRows, EncodedVideo, encode_chunks, encode_videos
+from clipset.features.decode_pool import DecodeResult, decode_videos
+from clipset.features.encode import EncodedVideo, encode_chunks, encode_videos
 from clipset.features.extract import decode_request, plan_store
 from clipset.features.ledger import LedgerEntry
 from clipset.features.provenance import load_network, name_to_load
@@ -25,34 +28,55 @@ from clipset.features.store import Manifest
 from clipset.progress import bar, log
 from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import ModelInput, make_clips
+from clipset.text import name_text, path_text, unique_ids
+
+Sources = Catalog | str | Path | Sequence[str | Path]
+
+
+def list_new_videos(sources: Sources) -> Catalog:
+    """The videos of some paths, each once, in order.
+
+    The id of a file is its path, also in a folder; a catalog's videos keep their ids. A file that
+    does not exist is listed, too: decoding it gives the reason.
+    """
+    if isinstance(sources, Catalog):
+        return sources
+    paths = [Path(sources)] if isinstance(sources, str | Path) else [Path(path) for path in sources]
+    if not paths:
+        raise CatalogError("no video is given; give files, folders or a catalog")
+    videos: dict[str, Video] = {}
+    for video in _read_videos(paths):
+        first = videos.setdefault(video.id, video)
+        if first.path.absolute() != video.path.absolute():
+            raise CatalogError(
+                f"{first.path} and {video.path} are both called {video.id!r}; "
+                f"give one of them another id"
+            )
+    return Catalog(name=name_text(paths[0].name) or "videos", videos=tuple(videos.values()))
+
+
+def _read_videos(paths: Sequence[Path]) -> Iterable[Video]:
+    ids = unique_ids(path_text(path) for path in paths)
+    for path in paths:
+        if os.path.isdir(path):  # noqa: PTH112 (never raises)
+            for video in read_folder(path):
+                yield replace(video, id=str(Path(ids[path_text(path)]) / video.id))
+        elif path.suffix.lower() in SUFFIXES:
+            yield from read_catalog_table(path)
+        else:
+            yield Video(id=ids[path_text(path)], path=path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoClips:
-    """The regular clips of a new video, or the reason why it could not be read."""
+    """The regular clips of a new video, or of a window of it; or why it could not be read."""
 
     video: Video
     clips: ClipBatch | None = None
     duration: float = 0.0
     frames: int = 0  # in the file
+    window: Window | None = None
     reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowClips:
-    """The regular clips of a window of video `index`."""
-
-    index: int
-    window: Window
-    clips: ClipBatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedWindow:
-    """A window of video `index` that could not be read."""
-
-    index: int
-    reason: str
 
 
 class ClipReader:
@@ -84,9 +108,8 @@ class ClipReader:
         """The backbone, ready to run."""
         network = self._network or load_network(self.manifest, self._name)
         engine = self.manifest.made_by.get("engine", "auto")
-        openvino = import_openvino()
         cpu = self.device == "auto" or find_device(self.device).type == "cpu"
-        if engine == "openvino" and not (openvino and cpu):
+        if engine == "openvino" and not (cpu and import_openvino()):
             engine = "auto"  # engines agree to a few millionths
         return open_engine(self.manifest.backbone, network, device=self.device, engine=engine)
 
@@ -96,74 +119,54 @@ class ClipReader:
         engine, ids = self.engine, [video.id for video in videos]
         with (
             bar("encoding", len(videos), "videos") as advance,
-            decode_videos(
-                videos,
-                self.request,
-                workers=min(self.config.num_workers, len(videos)),
-                timeout=self.config.timeout_seconds,
-            ) as results,
+            self._decode(videos) as results,
         ):
             for encoded in encode_videos(engine, results, ids, isolate=True):
                 clips[encoded.index] = self._video_clips(videos[encoded.index], encoded)
                 advance()
         return [clips[index] for index in range(len(videos))]
 
-    def read_windows(
-        self, videos: Sequence[Video], grid: WindowGrid
-    ) -> Generator[WindowClips | FailedWindow]:
+    def read_windows(self, videos: Sequence[Video], grid: WindowGrid) -> Generator[VideoClips]:
         """The regular clips of the windows of videos, as if each window were a video of its own.
 
         Windows of one video come in the order of time, among those of others.
         """
-        with decode_videos(
+        engine, ids = self.engine, [video.id for video in videos]
+        with self._decode(videos, grid) as results:
+            for encoded in encode_chunks(engine, results, ids, isolate=True):
+                yield self._video_clips(videos[encoded.index], encoded)
+
+    def _decode(
+        self, videos: Sequence[Video], grid: WindowGrid | None = None
+    ) -> AbstractContextManager[Iterable[DecodeResult]]:
+        return decode_videos(
             videos,
             replace(self.request, grid=grid),
             workers=min(self.config.num_workers, len(videos)),
             timeout=self.config.timeout_seconds,
-        ) as results:
-            ids = [video.id for video in videos]
-            for encoded in encode_chunks(self.engine, results, ids, isolate=True):
-                yield self._window_clips(encoded)
-
-    def _video_clips(self, video: Video, encoded: EncodedVideo) -> VideoClips:
-        rows, facts = encoded.rows, encoded.facts
-        if rows is None or facts is None:
-            return VideoClips(video=video, reason=encoded.reason)
-        if (damage := encoded.update(LedgerEntry(ordinal=0, id=video.id)).damage) is not None:
-            log(f"damaged {video.id}: {damage}")
-        try:
-            clips = self._make_clips(rows, facts.duration)
-        except RunError as error:
-            return VideoClips(video=video, reason=str(error))
-        return VideoClips(
-            video=video, clips=clips, duration=facts.duration, frames=facts.frames_found
         )
 
-    def _window_clips(self, encoded: EncodedVideo) -> WindowClips | FailedWindow:
+    def _video_clips(self, video: Video, encoded: EncodedVideo) -> VideoClips:
+        """The clips of a video or window as if they were read from a store, with its precision."""
         rows, facts = encoded.rows, encoded.facts
-        if rows is None or facts is None or facts.window is None:
-            return FailedWindow(index=encoded.index, reason=encoded.reason or "cannot be read")
-        window = facts.window
-        try:
-            clips = self._make_clips(rows, window.end - window.start)
-        except RunError as error:
-            return FailedWindow(index=encoded.index, reason=str(error))
-        return WindowClips(index=encoded.index, window=window, clips=clips)
-
-    def _make_clips(self, rows: ClipRows, duration: float) -> ClipBatch:
-        """The clips of one video, as if they were read from a store."""
-        features = self._round(rows.features)[None]  # (1, V, D)
-        return make_clips(features, rows.boxes[None], np.array([duration]), self.model)
-
-    def _round(self, features: Float[np.ndarray, "V D"]) -> Float[np.ndarray, "V D"]:
-        """Features with the precision of the store."""
+        if rows is None or facts is None:
+            return VideoClips(video=video, reason=encoded.reason or "cannot be read")
+        window, duration = facts.window, facts.duration
+        if window is not None:
+            duration = window.end - window.start
+        elif (damage := encoded.update(LedgerEntry(ordinal=0, id=video.id)).damage) is not None:
+            log(f"damaged {video.id}: {damage}")
         with np.errstate(over="ignore"):
-            rounded = features.astype(self.manifest.dtype).astype(np.float32)
-        if not np.isfinite(rounded).all():
-            raise RunError(
-                f"a feature of {np.abs(features).max():g} overflows the run's {self.manifest.dtype}"
+            features = rows.features.astype(self.manifest.dtype).astype(np.float32)
+        if not np.isfinite(features).all():
+            largest, dtype = np.abs(rows.features).max(), self.manifest.dtype
+            return VideoClips(
+                video=video, reason=f"a feature of {largest:g} overflows the run's {dtype}"
             )
-        return rounded
+        clips = make_clips(features[None], rows.boxes[None], np.array([duration]), self.model)
+        return VideoClips(
+            video=video, clips=clips, duration=duration, frames=facts.frames_found, window=window
+        )
 
 
 def open_backbone(config: ExtractConfig, *, device: str = "auto") -> ClipReader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -37,17 +37,9 @@ from clipset.training.joint import PretrainingSetup
 FORMAT = 4
 UNBOUNDED = "scale"  # infinite for a constant channel, which then has no weight
 PREFERRED: tuple[ProbeName, ...] = (
-    "scale_linear",
-    "scale_attentive",
-    "linear",
-    "attentive",
-    "mlp",
-    "finetune",
-    "transformer",
-    "scale_knn",
-    "knn",
-    "ordered",
-)  # of probes with the same accuracy, and without validation videos, the first of these
+    "scale_linear", "scale_attentive", "linear", "attentive", "mlp", "finetune", "transformer",
+    "scale_knn", "knn", "ordered",
+)  # of probes with the same accuracy, and without validation videos, the first  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +141,7 @@ def fit_head(
 
     The validation videos are `validation`, else a subset of the training videos.
     """
-    candidates = list_candidates(config, train, has_model=model is not None)
+    probe_names = list_candidates(config, train, has_model=model is not None)
     no_videos = torch.zeros(0, dtype=torch.int64)
     task = EvaluationTask(
         classes=classes,
@@ -160,77 +152,55 @@ def fit_head(
     )
     setup = ProbeSetup(task=task, model=copy.deepcopy(model), config=config, seed=seed)
     split = setup.split_validation()
-    if split.exists:
-        selected = _select(setup, candidates)
-    else:
-        name = min(candidates, key=PREFERRED.index)
-        probe = make_probe(name, setup)
-        selected = _Selected(name=name, probe=probe, selection=probe.search())
+    validation = split.videos(task.train, task.validation) if split.exists else None
+    if validation is None:
+        probe_names = [min(probe_names, key=PREFERRED.index)]
+    searched: dict[ProbeName, tuple[Probe, Selection]] = {}
+    outputs: dict[ProbeName, Tensor] = {}
+    scores: list[ValidationScore] = []
+    with bar("selecting a classifier", len(probe_names), "probes") as advance:
+        for name in probe_names:
+            probe = make_probe(name, setup)
+            selection = probe.search()
+            searched[name] = probe, selection
+            if validation is not None:
+                classifier = probe.fit(selection, split.train, seed)
+                outputs[name] = predict_videos(classifier, validation.regular)
+                accuracy, likelihood = score_outputs(outputs[name], validation.classes)
+                score = ValidationScore(
+                    probe=name,
+                    learning_rate=selection.learning_rate,
+                    epochs=selection.epochs,
+                    accuracy=accuracy,
+                    log_likelihood=likelihood,
+                )
+                scores.append(score)
+            advance(note=f"{name} {scores[-1].accuracy:.1%}" if scores else name)
+    best, temperature, calibration_error = probe_names[0], 1.0, None
+    if validation is not None:
+        best = max(scores, key=lambda score: score.rank).probe
+        temperature = fit_temperature(outputs[best], validation.classes)
+        calibrated = apply_temperature(outputs[best], temperature)
+        calibration_error = (
+            prediction_calibration_error(outputs[best], validation.classes),
+            prediction_calibration_error(calibrated, validation.classes),
+        )
     card = HeadCard(
-        probe=selected.name,
+        probe=best,
         classes=classes,
         dim=train.random.features.shape[-1],
         model=setup.architecture,
         config=config,
-        temperature=selected.temperature,
-        calibration_error=selected.calibration_error,
+        temperature=temperature,
+        calibration_error=calibration_error,
         selected_on=split.description,
-        candidates=selected.scores,
+        candidates=tuple(scores),
         videos=len(train),
         seed=seed,
         fingerprint=fingerprint,
     )
-    every = torch.arange(len(train))
-    return Head(selected.probe.fit(selected.selection, every, seed).eval(), card)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Selected:
-    """The selected probe with its settings and calibration."""
-
-    name: ProbeName
-    probe: Probe
-    selection: Selection
-    temperature: float = 1.0
-    calibration_error: tuple[float, float] | None = None
-    scores: tuple[ValidationScore, ...] = ()
-
-
-def _select(setup: ProbeSetup, names: list[ProbeName]) -> _Selected:
-    """The probe with the best score on the validation videos, calibrated there."""
-    split = setup.split_validation()
-    validation = split.videos(setup.task.train, setup.task.validation)
-    candidates: list[tuple[ValidationScore, _Selected, Tensor]] = []
-    with bar("selecting a classifier", len(names), "probes") as advance:
-        for name in names:
-            probe = make_probe(name, setup)
-            selection = probe.search()
-            outputs = predict_videos(
-                probe.fit(selection, split.train, setup.seed), validation.regular
-            )
-            accuracy, likelihood = score_outputs(outputs, validation.classes)
-            score = ValidationScore(
-                probe=name,
-                learning_rate=selection.learning_rate,
-                epochs=selection.epochs,
-                accuracy=accuracy,
-                log_likelihood=likelihood,
-            )
-            selected = _Selected(name=name, probe=probe, selection=selection)
-            candidates.append((score, selected, outputs))
-            advance(note=f"{name} {accuracy:.1%}")
-    _, best, outputs = max(candidates, key=lambda candidate: candidate[0].rank)
-    temperature = fit_temperature(outputs, validation.classes)
-    errors = [
-        prediction_calibration_error(probabilities, validation.classes)
-        for probabilities in (outputs, apply_temperature(outputs, temperature))
-    ]
-    return replace(
-        best,
-        temperature=temperature,
-        calibration_error=(errors[0], errors[1]),
-        scores=tuple(score for score, _, _ in candidates),
-    )
+    probe, selection = searched[best]
+    return Head(probe.fit(selection, torch.arange(len(train)), seed).eval(), card)
 
 
 def find_probe(name: str) -> ProbeName:
@@ -252,34 +222,29 @@ def save_head(head: Head, folder: Path) -> None:
 
 def load_head(folder: Path, fingerprint: str) -> Head | None:
     """The head in a folder; None if there is none with this fingerprint."""
-    path = folder / "head.json"
-    if not path.is_file():
+    path, weights = folder / "head.json", folder / "head.safetensors"
+    content = read_json(path) if path.is_file() else None
+    if not isinstance(content, dict):
         return None
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if (content.get("format"), content.get("fingerprint")) != (FORMAT, fingerprint):
         return None
-    if content.get("fingerprint") != fingerprint:
-        return None
-    damage = find_damage(folder / "head.safetensors", beside=path.name)
+    damage = find_damage(weights, beside=path.name)
     if damage is None:
         try:
-            return _read_head(folder / "head.safetensors", build(HeadCard, content, str(path)))
+            card, state = build(HeadCard, content, str(path)), load_file(weights)
+            finite = {name: value for name, value in state.items() if name != UNBOUNDED}
+            bad = first_nonfinite(finite)
+            if state.get(UNBOUNDED, torch.zeros(1)).isnan().any():
+                bad = UNBOUNDED
+            if bad is not None:
+                raise ModelError(f"{bad} holds NaN or infinity")
+            classifier = rebuild_classifier(
+                card.probe, state, card.config, num_outputs=len(card.classes),
+                feature_dim=card.dim, model=card.model,
+            )  # fmt: skip
+            return Head(classifier, card)
         except (ClipsetError, OSError, SafetensorError, RuntimeError, KeyError) as error:
             damage = str(error).splitlines()[0]
     raise ModelError(
         f"the head in {folder} is damaged: {damage}; delete the folder, and the head is made again"
     )
-
-
-def _read_head(weights: Path, card: HeadCard) -> Head:
-    state = load_file(weights)
-    bad = first_nonfinite({name: value for name, value in state.items() if name != UNBOUNDED})
-    if state.get(UNBOUNDED, torch.zeros(1)).isnan().any():
-        bad = UNBOUNDED
-    if bad is not None:
-        raise ModelError(f"{bad} holds NaN or infinity")
-    classifier = rebuild_classifier(
-        card.probe, state, card.config, num_outputs=len(card.classes), feature_dim=card.dim,
-        model=card.model,
-    )  # fmt: skip
-    return Head(classifier, card)

@@ -192,7 +192,7 @@ def make_task(
     test_index = np.array(list(test))
     return EvaluationTask(
         classes=classes,
-        train=_read_labelled(read, train, class_index),
+        train=read_labelled(read, train, class_index),
         test=HeldOut(
             ids=tuple(video.id for video in test.values()),
             clips=read("regular", test_index),
@@ -220,9 +220,10 @@ def _in_split(videos: VideosByIndex, name: str) -> VideosByIndex:
     return {index: video for index, video in videos.items() if video.split == name}
 
 
-def _read_labelled(
+def read_labelled(
     read: ReadClips, videos: VideosByIndex, class_index: dict[str, int]
 ) -> LabelledVideos:
+    """The clips and labels of some videos of a store."""
     index = np.array(list(videos))
     return LabelledVideos(
         random=read("random", index),
@@ -239,7 +240,7 @@ def _read_validation(
     """The validation videos, without classes that have no training video."""
     if class_index:
         videos = {index: video for index, video in videos.items() if video.label in class_index}
-    return _read_labelled(read, videos, class_index) if videos else None
+    return read_labelled(read, videos, class_index) if videos else None
 
 
 def _class_tensor(videos: VideosByIndex, class_index: dict[str, int]) -> Int[Tensor, " N"]:

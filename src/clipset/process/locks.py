@@ -7,6 +7,7 @@ names the holder and is removed with the lock.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import sys
@@ -15,25 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 from clipset.errors import LockError
 
 LOCK_NAME = ".lock"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _lock_counts: dict[tuple[int, str], int] = {}  # locks of this process, by folder
-
-
-class Holder(msgspec.Struct):
-    """The process that holds a lock."""
-
-    pid: int
-    host: str
-    command: str
-    since: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} ({self.command}, since {self.since})"
 
 
 @contextmanager
@@ -55,7 +42,9 @@ def exclusive(folder: Path) -> Iterator[None]:
     finally:
         _lock_counts[key] -= 1
         if descriptor is not None:
-            _release(folder, descriptor)
+            with suppress(OSError):  # the folder may have been removed meanwhile
+                (folder / LOCK_NAME).unlink()
+            os.close(descriptor)
 
 
 def is_empty(folder: Path) -> bool:
@@ -64,15 +53,16 @@ def is_empty(folder: Path) -> bool:
 
 
 def _acquire(folder: Path) -> int:
+    """The descriptor of the locked file."""
     path = folder / LOCK_NAME
     while True:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             _lock(descriptor, folder)
-            if _is_current(path, descriptor):
-                _write_holder(descriptor)
-                return descriptor
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor)):
+                    _write_holder(descriptor)
+                    return descriptor
         except BaseException:
             os.close(descriptor)
             raise
@@ -81,10 +71,11 @@ def _acquire(folder: Path) -> int:
 
 def _lock(descriptor: int, folder: Path) -> None:
     try:
-        _lock_file(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        holder = os.pread(descriptor, 4096, 0).decode(errors="backslashreplace")
         raise LockError(
-            f"{folder} is being written by {_read_holder(descriptor)}; "
+            f"{folder} is being written by {holder or 'another process'}; "
             f"wait until it has ended, or use another folder"
         ) from None
     except OSError as error:
@@ -96,49 +87,11 @@ def _lock(descriptor: int, folder: Path) -> None:
         raise
 
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock_file(descriptor: int) -> None:
-        os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # the text before it stays readable
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError as error:
-            raise BlockingIOError from error
-
-else:
-    import fcntl
-
-    def _lock_file(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _is_current(path: Path, descriptor: int) -> bool:
-    """Whether the locked file is still the one under its name."""
-    try:
-        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
 def _write_holder(descriptor: int) -> None:
     """Write who holds the lock, for the error message of others."""
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
     since = time.strftime("%Y-%m-%d %H:%M:%S")
-    holder = Holder(os.getpid(), socket.gethostname(), command, since)
+    holder = f"process {os.getpid()} on {socket.gethostname()} ({command}, since {since})"
     with suppress(OSError):  # the lock holds on a full disk, too
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, msgspec.json.encode(holder), 0)
-
-
-def _read_holder(descriptor: int) -> Holder | str:
-    try:
-        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Holder)
-    except (OSError, msgspec.MsgspecError):
-        return "another process"
-
-
-def _release(folder: Path, descriptor: int) -> None:
-    with suppress(OSError):  # the folder may have been removed meanwhile
-        (folder / LOCK_NAME).unlink()
-    os.close(descriptor)
+        os.pwrite(descriptor, holder.encode(errors="backslashreplace"), 0)

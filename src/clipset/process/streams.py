@@ -37,19 +37,19 @@ def guarded_streams() -> Iterator[None]:
     """
     stdout, stderr = sys.stdout, sys.stderr
     with _encoding_anything(stdout), _encoding_anything(stderr):
-        sys.stdout = cast(TextIO, _Output(stdout))
-        sys.stderr = cast(TextIO, _Messages(stderr))
+        sys.stdout = cast(TextIO, _GuardedStream(stdout, is_output=True))
+        sys.stderr = cast(TextIO, _GuardedStream(stderr, is_output=False))
         try:
             yield
         finally:
             sys.stdout, sys.stderr = stdout, stderr
 
 
-class _Guarded:
-    """A stream that calls `_fail` on errors."""
+class _GuardedStream:
+    """A stream whose output goes to the null device after an error."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, *, is_output: bool) -> None:
+        self._stream, self._is_output = stream, is_output
 
     def write(self, text: str) -> int:
         try:
@@ -68,17 +68,13 @@ class _Guarded:
         return getattr(self._stream, name)
 
     def _fail(self, error: OSError) -> None:
-        """Redirect further output, also the interpreter's last flush, to the null device."""
-        del error
+        """Redirect further output, also the interpreter's last flush; raise StreamError."""
         with suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self._stream.fileno())
             os.close(null)
-
-
-class _Output(_Guarded):
-    def _fail(self, error: OSError) -> None:
-        super()._fail(error)
+        if not self._is_output:
+            return
         if error.errno == errno.EPIPE:
             raise StreamError("") from None
         reason = (error.strerror or str(error)).lower()
@@ -88,21 +84,17 @@ class _Output(_Guarded):
         ) from None
 
 
-class _Messages(_Guarded):
-    pass
-
-
 @contextmanager
 def _encoding_anything(stream: Any) -> Iterator[None]:
     """Replace or escape characters that the stream's encoding lacks."""
-    reconfigure, errors = getattr(stream, "reconfigure", None), getattr(stream, "errors", None)
-    if reconfigure is None or errors is None:
+    errors = getattr(stream, "errors", None)
+    if errors is None or not hasattr(stream, "reconfigure"):
         yield
         return
     with suppress(OSError):
-        reconfigure(errors=ERRORS)
+        stream.reconfigure(errors=ERRORS)
     try:
         yield
     finally:
         with suppress(OSError, ValueError):
-            reconfigure(errors=errors)
+            stream.reconfigure(errors=errors)

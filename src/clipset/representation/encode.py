@@ -1,22 +1,34 @@
-"""Vectors of the videos of a store, by a trained encoder."""
+"""Vectors of the videos of a store, and of windows of long videos, by a trained encoder."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from clipset.errors import StoreError
-from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.representation.table import DEFAULT_PARTS, VectorPart, VectorTable
-from clipset.representation.windows import Span, cut_windows, read_spans
 from clipset.sets.batch import ClipBatch, group_by_count
-from clipset.sets.reading import read_clips
+from clipset.sets.reading import make_clips, read_clips, read_features
 
 CHUNK_SIZE = 256  # videos encoded at once
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a video (window_index None: all of it) and the rows of the clips centred in it."""
+
+    video_index: int
+    start: float
+    end: float
+    window_index: int | None = None
+    row_indices: tuple[int, ...] = ()
 
 
 def embed_store(
@@ -24,7 +36,6 @@ def embed_store(
     encoder: SetEncoder | None,
     *,
     parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
-    kind: Kind = "regular",
     window: float | None = None,
     device: torch.device | None = None,
 ) -> VectorTable:
@@ -32,16 +43,18 @@ def embed_store(
 
     With a window (seconds), the clips of each window are also encoded as a set of their own.
     """
-    parts = ("clip",) if encoder is None else parts
-    if window is not None:
-        spans = cut_windows(store, kind, window)
-        vectors = _encode_spans(store, encoder, spans, kind, parts, device)[:, None]
-        valid = None
-    else:
+    valid = None
+    if encoder is None:
+        parts = ("clip",)
+    if window is None:
         spans = [Span(index, 0.0, entry.duration) for index, entry in enumerate(store.entries)]
-        vectors, valid = _encode_videos(store, encoder, kind, parts, device)
+        clips = read_clips(store, "regular", np.arange(len(store)), encoder)
+        vectors, valid = encode_clips(encoder, clips, parts, device), clips.valid
+    else:
+        spans = cut_windows(store, window)
+        vectors = _encode_spans(store, encoder, spans, parts, device)[:, None]
     videos_by_id = {video.id: video for video in store.catalog}
-    videos = [videos_by_id[store.ids[span.video]] for span in spans]
+    videos = [videos_by_id[store.ids[span.video_index]] for span in spans]
     return VectorTable(
         video_ids=tuple(video.id for video in videos),
         labels=tuple(video.label for video in videos),
@@ -50,51 +63,65 @@ def embed_store(
         valid=None if valid is None else valid.numpy(),
         starts=tuple(float(span.start) for span in spans),
         ends=tuple(float(span.end) for span in spans),
-        windows=tuple(span.window for span in spans),
+        windows=tuple(span.window_index for span in spans),
         parts=parts,
     )
 
 
-def _encode_videos(
-    store: FeatureStore,
-    encoder: SetEncoder | None,
-    kind: Kind,
-    parts: tuple[VectorPart, ...],
-    device: torch.device | None,
-) -> tuple[Float[Tensor, "N V R"], Bool[Tensor, "N V"] | None]:
-    clips = read_clips(store, kind, np.arange(len(store)), encoder)
-    if encoder is None:
-        return clips.features, clips.valid
-    return encode_clips(encoder, clips, parts, device), clips.valid
+def cut_windows(store: FeatureStore, window: float) -> list[Span]:
+    """Each whole video, followed by its windows with clips if it is longer than one."""
+    if not window > 0:
+        raise StoreError(f"a window must be longer than 0 s, got {window}")
+    table = store.regular
+    spans = []
+    for index, entry in enumerate(store.entries):
+        row_indices = table.first[index] + np.arange(table.count[index])
+        spans.append(Span(index, 0.0, entry.duration, None, tuple(row_indices.tolist())))
+        num_windows = math.ceil(entry.duration / window)
+        middles = table.boxes[row_indices, :2].astype(np.float64).mean(axis=1)
+        window_indices = np.clip(middles // window, 0, max(num_windows - 1, 0)).astype(np.int64)
+        for window_index in np.unique(window_indices) if num_windows > 1 else ():
+            low, high = window_index * window, min((window_index + 1) * window, entry.duration)
+            inside = tuple(row_indices[window_indices == window_index].tolist())
+            spans.append(Span(index, low, high, int(window_index), inside))
+    return spans
 
 
 def _encode_spans(
     store: FeatureStore,
     encoder: SetEncoder | None,
     spans: list[Span],
-    kind: Kind,
     parts: tuple[VectorPart, ...],
     device: torch.device | None,
 ) -> Float[Tensor, "N R"]:
-    """One vector for each span; spans with equally many clips are encoded together."""
+    """One vector for each span, which is a video of its own for the encoder.
+
+    Spans with equally many clips are encoded together.
+    """
     indices_by_count: dict[int, list[int]] = {}
     for index, span in enumerate(spans):
-        indices_by_count.setdefault(len(span.rows), []).append(index)
+        indices_by_count.setdefault(len(span.row_indices), []).append(index)
     pooled: dict[int, Tensor] = {}
     for indices in indices_by_count.values():
         for low in range(0, len(indices), CHUNK_SIZE):
             chunk = indices[low : low + CHUNK_SIZE]
-            clips = read_spans(store, encoder, [spans[index] for index in chunk], kind)
-            vectors = clips.features
-            if encoder is not None:
-                vectors = encode_clips(encoder, clips, parts, device)
+            row_indices = np.array([spans[index].row_indices for index in chunk])  # (N, V)
+            video_ids = [store.ids[spans[index].video_index] for index in chunk]
+            features = read_features(store, "regular", row_indices, video_ids)
+            starts = np.array([spans[index].start for index in chunk], dtype=np.float32)
+            lengths = np.array([spans[index].end for index in chunk], dtype=np.float32) - starts
+            boxes = store.regular.boxes[row_indices].astype(np.float32)  # (N, V, 7)
+            times = boxes[..., :2] - starts[:, None, None]
+            boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
+            clips = make_clips(features, boxes, lengths, encoder)
+            vectors = encode_clips(encoder, clips, parts, device)
             pooled |= dict(zip(chunk, vectors.mean(dim=1), strict=True))
     return torch.stack([pooled[index] for index in range(len(spans))])
 
 
 @torch.inference_mode()
 def encode_clips(
-    encoder: SetEncoder,
+    encoder: SetEncoder | None,
     clips: ClipBatch,
     parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
     device: torch.device | None = None,
@@ -102,32 +129,27 @@ def encode_clips(
     """The concatenated parts: clip feature, clip token, set token.
 
     The set is all clips of a video; videos with fewer clips than others are padded with zeros.
+    Without an encoder, the clip features.
     """
+    if encoder is None:
+        return clips.features
     check_width(encoder, clips)
     device = device or torch.device("cpu")
     encoder = encoder.to(device).eval()
+    groups = []
+    for videos, group in group_by_count(clips):
+        chunks = []
+        for low in range(0, len(group), CHUNK_SIZE):
+            chunk = group.select(slice(low, low + CHUNK_SIZE)).to(device)
+            chunks.append(concat_parts(encoder, chunk, parts).cpu())
+        groups.append((videos, torch.cat(chunks)))
     if clips.valid is None:
-        return _encode_equal(encoder, clips, parts, device)
-    groups = [
-        (videos, _encode_equal(encoder, group, parts, device))
-        for videos, group in group_by_count(clips)
-    ]
-    valid = clips.valid
-    vectors = torch.zeros(*valid.shape, groups[0][1].shape[-1])
+        return groups[0][1]
+    vectors = torch.zeros(*clips.valid.shape, groups[0][1].shape[-1])
     for videos, encoded in groups:
-        rows = valid[videos].nonzero().unbind(1)
+        rows = clips.valid[videos].nonzero().unbind(1)
         vectors[videos] = vectors[videos].index_put(rows, encoded.flatten(0, 1))
     return vectors
-
-
-def _encode_equal(
-    encoder: SetEncoder, clips: ClipBatch, parts: tuple[VectorPart, ...], device: torch.device
-) -> Float[Tensor, "N V R"]:
-    chunks = []
-    for low in range(0, len(clips), CHUNK_SIZE):
-        chunk = clips.select(slice(low, low + CHUNK_SIZE))
-        chunks.append(concat_parts(encoder, chunk.to(device), parts).cpu())
-    return torch.cat(chunks)
 
 
 def concat_parts(

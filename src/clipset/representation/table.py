@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ class VectorTable:
 
     `valid` is False for padding; None if all videos have equally many clips. With windows, each
     window is a row of its own with a single vector, after the row of the whole video, whose window
-    is None. `starts` and `ends` are in seconds.
+    is None. `starts` and `ends` are in seconds. `failed` are the reasons of unreadable new videos.
     """
 
     video_ids: tuple[str, ...]
@@ -44,15 +44,16 @@ class VectorTable:
     ends: tuple[float, ...] = ()
     windows: tuple[int | None, ...] = ()
     parts: tuple[VectorPart, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def pooled(self) -> Float[np.ndarray, "N R"]:
         """The mean over each video's clips."""
-        if self.valid is not None:
-            vectors, valid = torch.from_numpy(self.vectors), torch.from_numpy(self.valid)
-            return mean_over_clips(vectors, valid).numpy()
-        pooled: Float[np.ndarray, "N R"] = self.vectors.mean(axis=1)
-        return pooled
+        if self.valid is None:
+            pooled: Float[np.ndarray, "N R"] = self.vectors.mean(axis=1)
+            return pooled
+        vectors, valid = torch.from_numpy(self.vectors), torch.from_numpy(self.valid)
+        return mean_over_clips(vectors, valid).numpy()
 
 
 def write_vectors(table: VectorTable, folder: Path) -> None:
@@ -62,7 +63,13 @@ def write_vectors(table: VectorTable, folder: Path) -> None:
     as a column. In `videos.csv`, text that a spreadsheet would take for a formula has an apostrophe
     before it, which `read_vectors` removes.
     """
-    columns = _columns(table)
+    columns: dict[str, tuple[Any, ...]] = {
+        "id": table.video_ids,
+        "label": table.labels,
+        "split": table.splits,
+    }
+    if table.starts:
+        columns |= {"start": table.starts, "end": table.ends, "window": table.windows}
     text = csv_text([tuple(columns), *zip(*columns.values(), strict=True)])
     beside = {"videos.csv": text.encode()}
     parquet = _encode_parquet(columns, table.pooled)
@@ -79,17 +86,6 @@ def write_vectors(table: VectorTable, folder: Path) -> None:
     vectors = seal(save(contiguous, metadata=header), beside)
     files = {**beside, "vectors.safetensors": vectors}
     write_together({folder / name: content for name, content in files.items()})
-
-
-def _columns(table: VectorTable) -> dict[str, tuple[Any, ...]]:
-    columns: dict[str, tuple[Any, ...]] = {
-        "id": table.video_ids,
-        "label": table.labels,
-        "split": table.splits,
-    }
-    if table.starts:
-        columns |= {"start": table.starts, "end": table.ends, "window": table.windows}
-    return columns
 
 
 def _encode_parquet(
@@ -125,31 +121,26 @@ def read_vectors(folder: Path) -> VectorTable:
         with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
             lines = csv.DictReader(file)
             rows = [{name: deneutralise(cell) for name, cell in line.items()} for line in lines]
-        arrays = load_file(path)
         with safe_open(path, "np") as file:
             parts = (file.metadata() or {}).get("parts", "")
-        return _table(rows, arrays, parts)
+        arrays = load_file(path)
+        vectors = arrays["vectors"]
+        if vectors.ndim != 3 or len(vectors) != len(rows):
+            raise ValueError(f"{len(rows)} rows for vectors of shape {vectors.shape}")
+        timed = rows if rows and "start" in rows[0] else []
+        return VectorTable(
+            video_ids=tuple(row["id"] for row in rows),
+            labels=tuple(row["label"] or None for row in rows),
+            splits=tuple(row["split"] or None for row in rows),
+            vectors=vectors,
+            valid=arrays.get("valid"),
+            starts=tuple(float(row["start"]) for row in timed),
+            ends=tuple(float(row["end"]) for row in timed),
+            windows=tuple(int(row["window"]) if row["window"] else None for row in timed),
+            parts=parse_parts(parts) if parts else (),
+        )
     except (OSError, SafetensorError, csv.Error, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{folder} cannot be read ({error}); run `clipset embed`") from None
-
-
-def _table(rows: list[dict[str, str]], arrays: dict[str, np.ndarray], parts: str) -> VectorTable:
-    if arrays["vectors"].ndim != 3 or len(arrays["vectors"]) != len(rows):
-        raise ValueError(f"{len(rows)} rows for vectors of shape {arrays['vectors'].shape}")
-    timed = bool(rows) and "start" in rows[0]
-    return VectorTable(
-        video_ids=tuple(row["id"] for row in rows),
-        labels=tuple(row["label"] or None for row in rows),
-        splits=tuple(row["split"] or None for row in rows),
-        vectors=arrays["vectors"],
-        valid=arrays.get("valid"),
-        starts=tuple(float(row["start"]) for row in rows) if timed else (),
-        ends=tuple(float(row["end"]) for row in rows) if timed else (),
-        windows=tuple(int(row["window"]) if row["window"] else None for row in rows)
-        if timed
-        else (),
-        parts=parse_parts(parts) if parts else (),
-    )
 
 
 def parse_parts(text: str) -> tuple[VectorPart, ...]:
