@@ -17,23 +17,10 @@ if TYPE_CHECKING:
     from clipset.training.checkpoint import ScaleModel
 
 __all__ = [
-    "Catalog",
-    "FeatureStore",
-    "Recipe",
-    "RunResult",
-    "ScaleModel",
-    "demo",
-    "embed",
-    "evaluate",
-    "extract",
-    "list_backbones",
-    "load_backbone",
-    "load_run",
-    "predict",
-    "pretrain",
-    "read_catalog",
+    "Catalog", "FeatureStore", "Recipe", "RunResult", "ScaleModel", "demo", "embed", "evaluate",
+    "extract", "list_backbones", "load_backbone", "load_run", "predict", "pretrain", "read_catalog",
     "run",
-]
+]  # fmt: skip
 _MODULES = {
     "api": ("embed", "evaluate", "extract", "predict", "pretrain"),
     "backbones.registry": ("list_backbones", "load_backbone"),

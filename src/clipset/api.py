@@ -105,35 +105,35 @@ def embed(
     backbone: str | None = None,
     model: ScaleModel | str | Path | None = None,
     parts: Sequence[VectorPart] | None = None,
+    window: float | None = None,
     device: str = "auto",
     workers: int | None = None,
 ) -> VectorTable:
     """The vectors of new videos, by a run or by a backbone alone; or of a store, by a model.
 
     `parts` of a vector are some of `clip` (the backbone's feature), `token` (the clip's output of
-    the transformer) and `set` (the set token); clip and set by default.
+    the transformer) and `set` (the set token); clip and set by default. With a `window`, longer
+    videos of a store also get a row for each window of so many seconds.
     """
+    from clipset.devices import find_device
+    from clipset.features.config import ExtractConfig
     from clipset.features.store import FeatureStore
+    from clipset.inference.clips import open_backbone
+    from clipset.inference.run import embed_videos, load_run
     from clipset.representation import DEFAULT_PARTS, embed_store
 
     vector_parts = DEFAULT_PARTS if parts is None else tuple(parts)
     if isinstance(videos, FeatureStore):
-        from clipset.devices import find_device
-
         trained = _open_model(model)
         encoder = None if trained is None else trained.encoder
-        return embed_store(videos, encoder, parts=vector_parts, device=find_device(device))
+        return embed_store(
+            videos, encoder, parts=vector_parts, window=window, device=find_device(device)
+        )
     if run is not None:
-        from clipset.inference.run import load_run
-
         opened = load_run(run, device=device, workers=workers, backbone=backbone)
         return opened.embed(videos, parts=vector_parts)
     if backbone is None:
         raise ConfigError("embed needs a FeatureStore, or videos with run= or backbone=")
-    from clipset.features.config import ExtractConfig
-    from clipset.inference.clips import open_backbone
-    from clipset.inference.run import embed_videos
-
     reader = open_backbone(ExtractConfig(backbone=backbone, workers=workers), device=device)
     return embed_videos(reader, None, videos)
 

@@ -38,10 +38,11 @@ def list_settings(section: str = "") -> list[Setting]:
         help="named settings for all sections; what is set by hand wins",
     )
     settings = [preset, *_walk(Recipe(), "")]
-    selected = [s for s in settings if f"{s.name}.".startswith(f"{section}.")]
-    if section and not selected:
-        raise ConfigError(f"no section {section!r}; {near_names(section, _sections(settings))}")
-    return selected if section else settings
+    selected = [s for s in settings if not section or f"{s.name}.".startswith(f"{section}.")]
+    if not selected:
+        sections = {setting.name.rpartition(".")[0] for setting in settings} - {""}
+        raise ConfigError(f"no section {section!r}; {near_names(section, sections)}")
+    return selected
 
 
 def recipe_template() -> str:
@@ -53,11 +54,9 @@ def recipe_template() -> str:
         if table != section:
             section = table
             lines += ["", f"[{table}]"]
-        lines += [
-            "",
-            *textwrap.wrap(setting.help, LINE_LENGTH, initial_indent="# ", subsequent_indent="# "),
-            f"# {name} = {toml_value(setting.default)}".rstrip(),
-        ]
+        wrapped = textwrap.wrap(setting.help, LINE_LENGTH - 2)
+        value = f"{name} = {toml_value(setting.default)}".rstrip()
+        lines += ["", *(f"# {line}" for line in (*wrapped, value))]
     return "\n".join(lines) + "\n"
 
 
@@ -74,22 +73,20 @@ def toml_value(value: Any) -> str:
 
 
 def _walk(config: Any, prefix: str) -> Iterator[Setting]:
-    """The settings of a dataclass and of those inside it."""
+    """The settings of a dataclass, then those of the dataclasses in it."""
     hints, helps = get_type_hints(type(config)), field_docstrings(type(config))
-    inner = []
-    for field in fields(config):
-        value, name = getattr(config, field.name), f"{prefix}{field.name}"
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    for name, value in values.items():
+        if not is_dataclass(value):
+            yield Setting(
+                name=f"{prefix}{name}",
+                type=_type_text(hints[name]),
+                default=to_mapping(value),
+                help=helps.get(name, ""),
+            )
+    for name, value in values.items():
         if is_dataclass(value):
-            inner.append((value, f"{name}."))
-            continue
-        yield Setting(
-            name=name,
-            type=_type_text(hints[field.name]),
-            default=to_mapping(value),
-            help=helps.get(field.name, ""),
-        )
-    for value, name in inner:
-        yield from _walk(value, name)
+            yield from _walk(value, f"{prefix}{name}.")
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
@@ -119,8 +116,3 @@ def _type_text(kind: Any) -> str:
     if origin is dict:
         return "table"
     return str(getattr(kind, "__name__", kind))
-
-
-def _sections(settings: Sequence[Setting]) -> list[str]:
-    tables = (each.name.rpartition(".")[0] for each in settings)
-    return [table for table in dict.fromkeys(tables) if table]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tests.miniatures import run
 
-from clipset.cli.predict import print_predictions, write_rows
+from clipset.cli.app import print_lines
+from clipset.cli.predict import prediction_lines, write_rows
 from clipset.data.catalog import Catalog, Video, read_catalog_table, write_catalog
 from clipset.inference.run import ClassProbability, Moment, Prediction
 from clipset.progress import bar, log
@@ -35,7 +36,7 @@ def test_a_name_is_shown_as_it_is_and_never_obeyed(
         timeline=(Moment(start=0.0, end=1.0, label=EVIL, probability=0.5),),
     )
     card = SimpleNamespace(key=("backbone", "knn"), reason="because")
-    print_predictions([found], card)
+    print_lines(prediction_lines([found], card))
     log(f"skipped {EVIL}")
     with bar(EVIL, 1, "videos") as advance:
         advance(note=EVIL)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from clipset.cli.app import (
-    COMMON,
-    COMPUTING,
-    Common,
-    Computing,
-    app,
-    print_line,
-    print_table,
-    show_result,
-)
+from clipset.cli import flags
+from clipset.cli.app import app, make_table, show_result
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 backbones_app = App(name="backbones", help_format="plaintext")
 app.command(backbones_app)
@@ -24,7 +19,7 @@ app.command(backbones_app)
 
 @backbones_app.command(name="list")
 @backbones_app.default
-def backbones_command(*, common: Common = COMMON) -> None:
+def backbones_command(*, common: flags.Common = flags.COMMON) -> None:
     """List the frozen networks, or check one of them.
 
     Every command with --backbone also takes hf:FOLDER (a Hugging Face model), file.py:make, or a
@@ -37,7 +32,7 @@ def backbones_command(*, common: Common = COMMON) -> None:
     from clipset.backbones.check import backbone_rows
 
     rows = backbone_rows()
-    show_result({"backbones": rows}, common, lambda: print_backbones(rows))
+    show_result({"backbones": rows}, common, _backbone_lines(rows))
 
 
 @backbones_app.command(name="check")
@@ -49,7 +44,7 @@ def backbones_check_command(
     stride: int | None = None,
     size: int | None = None,
     engine: str = "auto",
-    common: Computing = COMPUTING,
+    common: flags.Computing = flags.COMPUTING,
 ) -> None:
     """Load a backbone, run it on one clip, and print its feature's statistics and its speed.
 
@@ -57,56 +52,48 @@ def backbones_check_command(
 
     Example: clipset backbones check mine.py:make --frames 8 --size 112
 
-    Parameters
-    ----------
-    name
-        A listed name, hf:FOLDER, file.py:make, or a TorchScript, ONNX or OpenVINO file.
-    frames
-        Frames of a clip (the backbone's own number by default).
-    stride
-        Distance of a clip's frames, counted at 30 frames per second.
-    size
-        Height and width of a clip in pixels.
-    engine
-        auto, torch or openvino.
+    Args:
+        name: A listed name, hf:FOLDER, file.py:make, or a TorchScript, ONNX or OpenVINO file.
+        frames: Frames of a clip (the backbone's own number by default).
+        stride: Distance of a clip's frames, counted at 30 frames per second.
+        size: Height and width of a clip in pixels.
+        engine: auto, torch or openvino.
     """
     from clipset.backbones.check import check_backbone
 
     result = check_backbone(
         name, frames=frames, stride=stride, size=size, engine=engine, device=common.device,
-        seed=common.seed,
+        seed=common.random_seed,
     )  # fmt: skip
-    show_result(result, common, lambda: print_check(result))
+    spec, num_weights = result.spec, result.parameters
+    weights = f", {num_weights:,} parameters" if num_weights else ""
+    statistics = ("mean", "std", "min", "max", "norm")
+    values = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
+    lines = [
+        f"{spec.name}: {spec.frames} frames, stride {spec.stride}, {spec.size} pixels",
+        f"{result.engine} on {result.device}{weights}",
+        f"loaded in {result.load_seconds:.1f} s, {result.clips_per_second:.1f} clips/s",
+        f"feature of {spec.dim} numbers: {values}  zeros {result.zeros:.1%}",
+    ]
+    if not result.repeatable:
+        lines.append("the same clip gave another feature the second time: not a frozen backbone")
+    show_result(result, common, lines)
 
 
-def print_backbones(rows: Sequence[Any]) -> None:
+def _backbone_lines(rows: Sequence[Any]) -> Iterator[str | Table]:
     """The table of backbones, then where their weights come from."""
     from rich.table import Column
 
-    names = ("dim", "frames", "stride", "size", "licence")
-    columns = (Column("name", no_wrap=True), *names, Column("weights", no_wrap=True))
+    facts = ("dim", "frames", "stride", "size", "licence")
+    columns = (Column("name", no_wrap=True), *facts, Column("weights", no_wrap=True))
     cells = []
     for row in rows:
-        facts = ("–" if getattr(row, name) is None else str(getattr(row, name)) for name in names)
-        cells.append((row.name, *facts, "ready" if row.available else "missing"))
-    print_table(columns, cells)
-    for row in rows:
+        values = (getattr(row, fact) for fact in facts)
+        texts = ("–" if value is None else str(value) for value in values)
+        cells.append((row.name, *texts, "ready" if row.available else "missing"))
+    yield make_table(columns, cells)
+    for row in sorted(rows, key=lambda row: not row.available):
         if row.available:
-            print_line(f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}")
-    for row in rows:
-        if not row.available:
-            print_line(f"{row.name}: weights are missing; {row.how_to_get}")
-
-
-def print_check(result: Any) -> None:
-    """What `backbones check` measured."""
-    spec = result.spec
-    print_line(f"{spec.name}: {spec.frames} frames, stride {spec.stride}, {spec.size} pixels")
-    weights = f", {result.parameters:,} parameters" if result.parameters else ""
-    print_line(f"{result.engine} on {result.device}{weights}")
-    print_line(f"loaded in {result.load_seconds:.1f} s, {result.clips_per_second:.1f} clips/s")
-    statistics = ("mean", "std", "min", "max", "norm")
-    values = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
-    print_line(f"feature of {spec.dim} numbers: {values}  zeros {result.zeros:.1%}")
-    if not result.repeatable:
-        print_line("the same clip gave another feature the second time: not a frozen backbone")
+            yield f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}"
+        else:
+            yield f"{row.name}: weights are missing; {row.how_to_get}"

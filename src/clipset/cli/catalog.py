@@ -7,7 +7,8 @@ from typing import Literal
 
 from cyclopts import App
 
-from clipset.cli.app import COMMON, SEEDED, Common, Seeded, app, print_line, show_result
+from clipset.cli import flags
+from clipset.cli.app import app, show_result
 
 catalog_app = App(name="catalog", help_format="plaintext")
 app.command(catalog_app)
@@ -25,7 +26,7 @@ def catalog_command(
     fold: int = 1,
     task: str | None = None,
     keep: float | None = None,
-    common: Seeded = SEEDED,
+    common: flags.Seeded = flags.SEEDED,
 ) -> None:
     """Write a .csv of videos with labels and splits, which every command takes and you may edit.
 
@@ -33,24 +34,15 @@ def catalog_command(
 
     Example: clipset catalog UCF-101 --dataset ucf101 --lists ucfTrainTestlist --fold 1
 
-    Parameters
-    ----------
-    videos
-        A folder (sub-folders are labels) or another catalog.
-    out
-        The file to write.
-    test_fraction
-        Fraction of the labelled videos used for testing, where no split is given.
-    dataset
-        Read the official lists of this dataset.
-    lists
-        The folder of the official lists (for Kinetics, one of the .csv files or their folder).
-    fold
-        Official split of UCF101 or HMDB51.
-    task
-        Task of LVU, such as relationship or view_count.
-    keep
-        Keep only this fraction of the training videos of each class (low-shot).
+    Args:
+        videos: A folder (sub-folders are labels) or another catalog.
+        out: The file to write.
+        test_fraction: Fraction of the labelled videos used for testing, where no split is given.
+        dataset: Read the official lists of this dataset.
+        lists: The folder of the official lists; for Kinetics, also one of the .csv files.
+        fold: Official split of UCF101 or HMDB51.
+        task: Task of LVU, such as relationship or view_count.
+        keep: Keep only this fraction of the training videos of each class (low-shot).
     """
     from clipset.data.catalog import describe_catalog, read_catalog, write_catalog
     from clipset.data.datasets import read_dataset
@@ -62,7 +54,8 @@ def catalog_command(
     if dataset:
         listed = read_dataset(dataset, videos, lists, fold=fold, task=task)
     else:
-        listed = assign_splits(read_catalog(videos), test_fraction=test_fraction, seed=common.seed)
+        catalog, seed = read_catalog(videos), common.random_seed
+        listed = assign_splits(catalog, test_fraction=test_fraction, seed=seed)
     if keep is not None:
         listed = keep_fraction(listed, keep)
     leaks = describe_leaks([listed])
@@ -74,27 +67,20 @@ def catalog_command(
         "splits": {name: len(listed.split(name)) for name in listed.splits},
         "leaks": leaks,
     }
-
-    def show() -> None:
-        for leak in leaks:
-            print_line(f"leak: {leak}")
-        print_line(f"{describe_catalog(listed)} → {out}")
-
-    show_result(result, common, show)
+    lines = [f"leak: {leak}" for leak in leaks]
+    show_result(result, common, [*lines, f"{describe_catalog(listed)} → {out}"])
 
 
 @catalog_app.command(name="check")
-def catalog_check_command(videos: Path, /, *, common: Common = COMMON) -> None:
+def catalog_check_command(videos: Path, /, *, common: flags.Common = flags.COMMON) -> None:
     """Demux every file and report problems before hours are spent. Exits with 1 if there are any.
 
     Splits that share files or groups are a problem, too.
 
     Example: clipset catalog check catalog.csv
 
-    Parameters
-    ----------
-    videos
-        A folder or a catalog.
+    Args:
+        videos: A folder or a catalog.
     """
     from clipset.data.catalog import read_catalog
     from clipset.data.check import check_catalog, find_coverage
@@ -112,16 +98,9 @@ def catalog_check_command(videos: Path, /, *, common: Common = COMMON) -> None:
         "missing": coverage.missing,
         "leaks": leaks,
     }
-
-    def show() -> None:
-        for video, problem in problems:
-            print_line(f"{video}: {problem}")
-        for line in coverage.lines:
-            print_line(line)
-        for leak in leaks:
-            print_line(f"leak: {leak}")
-        print_line(f"{len(listed)} videos, {len(problems)} with problems")
-
-    show_result(result, common, show)
+    lines = [f"{video}: {problem}" for video, problem in problems]
+    lines += [*coverage.lines, *(f"leak: {leak}" for leak in leaks)]
+    lines.append(f"{len(listed)} videos, {len(problems)} with problems")
+    show_result(result, common, lines)
     if problems or leaks:
         raise SystemExit(1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.cli.app import TRAINING, Training, app, show_result
-from clipset.cli.tables import print_run
+from clipset.cli import flags
+from clipset.cli.app import app, show_result
+from clipset.cli.tables import run_lines
 
 
 @app.command(name="demo")
 def demo_command(
-    *, out: Path = Path("demo"), videos: int = 240, common: Training = TRAINING
+    *, out: Path = Path("demo"), videos: int = 240, common: flags.Training = flags.TRAINING
 ) -> None:
     """Render videos, run the pipeline on them, and print the scores. CPU only, in minutes.
 
@@ -18,14 +19,11 @@ def demo_command(
 
     Example: clipset demo --out demo
 
-    Parameters
-    ----------
-    out
-        The folder of the videos and of the run.
-    videos
-        Number of videos (at least 16).
+    Args:
+        out: The folder of the videos and of the run.
+        videos: Number of videos (at least 16).
     """
     from clipset.pipeline import run_demo
 
-    result = run_demo(out, videos=videos, seed=common.seed, device=common.device)
-    show_result(result, common, lambda: print_run(result))
+    result = run_demo(out, videos=videos, seed=common.random_seed, device=common.device)
+    show_result(result, common, run_lines(result))

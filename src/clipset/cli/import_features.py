@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from clipset.cli.app import SEEDED, Seeded, app, print_line, show_result
+from clipset.cli import flags
+from clipset.cli.app import app, show_result
 from clipset.features.config import ImportConfig
 
 DEFAULTS = ImportConfig()
@@ -22,7 +23,7 @@ def import_command(
     catalog: Path | None = None,
     test_fraction: float = 0.25,
     config: Annotated[ImportConfig, Parameter(name="*")] = DEFAULTS,
-    common: Seeded = SEEDED,
+    common: flags.Seeded = flags.SEEDED,
 ) -> None:
     """Make a store of existing features: one file (npy, npz, pt, h5) for each video.
 
@@ -31,30 +32,23 @@ def import_command(
 
     Example: clipset import features --out store --clip-seconds 2
 
-    Parameters
-    ----------
-    features
-        A folder of files; sub-folders are labels.
-    out
-        The store's folder.
-    catalog
-        A catalog with the ids, labels and splits of the videos.
-    test_fraction
-        Fraction of the labelled videos used for testing, where no split is given.
+    Args:
+        features: A folder of files; sub-folders are labels.
+        out: The store's folder.
+        catalog: A catalog with the ids, labels and splits of the videos.
+        test_fraction: Fraction of the labelled videos used for testing, where no split is given.
     """
     from clipset.data.catalog import read_catalog
     from clipset.data.splits import assign_splits
     from clipset.features.importers import catalog_of_features, import_features
 
-    listed = read_catalog(catalog) if catalog else catalog_of_features(features)
-    listed = assign_splits(listed, test_fraction=test_fraction, seed=common.seed)
-    store = import_features(features, out, listed, config)
+    videos = read_catalog(catalog) if catalog else catalog_of_features(features)
+    videos = assign_splits(videos, test_fraction=test_fraction, seed=common.random_seed)
+    store = import_features(features, out, videos, config)
+    num_clips, dim = store.manifest.sampling.num_clips, store.manifest.backbone.dim
+    failed = {entry.id: entry.reason for entry in store.failed}
+    line = f"{len(store)} videos × {num_clips} clips × {dim} numbers, {len(failed)} failed → {out}"
     result = {
-        "store": out,
-        "videos": len(store),
-        "failed": {entry.id: entry.reason for entry in store.failed},
-        "clips": store.manifest.sampling.num_clips,
-        "dim": store.manifest.backbone.dim,
-    }
-    line = f"{len(store)} videos × {result['clips']} clips × {result['dim']} numbers"
-    show_result(result, common, lambda: print_line(f"{line}, {len(store.failed)} failed → {out}"))
+        "store": out, "videos": len(store), "failed": failed, "clips": num_clips, "dim": dim
+    }  # fmt: skip
+    show_result(result, common, [line])

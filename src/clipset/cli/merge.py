@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.cli import flags
+from clipset.cli.app import app, show_result
 
 
 @app.command(name="merge")
-def merge_command(*stores: Path, out: Path, common: Common = COMMON) -> None:
+def merge_command(*stores: Path, out: Path, common: flags.Common = flags.COMMON) -> None:
     """Merge stores that were made with the same settings, on one machine or many.
 
     Example: clipset merge half-1 half-2 --out store
 
-    Parameters
-    ----------
-    stores
-        The folders of the stores, in the order of their videos.
-    out
-        The merged store's folder.
+    Args:
+        stores: The folders of the stores, in the order of their videos.
+        out: The merged store's folder.
     """
     from clipset.features.maintenance import merge_stores
 
     merged = merge_stores(stores, out)
-    counts = {
-        "videos": len(merged),
-        "failed": len(merged.failed),
-        "pending": len(merged.pending),
-    }
+    counts = {"videos": len(merged), "failed": len(merged.failed), "pending": len(merged.pending)}
     line = f"{len(merged)} videos, {len(merged.failed)} failed → {out}"
-    show_result({"store": out, **counts}, common, lambda: print_line(line))
+    show_result({"store": out, **counts}, common, [line])

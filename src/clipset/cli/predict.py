@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clipset.cli.app import COMPUTING, Computing, app, print_line, print_table, show_result
+from clipset.cli import flags
+from clipset.cli.app import app, make_table, show_result
 from clipset.cli.tables import report_failures
 from clipset.inference import DEFAULT_TOP
 from clipset.probes.config import ProbeName
 from clipset.text import csv_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @app.command(name="predict")
@@ -23,9 +27,9 @@ def predict_command(
     timeline: bool | None = None,
     csv: Path | None = None,
     probe: ProbeName | None = None,
-    backbone: str | None = None,
-    workers: int | None = None,
-    common: Computing = COMPUTING,
+    backbone: flags.OwnBackbone = None,
+    workers: flags.Workers = None,
+    common: flags.Computing = flags.COMPUTING,
 ) -> None:
     """Predict the labels of new videos, with calibrated probabilities. Exits with 1 if all fail.
 
@@ -38,28 +42,15 @@ def predict_command(
 
     Example: clipset predict film.mp4 --run runs/first --window 4 --step 2 --csv timeline.csv
 
-    Parameters
-    ----------
-    videos
-        Files, folders or catalogs.
-    run
-        The folder of a finished run.
-    top
-        Labels per video.
-    window
-        Seconds of one window of a timeline (the run's median duration by default).
-    step
-        Seconds between windows (half a window by default).
-    timeline
-        Make a timeline of every video, or of none; by default of the long ones.
-    csv
-        A file for the rows: video, start, end, label, probability.
-    probe
-        The probe to predict with (the best on validation videos by default).
-    backbone
-        The run's backbone, if that is a file or a hub model: mine.py:make, hf:FOLDER.
-    workers
-        Decoding processes (one per core, at most 8; 0: decode in the main process).
+    Args:
+        videos: Files, folders or catalogs.
+        run: The folder of a finished run.
+        top: Labels per video.
+        window: Seconds of one window of a timeline (the run's median duration by default).
+        step: Seconds between windows (half a window by default).
+        timeline: Make a timeline of every video, or of none; by default of the long ones.
+        csv: A file for the rows: video, start, end, label, probability.
+        probe: The probe to predict with (the best on validation videos by default).
     """
     from clipset.files import check_output
     from clipset.inference.run import load_run
@@ -72,6 +63,7 @@ def predict_command(
     failed = {
         prediction.video: prediction.reason for prediction in predictions if prediction.reason
     }
+    readable = [prediction for prediction in predictions if prediction.reason is None]
     result = {
         "run": run,
         "classifier": {
@@ -79,39 +71,38 @@ def predict_command(
             "reason": card.reason, "candidates": card.candidates,
             "temperature": card.temperature, "calibration_error": card.calibration_error,
         },
-        "videos": [prediction for prediction in predictions if prediction.reason is None],
+        "videos": readable,
         "failed": failed,
     }  # fmt: skip
     try:
         if csv is not None:
-            write_rows(csv, predictions)
+            write_rows(csv, readable)
     finally:  # predictions are printed even if they cannot be written
-        show_result(result, common, lambda: print_predictions(predictions, card))
+        show_result(result, common, prediction_lines(readable, card))
     report_failures(failed, len(predictions), common)
 
 
-def print_predictions(predictions: Iterable[Any], card: Any) -> None:
-    """One line for each label, then the timelines."""
+def prediction_lines(predictions: Sequence[Any], card: Any) -> Iterator[str | Table]:
+    """A table of the labels, then the timelines."""
     from clipset.report.wording import row_name
 
-    readable = [prediction for prediction in predictions if prediction.reason is None]
     rows = [
         (prediction.video if index == 0 else "", top_class.label, f"{top_class.probability:.1%}")
-        for prediction in readable
+        for prediction in predictions
         for index, top_class in enumerate(prediction.classes)
     ]
-    if readable:
-        print_table(("video", "label", "probability"), rows)
-    for prediction in readable:
+    if predictions:
+        yield make_table(("video", "label", "probability"), rows)
+    for prediction in predictions:
         if prediction.timeline:
-            print_line(f"{prediction.video}, from window to window:")
+            yield f"{prediction.video}, from window to window:"
         for moment in prediction.timeline:
             span = f"{moment.start:8.1f} s – {moment.end:.1f} s"
-            print_line(f"{span}  {moment.label}  {moment.probability:.1%}")
-    print_line(f"{row_name(*card.key)}: {card.reason}")
+            yield f"{span}  {moment.label}  {moment.probability:.1%}"
+    yield f"{row_name(*card.key)}: {card.reason}"
 
 
-def write_rows(path: Path, predictions: Iterable[Any]) -> None:
+def write_rows(path: Path, predictions: Sequence[Any]) -> None:
     """Write the labels of each video, and its timeline, as a table; whole videos have no start.
 
     A name or label that a spreadsheet would take for a formula has an apostrophe before it.

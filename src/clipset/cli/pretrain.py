@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from clipset.cli.app import TRAINING, Changes, Switch, Training, app, print_line, show_result
+from clipset.cli import flags
+from clipset.cli.app import app, show_result
 
 
 @app.command(name="pretrain")
@@ -16,12 +14,12 @@ def pretrain_command(
     /,
     *,
     out: Path,
-    preset: str | None = None,
+    preset: flags.Preset = None,
     epochs: int | None = None,
-    recipe: Path | None = None,
-    set: Changes = (),
-    allow_leaks: Annotated[bool, Switch, Parameter(show_default=False)] = False,
-    common: Training = TRAINING,
+    recipe: flags.RecipeFile = None,
+    set: flags.Changes = (),
+    allow_leaks: flags.AllowLeaks = False,
+    common: flags.Training = flags.TRAINING,
 ) -> None:
     """Train the set transformer on a store (masked clips, set contrast). Run again, it resumes.
 
@@ -30,22 +28,10 @@ def pretrain_command(
     On several devices or machines, see docs/guides/distributed-training.md:
     torchrun --nproc-per-node 4 --no-python clipset pretrain store --out model
 
-    Parameters
-    ----------
-    store
-        The store's folder.
-    out
-        The model's folder.
-    preset
-        Named settings: recommended, paper or official.
-    epochs
-        Passes over the videos.
-    recipe
-        A TOML file with a section [pretrain]; flags win over it.
-    set
-        One setting, such as `--set pretrain.learning_rate=1e-3`; may be repeated.
-    allow_leaks
-        Continue although splits share files or groups, and list them.
+    Args:
+        store: The store's folder.
+        out: The model's folder.
+        epochs: Passes over the videos.
     """
     from clipset.data.leaks import check_leaks
     from clipset.features.store import open_store
@@ -54,17 +40,17 @@ def pretrain_command(
     from clipset.training.distributed import join_process_group
     from clipset.training.pretrain import pretrain
 
-    flags = {"pretrain.preset": preset, "pretrain.epochs": epochs}
-    config = read_recipe(recipe, set, flags).pretrain
+    typed_settings = {"pretrain.preset": preset, "pretrain.epochs": epochs}
+    config = read_recipe(recipe, set, typed_settings).pretrain
     with join_process_group(common.device) as processes:
         opened = processes.run(lambda: open_store(store))
         if config.ssl_split == "train":
             first = [opened.catalog] if processes.is_main else []
             processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
-        pretrain(opened, out, config, seed=common.seed, device=common.device)
+        pretrain(opened, out, config, seed=common.random_seed, device=common.device)
         if not processes.is_main:
             return
     card = read_card(out)
     result = {"model": out, "videos": card.videos, "ssl_split": card.split, "seed": card.seed}
     line = f"trained on {card.videos} videos (ssl_split = {card.split}) → {out}"
-    show_result(result, common, lambda: print_line(line))
+    show_result(result, common, [line])

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.cli.app import COMMON, Common, app, print_line, show_result
+from clipset.cli import flags
+from clipset.cli.app import app, show_result
 
 
 @app.command(name="report")
-def report_command(run: Path, /, *, common: Common = COMMON) -> None:
+def report_command(run: Path, /, *, common: flags.Common = flags.COMMON) -> None:
     """Write the report of a run again: one HTML file that opens offline.
 
     Example: clipset report runs/first
 
-    Parameters
-    ----------
-    run
-        The folder of a run.
+    Args:
+        run: The folder of a run.
     """
     from clipset.report.run_page import report_run
 
-    page = report_run(run)
-    show_result({"report": page}, common, lambda: print_line(page))
+    report_path = report_run(run)
+    show_result({"report": report_path}, common, [str(report_path)])

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from clipset.cli.app import TRAINING, Changes, Switch, Training, app, print_line, show_result
+from clipset.cli import flags
+from clipset.cli.app import app, show_result
 
 
 @app.command(name="reproduce")
@@ -18,13 +19,13 @@ def reproduce_command(
     out: Path | None = None,
     data: Path | None = None,
     store: Path | None = None,
-    backbone: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    backbone: Annotated[tuple[str, ...], flags.SWITCH] = (),
     recipe: Path | None = None,
-    set: Changes = (),
-    list: Annotated[bool, Parameter(name="--list", negative="", show_default=False)] = False,
-    render: Annotated[bool, Switch, Parameter(show_default=False)] = False,
-    allow_leaks: Annotated[bool, Switch, Parameter(show_default=False)] = False,
-    common: Training = TRAINING,
+    set: flags.Changes = (),
+    list: Annotated[flags.Switch, Parameter(name="--list")] = False,
+    render: flags.Switch = False,
+    allow_leaks: flags.AllowLeaks = False,
+    common: flags.Training = flags.TRAINING,
 ) -> None:
     """Run a table of the paper and print our numbers beside the paper's. Run again, it resumes.
 
@@ -37,33 +38,26 @@ def reproduce_command(
 
     Example: clipset reproduce ablation-masking --store runs/first/store --out tables/masking
 
-    Parameters
-    ----------
-    table
-        The table: ucf101, hmdb51, ssv2, k400, k400-low-shot, lvu, ablation-losses, …
-    out
-        The table's folder.
-    data
-        The dataset's folder, with its official lists (for ablations: any videos).
-    store
-        Use this feature store for every cell instead.
-    backbone
-        Run only this backbone (any, not only the paper's); may be repeated.
-    recipe
-        A TOML file instead of the table's recipe.
-    set
-        One setting, such as `--set pretrain.epochs=100`; may be repeated.
-    list
-        List the tables.
-    render
-        Only write the table again from finished cells.
-    allow_leaks
-        Continue although splits share files or groups, and list them.
+    Args:
+        table: The table: ucf101, hmdb51, ssv2, k400, k400-low-shot, lvu, ablation-losses, …
+        out: The table's folder.
+        data: The dataset's folder, with its official lists (for ablations: any videos).
+        store: Use this feature store for every cell instead.
+        backbone: Run only this backbone (any, not only the paper's); may be repeated.
+        recipe: A TOML file instead of the table's recipe.
+        list: List the tables.
+        render: Only write the table again from finished cells.
     """
     from clipset.errors import ConfigError
+    from clipset.reproduce.paper import TABLES
 
     if list or table is None:
-        _show_tables(common)
+        result = [
+            {"table": name, "number": table.number, "title": table.title, "cells": len(table.cells)}
+            for name, table in TABLES.items()
+        ]
+        lines = [f"{row['table']:22} table {row['number']:>2}: {row['title']}" for row in result]
+        show_result({"tables": result}, common, lines)
         return
     if out is None:
         raise ConfigError("the folder of the table is missing: give --out DIR")
@@ -79,28 +73,8 @@ def reproduce_command(
     else:
         request = ReproduceRequest(
             data=data, store=store, backbones=backbone, recipe=recipe, changes=set,
-            seed=common.seed, device=common.device, allow_leaks=allow_leaks,
+            seed=common.random_seed, device=common.device, allow_leaks=allow_leaks,
         )  # fmt: skip
         rendered = reproduce(table, out, request)
-
-    def show() -> None:
-        for line in render_text(rendered).split("\n"):
-            print_line(line)
-        print_line(f"page: {out / 'table.html'}")
-
-    show_result(rendered, common, show)
-
-
-def _show_tables(common: Training) -> None:
-    from clipset.reproduce.paper import TABLES
-
-    rows = [
-        {"table": name, "number": table.number, "title": table.title, "cells": len(table.cells)}
-        for name, table in TABLES.items()
-    ]
-
-    def show() -> None:
-        for row in rows:
-            print_line(f"{row['table']:22} table {row['number']:>2}: {row['title']}")
-
-    show_result({"tables": rows}, common, show)
+    lines = [*render_text(rendered).split("\n"), f"page: {out / 'table.html'}"]
+    show_result(rendered, common, lines)

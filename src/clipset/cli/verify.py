@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from clipset.cli.app import COMMON, Common, Switch, app, print_line, show_result
+from clipset.cli import flags
+from clipset.cli.app import app, show_result
 
 
 @app.command(name="verify")
 def verify_command(
-    store: Path,
-    /,
-    *,
-    videos: Annotated[bool, Switch, Parameter(show_default=False)] = False,
-    common: Common = COMMON,
+    store: Path, /, *, videos: flags.Switch = False, common: flags.Common = flags.COMMON
 ) -> None:
     """Check every stored row against its checksum. Exits with 1 if there are problems.
 
@@ -27,12 +21,9 @@ def verify_command(
 
     Example: clipset verify runs/first --videos
 
-    Parameters
-    ----------
-    store
-        The folder of a store, or of a run.
-    videos
-        Also compare the video files with those that were read.
+    Args:
+        store: The folder of a store, or of a run.
+        videos: Also compare the video files with those that were read.
     """
     from clipset.features.store import FeatureStore, store_digest
     from clipset.features.verify import verify_store
@@ -44,22 +35,17 @@ def verify_command(
     else:
         problems, folder = verify_store(store, videos=videos), store
     opened = FeatureStore(folder)
+    num_failed, num_pending = len(opened.failed), len(opened.pending)
     result = {
         "store": store,
         "videos": len(opened),
-        "failed": len(opened.failed),
-        "pending": len(opened.pending),
+        "failed": num_failed,
+        "pending": num_pending,
         "problems": dict(problems),
         "digest": store_digest(folder) if not problems else None,
     }
-
-    def show() -> None:
-        for video, problem in problems:
-            print_line(f"{video}: {problem}")
-        verdict = f"{len(problems)} with problems" if problems else "all as written"
-        counts = f"{len(opened)} videos, {len(opened.failed)} failed, {len(opened.pending)} pending"
-        print_line(f"{counts}: {verdict}")
-
-    show_result(result, common, show)
+    verdict = f"{len(problems)} with problems" if problems else "all as written"
+    counts = f"{len(opened)} videos, {num_failed} failed, {num_pending} pending: {verdict}"
+    show_result(result, common, [*(f"{video}: {problem}" for video, problem in problems), counts])
     if problems:
         raise SystemExit(1)
