@@ -37,30 +37,31 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """The score of a probe over all folds and trainings of a variant."""
+class VariantProbe:
+    """A probe over all folds and trainings of a variant, and the interval of its value."""
 
     variant: str
     features: str
     probe: str
     metric: str
-    value: float
     interval: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Score(VariantProbe):
+    """The score of a probe."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(VariantProbe):
     """The paired difference of two probes of one variant, or of one probe of two variants."""
 
-    variant: str
-    features: str
-    probe: str
     baseline_variant: str
     baseline_features: str
     baseline_probe: str
-    metric: str
     difference: float
-    interval: tuple[float, float]
     p: float
 
     @property

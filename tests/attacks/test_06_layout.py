@@ -15,12 +15,12 @@ from tests.attacks.conftest import TINY, Clipset
 from tests.conftest import write_video
 
 from clipset.errors import ReportError
-from clipset.report.layout import map_positions
+from clipset.report.video_map import map_positions
 from clipset.representation import nearest
 
 CASES = """
 import numpy as np
-from clipset.report.layout import map_positions
+from clipset.report.video_map import map_positions
 
 rng = np.random.default_rng(0)
 one = rng.normal(size=(1, 64)).astype(np.float32)

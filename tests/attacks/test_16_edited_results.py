@@ -22,9 +22,8 @@ from clipset.errors import ProbeError
 from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult, parse_records
 from clipset.report.content import ReportContent
 from clipset.report.page import render_report
-from clipset.reproduce.plan import find_plan
-from clipset.reproduce.run import empty_table
-from clipset.reproduce.table import Cell, write_table
+from clipset.reproduce.paper import TABLES
+from clipset.reproduce.table import Cell, empty_table, write_table
 
 DEEP = "[" * 900 + "]" * 900
 DEEPER = "[" * 100_000
@@ -232,7 +231,7 @@ def test_a_part_is_a_plain_name_and_its_link_leads_into_the_run(finished_run: Pa
 def test_an_edited_table_of_reproduce_is_one_line(
     change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = empty_table(find_plan("ucf101"))
+    table = empty_table(TABLES["ucf101"])
     place = {"row": table.rows[0], "column": table.columns[0]}
     result = msgspec.convert(RECORD, type=ProbeResult)
     table.put(Cell(**place, status="done", fingerprint="x", result=result))

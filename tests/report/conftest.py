@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +28,9 @@ from clipset.evaluation.results import (
     LowShotPoint,
     ProbeResult,
 )
+from clipset.report.collect import measure_calibration
 from clipset.report.content import (
     Counts,
-    FactGroup,
-    FailedVideo,
     Hit,
     MapPoint,
     Neighbours,
@@ -35,7 +38,6 @@ from clipset.report.content import (
     Step,
     Strip,
 )
-from clipset.report.records import measure_calibration
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
@@ -48,6 +50,7 @@ os.dup2(int(sys.argv[1]), 3)  # the browser reads commands from 3 and answers on
 os.dup2(int(sys.argv[2]), 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
+ANSWER_TIMEOUT = 60  # seconds until a browser that does not answer is killed
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 WORDS = ("circle", "square", "star", "ring", "cross", "bar", "wave", "dot")
 ROWS = (
@@ -164,19 +167,16 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
         title="Shapes in order",
         subtitle="240 rendered videos whose label is the order of two events",
         counts=Counts(videos=videos, classes=classes, clips=31 * videos, hours=0.43),
-        facts=[
-            FactGroup(
-                name="Recipe",
-                rows=[
-                    ("command", "clipset run videos --out runs/shapes --seed 0"),
-                    ("backbone", "efficientnet_lite0 (ImageNet)"),
-                    ("seed", "0"),
-                    ("clips", "16 random, 5×3 regular"),
-                ],
-            ),
-            FactGroup(name="Versions", rows=[("clipset", "0.1.0"), ("torch", "2.13.0")]),
-            FactGroup(name="Machine", rows=[("processor", "2 cores, AVX2"), ("memory", "24 GB")]),
-        ],
+        facts={
+            "Recipe": [
+                ("command", "clipset run videos --out runs/shapes --seed 0"),
+                ("backbone", "efficientnet_lite0 (ImageNet)"),
+                ("seed", "0"),
+                ("clips", "16 random, 5×3 regular"),
+            ],
+            "Versions": [("clipset", "0.1.0"), ("torch", "2.13.0")],
+            "Machine": [("processor", "2 cores, AVX2"), ("memory", "24 GB")],
+        },
         steps=[
             Step(name="catalog", seconds=0.4),
             Step(name="extract", seconds=0, note="done before"),
@@ -192,11 +192,11 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
         },
         map_points=points,
         neighbours=neighbours,
-        failed=[
-            FailedVideo(video_id="broken/empty.mp4", reason="the file is empty"),
-            FailedVideo(video_id="broken/voice only.mp4", reason="no video stream, audio only"),
-            FailedVideo(video_id="broken/cut.avi", reason="97 of 175 frames could be decoded"),
-        ],
+        failed={
+            "broken/empty.mp4": "the file is empty",
+            "broken/voice only.mp4": "no video stream, audio only",
+            "broken/cut.avi": "97 of 175 frames could be decoded",
+        },
     )
 
 
@@ -242,7 +242,10 @@ def sample_statistics(rng: np.random.Generator) -> dict[str, Any]:
 
 
 class Browser:
-    """One page in headless Chromium, driven over the browser's own pipe: no port, no library."""
+    """One page in headless Chromium, driven over the browser's own pipe: no port, no library.
+
+    A command that is not answered in time kills the browser with all its processes.
+    """
 
     def __init__(self, executable: str, profile: Path) -> None:
         to_browser, self._to_browser = os.pipe()
@@ -255,6 +258,7 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a process group of its own, which can be killed whole
         )
         for end in (to_browser, from_browser, *ends):
             os.close(end)
@@ -277,8 +281,9 @@ class Browser:
         command = {"id": self._number, "method": method, "params": params}
         if self._session:
             command["sessionId"] = self._session
-        os.write(self._to_browser, json.dumps(command).encode() + b"\0")
-        while (message := self._receive()).get("id") != self._number:
+        deadline = time.monotonic() + ANSWER_TIMEOUT
+        self._write(json.dumps(command).encode() + b"\0", deadline, method)
+        while (message := self._receive(deadline, method)).get("id") != self._number:
             self._events.append(message)
         if "error" in message:
             raise RuntimeError(f"{method}: {message['error']}")
@@ -295,8 +300,9 @@ class Browser:
         )  # fmt: skip
         self._events.clear()
         self.send("Page.navigate", url=path.resolve().as_uri())
+        deadline = time.monotonic() + ANSWER_TIMEOUT
         while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
-            self._events.append(self._receive())
+            self._events.append(self._receive(deadline, f"the load of {path.name}"))
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression on the page."""
@@ -343,18 +349,46 @@ class Browser:
         return [event["params"]["request"]["url"] for event in sent]
 
     def close(self) -> None:
-        """End the browser and wait for it."""
+        """End the browser with all its processes."""
         self._process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._kill()
         os.close(self._to_browser)
         os.close(self._from_browser)
 
-    def _receive(self) -> dict[str, Any]:
+    def processes(self) -> list[str]:
+        """The live processes of the browser's group, by their entries in /proc."""
+        entries = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+                if state != "Z" and int(group) == self._process.pid:
+                    entries.append(path.parent.name)
+        return entries
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # its renderers, too
+        self._process.wait(timeout=20)
+
+    def _wait(self, deadline: float, awaited: str, *, writing: bool = False) -> None:
+        """Wait until the pipe can be read or written; kill the browser at the deadline."""
+        reads = [] if writing else [self._from_browser]
+        writes = [self._to_browser] if writing else []
+        if not any(select.select(reads, writes, [], max(deadline - time.monotonic(), 0))):
+            self._kill()
+            raise TimeoutError(f"no answer to {awaited} in {ANSWER_TIMEOUT} s: browser killed")
+
+    def _write(self, message: bytes, deadline: float, awaited: str) -> None:
+        while message:
+            self._wait(deadline, awaited, writing=True)
+            written = os.write(self._to_browser, message[: select.PIPE_BUF])
+            message = message[written:]
+
+    def _receive(self, deadline: float, awaited: str) -> dict[str, Any]:
         while b"\0" not in self._pending:
+            self._wait(deadline, awaited)
             chunk = os.read(self._from_browser, 1 << 16)
             if not chunk:
                 raise RuntimeError("the browser ended")
@@ -377,12 +411,18 @@ def content_of() -> Callable[..., ReportContent]:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A headless Chromium for the tests that look at pages."""
+def chromium() -> str:
+    """The path of Chromium."""
     executable = shutil.which("chromium") or shutil.which("chromium-browser")
     if executable is None:
         pytest.skip("there is no chromium on PATH; install it to test the page in a browser")
-    opened = Browser(executable, tmp_path_factory.mktemp("chromium"))
+    return executable
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium for the tests that look at pages."""
+    opened = Browser(chromium, tmp_path_factory.mktemp("chromium"))
     try:
         opened.start()
         yield opened

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.conftest import make_result
+from tests.report import conftest
+from tests.report.conftest import Browser, make_result
 
 from clipset.evaluation.results import Confusion
-from clipset.report.content import FailedVideo, Hit, MapPoint, Neighbours, ReportContent, Strip
+from clipset.report.content import Hit, MapPoint, Neighbours, ReportContent, Strip
 from clipset.report.page import write_report
 
 pytestmark = pytest.mark.browser
@@ -192,7 +194,7 @@ def test_hostile_and_endless_names_neither_run_nor_break_the_page(
             Neighbours(query=strip, hits=tuple(Hit(strip=hit, score=0.5) for hit in strips))
             for strip in strips
         ],
-        failed=[FailedVideo(video_id=name, reason=name) for name in names],
+        failed=dict(zip(names, names, strict=True)),
     )
     write_report(content, tmp_path / "hostile.html")
     browser.open(tmp_path / "hostile.html", width=width, height=height)
@@ -307,3 +309,23 @@ def test_the_charts_follow_the_window(browser: Any, page: Path) -> None:
     )  # fmt: skip
     browser.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
     require_sound(browser)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+def test_a_browser_that_hangs_is_killed_with_all_its_processes(
+    chromium: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loop.html").write_text("<!doctype html><script>for (;;);</script>")
+    hanging = Browser(chromium, tmp_path / "profile")
+    try:
+        hanging.start()
+        assert len(hanging.processes()) > 1
+        monkeypatch.setattr(conftest, "ANSWER_TIMEOUT", 2)
+        with pytest.raises(TimeoutError, match="browser killed"):
+            hanging.open(tmp_path / "loop.html")
+        deadline = time.monotonic() + 10
+        while hanging.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert hanging.processes() == []
+    finally:
+        hanging.close()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.report.conftest import make_result
 
-from clipset.report.charts import (
-    class_rows,
-    curve_chart,
-    curve_charts,
-    probe_rows,
-    round_ticks,
-    step_bars,
-)
-from clipset.report.content import Step
-from clipset.report.records import group_results
+from clipset.report.charts import class_rows, curve_chart, round_ticks
+from clipset.report.content import ReportContent, Step
+from clipset.report.page import render_report
 from clipset.report.wording import (
     format_duration,
     format_hours,
@@ -67,17 +62,26 @@ def test_a_long_curve_keeps_its_last_value() -> None:
 
 def test_an_accuracy_is_drawn_from_zero_in_percent() -> None:
     chart = curve_chart("set_accuracy", [(1, 0.5), (2, 0.75)])
-    assert chart.y_ticks[0].text == "0\u202f%"
+    assert chart.y_axis.ticks[0] == (0, "0\u202f%")
     assert chart.last == "75\u202f%"
 
 
 def test_a_curve_without_points_is_left_out() -> None:
-    assert curve_charts({"loss": []}) == ()
+    page = render_report(ReportContent(title="t", curves={"loss": []}))
+    assert "No model was trained in this run" in page
 
 
 def test_steps_share_one_scale() -> None:
-    bars = step_bars([Step(name="a", seconds=0, note="done before"), Step(name="b", seconds=90)])
-    assert [(bar.width, bar.time) for bar in bars] == [(0.0, ""), (100.0, "1 min 30 s")]
+    steps = [
+        Step(name="a", seconds=0, note="done before"), Step(name="b", seconds=90),
+        Step(name="c", seconds=45),
+    ]  # fmt: skip
+    page = render_report(ReportContent(title="t", steps=steps))
+    rows = re.findall(r"<tr>\s*<th scope=\"row\">(\w)</th>(.*?)</tr>", page, re.S)
+    assert [re.findall(r"width:([\d.]+)%", row) for _, row in rows] == [[], ["100.0"], ["50.0"]]
+    assert [re.findall(r"\d+ min \d+ s|\d+ s", row) for _, row in rows] == [
+        [], ["1 min 30 s"], ["45 s"]
+    ]  # fmt: skip
 
 
 def test_the_largest_gain_comes_first_and_a_class_without_videos_last() -> None:
@@ -91,8 +95,9 @@ def test_the_largest_gain_comes_first_and_a_class_without_videos_last() -> None:
 
 def test_a_group_of_rows_holds_one_kind_of_probe() -> None:
     kinds = [("backbone", "knn"), ("scale", "knn"), ("backbone", "linear"), ("scale", "linear")]
-    (panel,) = group_results([make_result(*kind) for kind in kinds])
-    assert [row.starts_group for row in probe_rows(panel)] == [False, False, True, False]
+    page = render_report(ReportContent(title="t", results=[make_result(*kind) for kind in kinds]))
+    rows = re.findall(r'<tr role="row" class="([\w ]+)">\s*<th role="rowheader"', page)
+    assert rows == ["backbone", "scale", "backbone new", "scale"]
 
 
 def test_numbers_are_written_as_a_reader_wants_them() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 from tests.report.conftest import make_result
 
 from clipset.evaluation.results import ProbeResult
-from clipset.report.charts import axis_ticks, probe_rows
+from clipset.report.charts import panel_axis
+from clipset.report.content import group_results
 from clipset.report.headline import Headline, describe_panel, write_headline
-from clipset.report.records import group_results
 
 
 def scored(
@@ -113,5 +113,6 @@ def test_of_an_error_less_is_better() -> None:
     assert "clearly better than the linear probe on the backbone with 4" in found.sentence
     assert any("the MLP on the backbone with 3.6" in detail for detail in found.details)
     assert "Predicting the mean gives 9.5." in found.details
-    assert [tick.text for tick in axis_ticks(panel)] == ["0", "2.5", "5", "7.5", "10"]
-    assert probe_rows(panel)[0].mark.value == 40
+    axis = panel_axis(panel)
+    assert [text for _, text in axis.ticks] == ["0", "2.5", "5", "7.5", "10"]
+    assert axis.position(baseline.value) == 40

@@ -17,8 +17,6 @@ from clipset.errors import OutputError
 from clipset.evaluation.results import Confusion
 from clipset.report.content import (
     Counts,
-    FactGroup,
-    FailedVideo,
     Hit,
     MapPoint,
     Neighbours,
@@ -90,7 +88,7 @@ def hostile_content(name: str) -> ReportContent:
     return ReportContent(
         title=name,
         subtitle=name,
-        facts=[FactGroup(name=name, rows=[(name, name)])],
+        facts={name: [(name, name)]},
         steps=[Step(name=name, seconds=1.0, note=name)],
         results=[
             result,
@@ -103,7 +101,7 @@ def hostile_content(name: str) -> ReportContent:
             MapPoint(video_id="b", label=None, split="b", x=1.0, y=1.0),
         ],
         neighbours=[Neighbours(query=strip, hits=(Hit(strip=strip, score=0.5),))],
-        failed=[FailedVideo(video_id=name, reason=name)],
+        failed={name: name},
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.report.conftest import make_result
 
-from clipset.report.records import group_results
+from clipset.report.content import group_results
 from clipset.report.wording import row_name
 
 

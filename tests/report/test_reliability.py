@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
+from tests.report.conftest import make_result
 
 from clipset.checksums import seal
 from clipset.errors import ReportError
 from clipset.evaluation.results import Comparison, LowShotCurve, LowShotPoint
-from clipset.report.charts import comparison_chart, low_shot_chart, reliability_plots
+from clipset.report.charts import comparison_axis, low_shot_chart
 from clipset.report.collect import read_calibration
 from clipset.report.confusion import most_confused, order_classes
 from clipset.report.content import ReportContent
@@ -60,11 +62,14 @@ def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
 
 def test_a_dot_lies_where_it_says(tmp_path: Path) -> None:
     write_predictions(tmp_path / "predictions.safetensors", ["a", "b"])
-    [plot] = reliability_plots(read_calibration(tmp_path / "predictions.safetensors"))
-    [dot] = plot.dots
-    assert (dot.x, dot.y) == (80.0, 25.0)
-    assert dot.text.startswith("confidence 80\u202f%, accuracy 75\u202f%")
-    assert plot.verdict == "overconfident by 5 points"
+    calibration = read_calibration(tmp_path / "predictions.safetensors")
+    page = render_report(ReportContent(title="t", calibration=calibration))
+    [dot] = re.findall(r'<circle class="value" (cx[^>]+)\s*><title>(.+?)</title>', page, re.S)
+    assert dot == (
+        'cx="80.0%" cy="25.0%" r="14.0"\n              ',
+        "confidence 80\u202f%, accuracy 75\u202f% (8 predictions)",
+    )
+    assert "Overconfident by 5 points" in page
 
 
 def difference(gap: float, low: float, high: float) -> Comparison:
@@ -88,33 +93,35 @@ def low_shot_curve(features: str, scores: dict[float, float]) -> LowShotCurve:
 
 
 def test_differences_stand_around_zero() -> None:
-    chart = comparison_chart([difference(0.1, -0.02, 0.2), difference(-0.1, -0.15, -0.05)])
-    assert chart is not None
-    first, second = chart.rows
-    assert first.mark.low < 50 < first.mark.value
-    assert second.mark.value == pytest.approx(100 - first.mark.value)
-    assert [row.is_clear for row in chart.rows] == [False, True]
-    assert (first.difference, second.difference) == ("+10.0", "−10.0")
-    assert [tick.position for tick in chart.ticks] == pytest.approx([0, 25, 50, 75, 100])
-    assert comparison_chart([]) is None
+    comparisons = [difference(0.1, -0.02, 0.2), difference(-0.1, -0.15, -0.05)]
+    axis = comparison_axis(comparisons)
+    assert axis.position(-0.02) < 50 < axis.position(0.1)
+    assert axis.position(-0.1) == pytest.approx(100 - axis.position(0.1))
+    assert [axis.position(value) for value, _ in axis.ticks] == [0, 25, 50, 75, 100]
+    page = render_report(ReportContent(title="t", comparisons=comparisons, results=[make_result()]))
+    rows = re.findall(r'<tr role="row" class="([\w ]*)">(.*?)</tr>', page, re.S)[1:]
+    assert [kind.split() for kind, _ in rows] == [[], ["clear", "worse"]]
+    assert "+10.0" in rows[0][1]
+    assert "−10.0" in rows[1][1]
 
 
 def test_low_shot_points_stand_on_a_logarithmic_axis() -> None:
     chart = low_shot_chart([low_shot_curve("scale", {0.01: 0.2, 0.1: 0.5, 1.0: 0.8})])
     assert chart is not None
-    [line] = chart.lines
-    assert [point.x for point in line.points] == [0.0, 50.0, 100.0]
-    assert [tick.text for tick in chart.x_ticks] == ["1", "10", "100"]
-    assert line.scores == ("20.0", "50.0", "80.0")
-    assert chart.columns[-1] == ("100\u202f%", "1\u202f000")
+    axis = chart.x_axis
+    assert [axis.position(fraction) for fraction, _ in axis.ticks] == [0.0, 50.0, 100.0]
+    assert [text for _, text in axis.ticks] == ["1", "10", "100"]
+    assert chart.num_videos == {0.01: 10, 0.1: 100, 1.0: 1000}
     assert low_shot_chart([]) is None
 
 
 def test_curves_without_a_fraction_leave_a_gap_in_the_table() -> None:
     curves = [low_shot_curve("scale", {0.1: 0.5, 1.0: 0.5}), low_shot_curve("backbone", {1.0: 0.5})]
-    chart = low_shot_chart(curves)
-    assert chart is not None
-    assert [line.scores for line in chart.lines] == [("50.0", "50.0"), ("–", "50.0")]
+    page = render_report(ReportContent(title="t", low_shot=curves))
+    table = page[page.index('aria-label="Scores with fewer labels"') :]
+    rows = re.findall(r"<tr>\s*<th scope=\"row\">SCALE linear</th>(.*?)</tr>", table, re.S)
+    rows += re.findall(r"<tr>\s*<th scope=\"row\">Linear</th>(.*?)</tr>", table, re.S)
+    assert [re.findall("<td>(.*?)</td>", row) for row in rows] == [["50.0", "50.0"], ["–", "50.0"]]
 
 
 def blocks_of_classes(groups: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,28 +136,28 @@ def blocks_of_classes(groups: int, size: int, seed: int) -> tuple[np.ndarray, np
 
 def test_classes_that_are_taken_for_each_other_stand_together() -> None:
     counts, group = blocks_of_classes(50, 4, seed=0)
-    found = order_classes(counts)
-    assert sorted(found.order) == list(range(200))
-    changes = np.count_nonzero(np.diff(group[found.order]))
+    order, _ = order_classes(counts)
+    assert sorted(order) == list(range(200))
+    changes = np.count_nonzero(np.diff(group[order]))
     assert changes == 49
 
 
 def test_the_groups_that_are_mixed_up_most_are_whole_and_apart() -> None:
     counts, group = blocks_of_classes(10, 4, seed=1)
-    found = order_classes(counts)
-    mixed = most_confused(counts, found)
+    order, groups = order_classes(counts)
+    mixed = most_confused(counts, order, groups)
     assert len(mixed) == 6
-    for each in mixed:
-        classes = found.order[each.first : each.first + each.size]
+    for confused in mixed:
+        classes = order[int(confused["first"]) :][: int(confused["size"])]
         assert len(set(group[classes])) == 1
         inner = counts[np.ix_(classes, classes)]
-        assert each.mistakes == inner.sum() - np.trace(inner)
+        assert confused["mistakes"] == inner.sum() - np.trace(inner)
 
 
 def test_two_classes_or_no_mistakes_need_no_order() -> None:
-    assert order_classes(np.eye(2)).order == [0, 1]
-    assert most_confused(np.eye(9), order_classes(np.eye(9))) == []
-    assert sorted(order_classes(np.zeros((5, 5))).order) == list(range(5))
+    assert order_classes(np.eye(2)) == ([0, 1], [])
+    assert most_confused(np.eye(9), *order_classes(np.eye(9))) == []
+    assert sorted(order_classes(np.zeros((5, 5)))[0]) == list(range(5))
 
 
 def test_many_classes_show_the_largest_gains_and_losses_first(content_of: Any) -> None:

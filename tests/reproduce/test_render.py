@@ -8,17 +8,16 @@ import pytest
 
 from clipset.errors import ClipsetError
 from clipset.evaluation.results import ProbeResult
-from clipset.reproduce.plan import find_plan
+from clipset.reproduce.paper import TABLES
 from clipset.reproduce.render import (
-    cell_text,
+    make_cell,
     make_page,
     render_latex,
     render_markdown,
     render_text,
     write_renderings,
 )
-from clipset.reproduce.run import empty_table
-from clipset.reproduce.table import Cell, TableFile, open_table, read_table_file
+from clipset.reproduce.table import Cell, TableFile, empty_table, open_table, read_table_file
 
 SPLITS = ("split-1", "split-2", "split-3")
 NASTY = r"a|b_c & 50% <script>alert(1)</script> $x^2$ {y} \end{table} *z* #1 ~"
@@ -50,7 +49,7 @@ def failed(row: str, column: str, reason: str, task: str = "") -> Cell:
 
 @pytest.fixture
 def table() -> TableFile:
-    found = empty_table(find_plan("ucf101"))
+    found = empty_table(TABLES["ucf101"])
     found.data = "ucf"
     found.put(done("SCALE linear", "SVT", 0.912))
     found.put(failed("MLP", "SVT", "out of memory"))
@@ -72,17 +71,17 @@ def test_text_has_ours_above_the_paper_s(table: TableFile) -> None:
 
 def test_the_score_of_three_splits_is_their_mean_once_all_are_there(table: TableFile) -> None:
     for number, split in enumerate(SPLITS):
-        assert cell_text(table, "Linear", "SVT").score == ""
+        assert make_cell(table, "Linear", "SVT").score == ""
         table.put(done("Linear", "SVT", 0.5 + 0.1 * number, split))
-    assert cell_text(table, "Linear", "SVT").score == "60.0"
-    assert cell_text(table, "Linear", "SVT").interval == "(59.0–61.0)"
+    assert make_cell(table, "Linear", "SVT").score == "60.0"
+    assert make_cell(table, "Linear", "SVT").interval == "(59.0–61.0)"
     table.put(failed("Linear", "SVT", "gone", "split-2"))
-    assert cell_text(table, "Linear", "SVT").ours == "failed"
+    assert make_cell(table, "Linear", "SVT").score == "failed"
 
 
 def test_an_error_is_not_shown_in_percent(table: TableFile) -> None:
     table.put(done("Linear", "like_ratio", 1.234, metric="mse"))
-    assert cell_text(table, "Linear", "like_ratio").score == "1.23"
+    assert make_cell(table, "Linear", "like_ratio").score == "1.23"
 
 
 def test_markdown_and_latex_escape_whatever_a_name_holds(table: TableFile) -> None:
@@ -132,8 +131,8 @@ def test_the_file_gives_back_the_table(table: TableFile, tmp_path: Path) -> None
 def test_a_folder_with_something_else_is_left_alone(table: TableFile, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ClipsetError, match=r"is not empty and has no table\.json"):
-        open_table(tmp_path, table)
+        open_table(tmp_path, TABLES["ucf101"])
     (tmp_path / "thesis.txt").unlink()
     write_renderings(table, tmp_path)
     with pytest.raises(ClipsetError, match="holds the table ucf101, not hmdb51"):
-        open_table(tmp_path, empty_table(find_plan("hmdb51")))
+        open_table(tmp_path, TABLES["hmdb51"])

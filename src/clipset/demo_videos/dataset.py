@@ -11,8 +11,7 @@ from typing import Any
 
 from clipset.config import read_json
 from clipset.data.catalog import Catalog, Video
-from clipset.demo_videos.rendering import render_file
-from clipset.demo_videos.scene import class_of, demo_video_id
+from clipset.demo_videos.rendering import class_of, demo_video_id, render_file
 from clipset.errors import ConfigError, RunError
 from clipset.files import write_json
 from clipset.process.isolation import python_command
@@ -50,15 +49,11 @@ def render_demo(
         raise RunError(
             f"cannot write the demo's videos to {folder} ({reason}); give another folder"
         ) from None
-    return _demo_catalog(folder, videos)
-
-
-def _demo_catalog(folder: Path, count: int) -> Catalog:
-    videos = [
-        Video(id=demo_video_id(index), path=folder / demo_video_id(index), label=class_of(index))
-        for index in range(count)
-    ]
-    return Catalog(name="demo", videos=tuple(sorted(videos, key=lambda video: video.id)))
+    labels = {demo_video_id(index): class_of(index) for index in range(videos)}
+    return Catalog(
+        name="demo",
+        videos=tuple(Video(id=id, path=folder / id, label=labels[id]) for id in sorted(labels)),
+    )
 
 
 def _claim_folder(folder: Path, marker: dict[str, Any]) -> None:
@@ -83,28 +78,32 @@ def _claim_folder(folder: Path, marker: dict[str, Any]) -> None:
 
 def _render_pending(folder: Path, seed: int, videos: int, workers: int) -> Iterator[None]:
     """Render the pending videos; yields once for each video, existing or new."""
-    pending = []
+    pending_indices = []
     for index in range(videos):
         path = folder / demo_video_id(index)
         path.parent.mkdir(exist_ok=True)
         if path.is_file():
             yield
         else:
-            pending.append(index)
-    workers = min(workers, len(pending) // MIN_VIDEOS_PER_WORKER)
+            pending_indices.append(index)
+    workers = min(workers, len(pending_indices) // MIN_VIDEOS_PER_WORKER)
     if workers > 1:
-        yield from _render_parallel(folder, seed, pending, workers)
+        yield from _render_parallel(folder, seed, pending_indices, workers)
         return
-    for index in pending:
+    for index in pending_indices:
         render_file(folder, seed, index)
         yield
 
 
-def _render_parallel(folder: Path, seed: int, pending: list[int], workers: int) -> Iterator[None]:
+def _render_parallel(
+    folder: Path, seed: int, pending_indices: list[int], workers: int
+) -> Iterator[None]:
     """Render in worker processes, which print a line after each video."""
     command = python_command("clipset.demo_videos.rendering", str(folder.absolute()), str(seed))
     processes = [
-        subprocess.Popen([*command, *map(str, pending[first::workers])], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, *map(str, pending_indices[first::workers])], stdout=subprocess.PIPE
+        )
         for first in range(workers)
     ]
     try:

@@ -1,4 +1,4 @@
-"""Render one demo video: sprites over a background, encoded as H.264. Also the worker process.
+"""One demo video: four events in the order of its class, over a background, encoded as H.264.
 
 `clipset.demo_videos.rendering FOLDER SEED INDEX…` renders some videos and prints a line after each.
 """
@@ -9,8 +9,11 @@ import io
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import av
 import numpy as np
@@ -20,25 +23,22 @@ from numpy import ndarray
 from numpy.random import Generator
 from PIL import Image
 
-from clipset.demo_videos.scene import (
-    EVENT_KINDS,
-    Event,
-    VideoSpec,
-    class_of,
-    demo_rng,
-    demo_video_id,
-    list_events,
-    sample_video_spec,
-)
-from clipset.demo_videos.sprites import (
-    ANIMATIONS,
-    Animation,
-    PlacedSprite,
-    draw_background,
-    sample_canvas,
-)
+from clipset.demo_videos.sprites import ANIMATIONS, Animation, draw_background, sample_canvas
 from clipset.files import write_atomic
 
+EVENT_KINDS = ("ball", "star", "rain", "wheel")
+# Balanced: each kind is twice at each position, each ordered pair of neighbours occurs twice, and
+# each order comes with its reverse. So a pair of events, or the first and the last, says little.
+CLASSES = (
+    "ball-star-wheel-rain",
+    "rain-wheel-star-ball",
+    "ball-wheel-star-rain",
+    "rain-star-wheel-ball",
+    "star-rain-ball-wheel",
+    "wheel-ball-rain-star",
+    "star-ball-rain-wheel",
+    "wheel-rain-ball-star",
+)
 GRAIN_MARGIN = 64  # pixels by which the noise pattern is shifted from frame to frame
 ENCODER_OPTIONS = {
     "preset": "ultrafast",
@@ -48,39 +48,114 @@ ENCODER_OPTIONS = {
 }
 
 
-def render_file(folder: Path, seed: int, index: int) -> None:
-    """Render one video into the folder, atomically."""
-    write_atomic(folder / demo_video_id(index), render_video(seed, index))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoSpec:
+    """Size, timing and camera of a video; independent of its class."""
+
+    width: int
+    height: int
+    frame_rate: int
+    num_frames: int
+    cut_times: tuple[float, ...]
+    """seconds between the four events"""
+    fade_seconds: float
+    """length of a cross-fade; 0 is a hard cut"""
+    noise_std: float
+    """sensor noise on the scale 0..255"""
+    camera_drift: int
+    """largest shift of the camera to each side, in pixels"""
+    drift_frequency: tuple[float, float]
+    """of the drift in x and y, in Hz"""
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.num_frames / self.frame_rate
 
 
-def render_video(seed: int, index: int) -> bytes:
+class Event(NamedTuple):
+    """One event of a video, from `start` to `end` seconds."""
+
+    kind: str
+    start: float
+    end: float
+
+
+def class_of(video_index: int) -> str:
+    """The class of a video; the classes take turns."""
+    return CLASSES[video_index % len(CLASSES)]
+
+
+def demo_video_id(video_index: int) -> str:
+    """The path of a video inside the demo's folder."""
+    return f"{class_of(video_index)}/{video_index // len(CLASSES):03d}.mp4"
+
+
+def demo_rng(seed: int, video_index: int, *stream: int) -> Generator:
+    """Random numbers of one video, or of one object in it; independent of all other videos."""
+    return np.random.default_rng([seed, video_index, *stream])
+
+
+def sample_video_spec(rng: Generator) -> VideoSpec:
+    """Random size, frame rate, duration, cuts and camera of one video."""
+    short_side = 2 * int(rng.integers(60, 85))
+    long_side = min(320, 2 * round(short_side * rng.choice([1, 4 / 3, 3 / 2, 16 / 9]) / 2))
+    width, height = (long_side, short_side) if rng.random() < 0.7 else (short_side, long_side)
+    frame_rate = int(rng.choice([15, 20, 24, 25, 30]))
+    num_frames = round(rng.uniform(6, 12) * frame_rate)
+    lengths = rng.uniform(0.85, 1.15, len(EVENT_KINDS))  # relative lengths of the events
+    cut_times = np.round(np.cumsum(lengths)[:3] / lengths.sum() * num_frames) / frame_rate
+    return VideoSpec(
+        width=width,
+        height=height,
+        frame_rate=frame_rate,
+        num_frames=num_frames,
+        cut_times=tuple(cut_times.tolist()),
+        fade_seconds=float(rng.choice([0.0, rng.uniform(0.2, 0.5)])),
+        noise_std=float(rng.uniform(0.3, 1.5)),
+        camera_drift=round(short_side * rng.uniform(0, 0.06)),
+        drift_frequency=(float(rng.uniform(0.05, 0.2)), float(rng.uniform(0.05, 0.2))),
+    )
+
+
+def list_events(spec: VideoSpec, class_name: str) -> list[Event]:
+    """The events of a class in order, between the cuts of a video."""
+    spans = pairwise((0.0, *spec.cut_times, spec.duration))
+    return [Event(kind, *span) for kind, span in zip(class_name.split("-"), spans, strict=True)]
+
+
+def render_video(seed: int, video_index: int) -> bytes:
     """One demo video as an MP4 file; a function of seed and index."""
-    rng = demo_rng(seed, index)
+    rng = demo_rng(seed, video_index)
     spec = sample_video_spec(rng)
     margin = 2 * spec.camera_drift
     canvas = sample_canvas(rng, spec.width + margin, spec.height + margin)
     background = draw_background(rng, canvas)
     animations = {
-        kind: ANIMATIONS[kind](demo_rng(seed, index, stream), canvas)
+        kind: ANIMATIONS[kind](demo_rng(seed, video_index, stream), canvas)
         for stream, kind in enumerate(EVENT_KINDS)
     }
-    events = list_events(spec, class_of(index))
-    frames = compose_frames(spec, background, [(e, animations[e.kind]) for e in events])
-    return encode_mp4(frames, spec, sample_grain(rng, spec), rng)
+    frames = compose_frames(spec, background, animations, class_of(video_index))
+    return encode_mp4(frames, spec, rng)
 
 
 def compose_frames(
-    spec: VideoSpec, background: Image.Image, events: list[tuple[Event, Animation]]
+    spec: VideoSpec, background: Image.Image, animations: dict[str, Animation], class_name: str
 ) -> Iterator[Image.Image]:
     """The frames of a video: each event in its time span, cut or faded into the next one."""
+    events = list_events(spec, class_name)
     for index in range(spec.num_frames):
         time = index / spec.frame_rate
         frame = background
-        for event, animation in events:
-            opacity = _opacity(event, time, spec)
-            if opacity > 0:
-                drawn = _paste_sprites(background, animation(time))
-                frame = drawn if opacity >= 1 else Image.blend(frame, drawn, opacity)
+        for event in events:
+            opacity = _opacity(event, time, spec.fade_seconds)
+            if opacity == 0:
+                continue
+            drawn = background.copy()
+            for sprite, x, y in animations[event.kind](time):
+                corner = round(x - sprite.width / 2), round(y - sprite.height / 2)
+                drawn.paste(sprite, corner, sprite)
+            frame = drawn if opacity == 1 else Image.blend(frame, drawn, opacity)
         left, top = (
             round(spec.camera_drift * (1 + math.sin(2 * math.pi * frequency * time)))
             for frequency in spec.drift_frequency
@@ -88,36 +163,21 @@ def compose_frames(
         yield frame.crop((left, top, left + spec.width, top + spec.height))
 
 
-def _opacity(event: Event, time: float, spec: VideoSpec) -> float:
+def _opacity(event: Event, time: float, fade_seconds: float) -> float:
     """The opacity of an event over the one before it: 0, 1, or between them during a fade."""
-    half = spec.fade_seconds / 2
+    half = fade_seconds / 2
     if time >= event.end + half:
         return 0.0
     if half == 0 or event.start == 0:
         return float(time >= event.start)
-    return min(1.0, max(0.0, (time - event.start + half) / spec.fade_seconds))
+    return min(1.0, max(0.0, (time - event.start + half) / fade_seconds))
 
 
-def _paste_sprites(background: Image.Image, sprites: list[PlacedSprite]) -> Image.Image:
-    image = background.copy()
-    for sprite, x, y in sprites:
-        image.paste(sprite, (round(x - sprite.width / 2), round(y - sprite.height / 2)), sprite)
-    return image
-
-
-def sample_grain(rng: Generator, spec: VideoSpec) -> UInt8[ndarray, "H W"]:
-    """Noise to be added to the luma modulo 256; video luma is 16..235, so that nothing wraps."""
-    shape = (spec.height + GRAIN_MARGIN, spec.width + GRAIN_MARGIN)
-    noise = rng.normal(0, spec.noise_std, shape).round().clip(-15, 15)
-    return noise.astype(np.int8).view(np.uint8)
-
-
-def encode_mp4(
-    frames: Iterator[Image.Image], spec: VideoSpec, grain: UInt8[ndarray, "H W"], rng: Generator
-) -> bytes:
-    """H.264 in MP4; the same frames give the same bytes."""
-    file, converter = io.BytesIO(), VideoReformatter()
-    with av.open(file, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
+def encode_mp4(frames: Iterator[Image.Image], spec: VideoSpec, rng: Generator) -> bytes:
+    """H.264 in MP4 with sensor noise on the luma; the same frames give the same bytes."""
+    grain = _sample_grain(rng, spec)
+    output_file, converter = io.BytesIO(), VideoReformatter()
+    with av.open(output_file, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
         options = ENCODER_OPTIONS | {"g": str(2 * spec.frame_rate)}  # a key frame every 2 seconds
         stream = container.add_stream("libx264", rate=spec.frame_rate, options=options)
         stream.width, stream.height, stream.pix_fmt = spec.width, spec.height, "yuv420p"
@@ -125,33 +185,34 @@ def encode_mp4(
         for index, image in enumerate(frames):
             rgb_frame = av.VideoFrame.from_ndarray(np.asarray(image), format="rgb24")
             frame = converter.reformat(rgb_frame, format="yuv420p", threads=1)
-            _add_grain(frame, grain, rng)
+            plane = frame.planes[0]
+            luma = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+            top, left = rng.integers(0, GRAIN_MARGIN, 2, endpoint=True)
+            luma[: spec.height, : spec.width] += grain[top:, left:][: spec.height, : spec.width]
             frame.pts = index
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    return file.getvalue()
+    return output_file.getvalue()
 
 
-def _add_grain(frame: av.VideoFrame, grain: UInt8[ndarray, "H W"], rng: Generator) -> None:
-    plane = frame.planes[0]
-    luma = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
-    top, left = rng.integers(0, GRAIN_MARGIN, 2, endpoint=True)
-    luma[: frame.height, : frame.width] += grain[
-        top : top + frame.height, left : left + frame.width
-    ]
+def _sample_grain(rng: Generator, spec: VideoSpec) -> UInt8[ndarray, "H W"]:
+    """Noise to be added to the luma modulo 256; video luma is 16..235, so that nothing wraps."""
+    shape = (spec.height + GRAIN_MARGIN, spec.width + GRAIN_MARGIN)
+    noise = rng.normal(0, spec.noise_std, shape).round().clip(-15, 15)
+    return noise.astype(np.int8).view(np.uint8)
 
 
-def main(folder: str, seed: str, *indices: str) -> None:
-    """Render these videos one after the other."""
-    for index in indices:
-        render_file(Path(folder), int(seed), int(index))
-        sys.stdout.write(f"{index}\n")
-        sys.stdout.flush()
+def render_file(folder: Path, seed: int, video_index: int) -> None:
+    """Render one video into the folder, atomically."""
+    write_atomic(folder / demo_video_id(video_index), render_video(seed, video_index))
 
 
 if __name__ == "__main__":
     try:
-        main(*sys.argv[1:])
+        for index in sys.argv[3:]:
+            render_file(Path(sys.argv[1]), int(sys.argv[2]), int(index))
+            sys.stdout.write(f"{index}\n")
+            sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:

@@ -113,7 +113,10 @@ def _overlay_masks(rng: Generator, x: Plane, y: Plane, ramp: Plane, short_side: 
 def animate_ball(rng: Generator, canvas: Canvas) -> Animation:
     """A striped ball that bounces, rotates and casts a shadow on the floor."""
     radius = canvas.short_side * rng.uniform(0.14, 0.25)
-    sprites, shadow = _ball_sprites(rng, canvas, radius), _floor_shadow(radius)
+    sprites = _ball_sprites(rng, canvas, radius)
+    x, y = _centered_grid(radius)
+    flat = np.hypot(x / 0.9, 4 * y) / radius
+    shadow = _rgba(np.zeros((*flat.shape, 3)), 0.35 * np.clip(1.1 - flat, 0, 1))
     floor = canvas.height * rng.uniform(0.82, 0.92)
     height = (floor - 2 * radius) * rng.uniform(0.5, 0.95)
     bounces, turns = rng.uniform(0.7, 1.3), _random_sign(rng) * rng.uniform(0.5, 1.2)  # in Hz
@@ -212,12 +215,6 @@ def _ball_sprites(rng: Generator, canvas: Canvas, radius: float) -> list[Image.I
         colour = _blend(first, second, _smooth_step(stripe * radius / 4)) * light[..., None]
         sprites.append(_sprite(distance - radius, np.clip(colour, 0, 255)))
     return sprites
-
-
-def _floor_shadow(radius: float) -> Image.Image:
-    x, y = _centered_grid(radius)
-    flat = np.hypot(x / 0.9, 4 * y) / radius
-    return _rgba(np.zeros((*flat.shape, 3)), 0.35 * np.clip(1.1 - flat, 0, 1))
 
 
 def _star_sprites(rng: Generator, canvas: Canvas, radius: float) -> list[Image.Image]:

@@ -7,19 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clipset.errors import ReportError
-from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult
-from clipset.report.records import Calibration
-from clipset.report.wording import Number
+from clipset.evaluation.calibration import ReliabilityBin, calibration_error
+from clipset.evaluation.results import ERROR_METRICS, Comparison, LowShotCurve, ProbeResult
+from clipset.features.ledger import LedgerEntry
+from clipset.report.wording import Number, format_count, format_hours, format_percent, row_order
 
+Facts = Mapping[str, Sequence[tuple[str, str]]]  # (name, value) rows by the title of their group
 JPEG_START = b"\xff\xd8\xff"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactGroup:
-    """Facts that belong together, such as the versions of the packages, as (name, value) rows."""
-
-    name: str
-    rows: Sequence[tuple[str, str]]
+CALIBRATED_GAP = 0.02  # confidence and accuracy that differ by less are called equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +28,99 @@ class Step:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.seconds) and self.seconds >= 0):
             raise ReportError(f"the step {self.name!r} cannot have taken {self.seconds} seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Comparable results: same metric, same split, in the paper's order."""
+
+    metric: str
+    split: str | None
+    results: tuple[ProbeResult, ...]
+
+    @property
+    def is_error(self) -> bool:
+        """Whether less is better."""
+        return self.metric in ERROR_METRICS
+
+    @property
+    def main_result(self) -> ProbeResult:
+        """The result for the headline: fixed by its kind, not selected by its score.
+
+        Without any result of clipset it is the strongest one on the backbone.
+        """
+        ours = [result for result in self.results if result.is_scale]
+        for probe in ("finetune", "linear", "knn"):
+            if result := self.find("scale", probe):
+                return result
+        return ours[0] if ours else max(self.results, key=self.quality)
+
+    @property
+    def baseline(self) -> ProbeResult | None:
+        """The linear probe on the backbone, or its strongest probe."""
+        return self.find("backbone", "linear") or self.strongest_backbone
+
+    @property
+    def strongest_backbone(self) -> ProbeResult | None:
+        """The best probe on the backbone's features."""
+        candidates = [result for result in self.results if not result.is_scale]
+        return max(candidates, key=self.quality, default=None)
+
+    def quality(self, result: ProbeResult) -> float:
+        """The score, negative if it is an error."""
+        return -result.value if self.is_error else result.value
+
+    def find(self, features: str, probe: str) -> ProbeResult | None:
+        """The first result of a probe, if there is one."""
+        return next((r for r in self.results if r.key == (features, probe)), None)
+
+
+def group_results(results: Sequence[ProbeResult]) -> list[Panel]:
+    """The results as panels, in the order of their first result."""
+    groups: dict[tuple[str, str | None], list[ProbeResult]] = {}
+    for result in results:
+        groups.setdefault((result.metric, result.split), []).append(result)
+    return [
+        Panel(metric=metric, split=split, results=tuple(sorted(group, key=_row_order)))
+        for (metric, split), group in groups.items()
+    ]
+
+
+def _row_order(result: ProbeResult) -> int:
+    return row_order(*result.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Confidence and accuracy of a probe's predictions, over test videos and seeds."""
+
+    features: str
+    probe: str
+    bins: tuple[ReliabilityBin, ...]
+
+    @property
+    def num_predictions(self) -> int:
+        """In all bins."""
+        return sum(bin.count for bin in self.bins)
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error (ECE)."""
+        return calibration_error(self.bins)
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence minus accuracy; below 0 if the probe is underconfident."""
+        gaps = (bin.count * (bin.confidence - bin.accuracy) for bin in self.bins)
+        return sum(gaps) / self.num_predictions
+
+    @property
+    def verdict(self) -> str:
+        """The gap in words."""
+        if abs(self.gap) < CALIBRATED_GAP:
+            return "well calibrated on average"
+        direction = "over" if self.gap > 0 else "under"
+        return f"{direction}confident by {format_percent(abs(self.gap))} points"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,24 +180,6 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedVideo:
-    """A video that could not be read, and the reason."""
-
-    video_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DamagedVideo:
-    """A video that was used although it is damaged; unknown values are empty."""
-
-    video_id: str
-    replaced: str = ""
-    in_file: str = ""
-    duration: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """Size of the data; None where it is unknown."""
 
@@ -118,18 +188,35 @@ class Counts:
     clips: int | None = None
     hours: Number | None = None
 
+    @property
+    def tiles(self) -> list[tuple[str, str]]:
+        """The known counts as text, and their names."""
+        counts = (
+            (self.videos, "video", "videos"),
+            (self.classes, "class", "classes"),
+            (self.clips, "clip", "clips"),
+        )
+        tiles = [
+            (format_count(count), one if count == 1 else many)
+            for count, one, many in counts
+            if count is not None
+        ]
+        hours = [] if self.hours is None else [(format_hours(self.hours), "hours of video")]
+        return tiles + hours
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContent:
     """The whole page. Any part may be empty: the page then says why and what to do.
 
-    `curves` maps a training metric to (epoch, value) pairs.
+    `curves` maps a training metric to (epoch, value) pairs, `failed` the id of a video that could
+    not be read to the reason. Videos in `damaged` were used although frames are missing.
     """
 
     title: str
     subtitle: str = ""
     counts: Counts = field(default_factory=Counts)
-    facts: Sequence[FactGroup] = ()
+    facts: Facts = field(default_factory=dict)
     steps: Sequence[Step] = ()
     results: Sequence[ProbeResult] = ()
     comparisons: Sequence[Comparison] = ()
@@ -138,8 +225,8 @@ class ReportContent:
     curves: Mapping[str, Sequence[tuple[Number, Number]]] = field(default_factory=dict)
     map_points: Sequence[MapPoint] = ()
     neighbours: Sequence[Neighbours] = ()
-    failed: Sequence[FailedVideo] = ()
-    damaged: Sequence[DamagedVideo] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    damaged: Sequence[LedgerEntry] = ()
 
 
 def _require_jpeg(image: bytes, video_id: str) -> None:

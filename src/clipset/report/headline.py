@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clipset.evaluation.results import ProbeResult
-from clipset.report.records import Panel
+from clipset.report.content import Panel
 from clipset.report.wording import (
     format_number,
     format_percent,
@@ -18,12 +18,9 @@ from clipset.report.wording import (
 )
 
 Verdict = Literal["above", "below", "unclear", "alone"]
-PHRASES = {
-    "above": "clearly above",
-    "below": "clearly below",
-    "unclear": "no clear difference from",
-    "alone": "",
-}
+UNCLEAR = "no clear difference from"
+PHRASES = {"above": "clearly above", "below": "clearly below", "unclear": UNCLEAR}
+ERROR_PHRASES = {"above": "clearly better than", "below": "clearly worse than", "unclear": UNCLEAR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,31 +34,35 @@ class Headline:
 
 def write_headline(panel: Panel) -> Headline:
     """The headline of a panel."""
-    result = panel.main_result or panel.strongest_backbone
-    if result is None:
-        raise ValueError("a panel has at least one result")
-    baseline = panel.baseline if result.is_scale else None
-    verdict = compare_intervals(result, baseline) if baseline else "alone"
+    result = panel.main_result
+    phrases = ERROR_PHRASES if panel.is_error else PHRASES
+    name = sentence_name(*result.key)
     score = _describe_score(result, metric=metric_name(result.metric))
-    sentence = f"{sentence_case(_name(result))} reaches {score}"
-    if baseline:
-        phrase = _phrase(verdict, is_error=panel.is_error)
-        sentence += f", {phrase} {_name(baseline)} with {_describe_score(baseline)}"
-    details = (
-        "The 95\u202f% intervals overlap." if verdict == "unclear" else "",
-        _strongest_sentence(panel, result, baseline),
-        _chance_sentence(result),
-    )
-    return Headline(sentence=f"{sentence}.", details=tuple(filter(None, details)), verdict=verdict)
-
-
-def compare_intervals(result: ProbeResult, other: ProbeResult) -> Verdict:
-    """Unclear if the intervals touch; above means better: of an error, less."""
-    if result.interval[0] > other.interval[1]:
-        return "below" if result.is_error else "above"
-    if result.interval[1] < other.interval[0]:
-        return "above" if result.is_error else "below"
-    return "unclear"
+    sentence = f"{sentence_case(name)} reaches {score}"
+    details = []
+    verdict: Verdict = "alone"
+    if result.is_scale and (baseline := panel.baseline):
+        verdict = _compare_intervals(result, baseline)
+        baseline_name = sentence_name(*baseline.key)
+        sentence += f", {phrases[verdict]} {baseline_name} with {_describe_score(baseline)}"
+        if verdict == "unclear":
+            details.append("The 95\u202f% intervals overlap.")
+        strongest = panel.strongest_backbone
+        if strongest and panel.quality(strongest) > panel.quality(baseline):
+            other = _compare_intervals(result, strongest)
+            details.append(
+                f"The strongest probe without clipset is {sentence_name(*strongest.key)} with "
+                f"{_describe_score(strongest)}: {name} {'shows' if other == 'unclear' else 'is'} "
+                f"{phrases[other]} it."
+            )
+    level = result.chance_level
+    if level is not None and result.is_error:
+        limit = "" if result.interval[1] < level else ", not clearly more"
+        details.append(f"Predicting the mean gives {format_number(level)}{limit}.")
+    elif level is not None:
+        limit = "" if result.interval[0] > level else ", not clearly less"
+        details.append(f"Chance level is {percent_sign(level)}{limit}.")
+    return Headline(sentence=f"{sentence}.", details=tuple(details), verdict=verdict)
 
 
 def describe_panel(panel: Panel) -> str:
@@ -83,43 +84,13 @@ def describe_panel(panel: Panel) -> str:
     return ", ".join(parts) + "."
 
 
-def _strongest_sentence(panel: Panel, result: ProbeResult, baseline: ProbeResult | None) -> str:
-    """The comparison with the strongest probe on the backbone, if that is not the baseline."""
-    strongest = panel.strongest_backbone
-    if baseline is None or strongest is None or strongest.value == baseline.value:
-        return ""
-    if (strongest.value < baseline.value) != panel.is_error:
-        return ""
-    verdict = compare_intervals(result, strongest)
-    verb = "shows" if verdict == "unclear" else "is"
-    return (
-        f"The strongest probe without clipset is {_name(strongest)} with "
-        f"{_describe_score(strongest)}: {_name(result)} {verb} "
-        f"{_phrase(verdict, is_error=panel.is_error)} it."
-    )
-
-
-def _chance_sentence(result: ProbeResult) -> str:
-    (low, high), level = result.interval, result.chance_level
-    if level is None:
-        return ""
-    if result.is_error:
-        sentence = f"Predicting the mean gives {format_number(level)}"
-        return f"{sentence}." if high < level else f"{sentence}, not clearly more."
-    sentence = f"Chance level is {percent_sign(level)}"
-    return f"{sentence}." if low > level else f"{sentence}, not clearly less."
-
-
-def _name(result: ProbeResult) -> str:
-    return sentence_name(*result.key)
-
-
-def _phrase(verdict: Verdict, *, is_error: bool) -> str:
-    """The verdict in words; an error is better or worse, not above or below."""
-    phrase = PHRASES[verdict]
-    if is_error:
-        phrase = phrase.replace("above", "better than").replace("below", "worse than")
-    return phrase
+def _compare_intervals(result: ProbeResult, other: ProbeResult) -> Verdict:
+    """Unclear if the intervals touch; above means better: of an error, less."""
+    if result.interval[0] > other.interval[1]:
+        return "below" if result.is_error else "above"
+    if result.interval[1] < other.interval[0]:
+        return "above" if result.is_error else "below"
+    return "unclear"
 
 
 def _describe_score(result: ProbeResult, *, metric: str = "") -> str:

@@ -1,11 +1,12 @@
-"""ReportContent → one HTML file that works offline."""
+"""ReportContent or a table → one HTML file that works offline."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from clipset.evaluation.results import ProbeResult
 from clipset.files import write_atomic
 from clipset.report import charts, wording
 from clipset.report.confusion import confusion_data
-from clipset.report.content import Counts, ReportContent
+from clipset.report.content import Facts, Panel, ReportContent, group_results
 from clipset.report.headline import describe_panel, write_headline
-from clipset.report.map_data import list_splits, make_legend, map_data
-from clipset.report.records import Panel, group_results
+from clipset.report.video_map import list_splits, make_legend, map_data
 from clipset.text import visible
 
 MANY_CLASSES = 40  # with more, only the largest gains and losses are unfolded
@@ -28,18 +27,84 @@ UNFOLDED_CLASSES = 15
 SCRIPTS = ("core.js", "curves.js", "counts.js", "confusion.js", "map.js", "start.js")
 
 
-def write_report(content: ReportContent, path: Path) -> None:
-    """Write the page to `path` atomically."""
-    write_atomic(path, render_report(content).encode("utf-8", errors="replace"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageCell:
+    """A cell: its score and interval, a note below them, and whether it is marked as failed."""
+
+    score: str = ""
+    interval: str = ""
+    note: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePage:
+    """The content of a page with one table; a row is a name and its cells.
+
+    `links` are texts and addresses.
+    """
+
+    title: str
+    subtitle: str
+    lede: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[PageCell]]]
+    notes: Sequence[str] = ()
+    links: Sequence[tuple[str, str]] = ()
+    facts: Facts = field(default_factory=dict)
+
+
+def write_report(content: ReportContent, page_path: Path) -> None:
+    """Write the report of a run to `path` atomically."""
+    write_atomic(page_path, render_report(content).encode("utf-8", errors="replace"))
+
+
+def write_table_page(page: TablePage, page_path: Path) -> None:
+    """Write a page with one table to `path` atomically."""
+    text = _render("table.html.j2", page=page, policy=_content_policy())
+    write_atomic(page_path, text.encode("utf-8", errors="replace"))
 
 
 def render_report(content: ReportContent) -> str:
-    """The page as text."""
-    return template_environment().get_template("page.html.j2").render(**_page_variables(content))
+    """The report of a run as text."""
+    panels = group_results(content.results)
+    legend = make_legend(content.map_points)
+    guard = _read_asset("guard.js")
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, SCRIPTS)) + "\n})();\n"
+    joint_weights = [result.settings.get("joint_weight", 0.0) for result in content.results]
+    same_label = [
+        neighbours.same_label(hit) for neighbours in content.neighbours for hit in neighbours.hits
+    ]
+    return _render(
+        "page.html.j2",
+        content=content,
+        headline=write_headline(panels[0]) if panels else None,
+        panels=[
+            (panel, describe_panel(panel), charts.panel_axis(panel), charts.chance_level(panel))
+            for panel in panels
+        ],
+        is_regression=bool(panels) and all(panel.is_error for panel in panels),
+        per_class=_class_variables(panels[0]) if panels else None,
+        comparison_axis=charts.comparison_axis(content.comparisons)
+        if content.comparisons
+        else None,
+        joint_weight=max((w for w in joint_weights if isinstance(w, float)), default=0.0),
+        low_shot=charts.low_shot_chart(content.low_shot),
+        matrices=wording.escape_invisible(confusion_data(panels)),
+        legend=legend,
+        map_splits=list_splits(content.map_points),
+        map_data=wording.escape_invisible(map_data(content.map_points, legend)),
+        curves=[charts.curve_chart(*curve) for curve in content.curves.items() if curve[1]],
+        num_compared=len([same for same in same_label if same is not None]),
+        num_same_label=same_label.count(True),
+        guard=Markup(guard),
+        script=Markup(script),
+        policy=_content_policy(guard, script),
+    )
 
 
-def template_environment() -> Environment:
-    """Jinja with the package's templates; all text is escaped."""
+def _render(template_name: str, **variables: Any) -> str:
+    """A page from a template of the package; all text is escaped."""
     environment = Environment(
         loader=PackageLoader("clipset.report", "templates"),
         autoescape=True,
@@ -50,126 +115,43 @@ def template_environment() -> Environment:
     )
     environment.filters["jpeg"] = _jpeg_source
     environment.filters["unbroken"] = _keep_intervals_together
-    environment.filters["sentence_case"] = wording.sentence_case
-    environment.globals["plural"] = wording.plural
-    return environment
+    environment.globals["wording"] = wording
+    style = Markup(_read_asset("report.css"))
+    return environment.get_template(template_name).render(style=style, **variables)
 
 
-def read_asset(name: str) -> str:
-    """The text of a style sheet or script."""
+def _read_asset(name: str) -> str:
     return files("clipset.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def content_policy(scripts: Iterable[str] = ()) -> str:
+def _content_policy(*scripts: str) -> str:
     """A content security policy without any request or script but these."""
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"{f'script-src {hashes}; ' if hashes else ''}base-uri 'none'; form-action 'none'"
     )
 
 
-def _page_variables(content: ReportContent) -> dict[str, Any]:
-    """All variables of the templates."""
-    panels = group_results(content.results)
-    guard, script = read_asset("guard.js"), _combine_scripts()
-    legend = make_legend(content.map_points)
-    return {
-        "content": content,
-        "tiles": _tiles(content.counts),
-        "headline": write_headline(panels[0]) if panels else None,
-        "panels": [_panel_variables(panel) for panel in panels],
-        "is_regression": bool(panels) and all(panel.is_error for panel in panels),
-        "per_class": _class_variables(panels[0]) if panels else None,
-        "comparisons": charts.comparison_chart(content.comparisons),
-        "joint_weight": _joint_weight(content.results),
-        "reliability": charts.reliability_plots(content.calibration),
-        "low_shot": charts.low_shot_chart(content.low_shot),
-        "matrices": wording.escape_invisible(confusion_data(panels)),
-        "legend": legend,
-        "map_splits": list_splits(content.map_points),
-        "map_data": wording.escape_invisible(map_data(content.map_points, legend)),
-        "curves": charts.curve_charts(content.curves),
-        "steps": charts.step_bars(content.steps),
-        "total_time": wording.format_duration(sum(step.seconds for step in content.steps)),
-        "same_label": _count_same_label(content),
-        "style": Markup(read_asset("report.css")),
-        "guard": Markup(guard),
-        "script": Markup(script),
-        "policy": content_policy([guard, script]),
-    }
-
-
-def _joint_weight(results: Iterable[ProbeResult]) -> float:
-    """The weight of pre-training beside fine-tuning: baselines have none."""
-    weights = [result.settings.get("joint_weight", 0.0) for result in results]
-    return max((weight for weight in weights if isinstance(weight, float)), default=0.0)
-
-
-def _panel_variables(panel: Panel) -> dict[str, Any]:
-    return {
-        "metric": wording.metric_name(panel.metric),
-        "unit": "" if panel.is_error else ",\u202f%",
-        "axis": charts.axis_ticks(panel),
-        "caption": describe_panel(panel),
-        "rows": charts.probe_rows(panel),
-        "chance": charts.chance_tick(panel),
-    }
-
-
 def _class_variables(panel: Panel) -> dict[str, Any] | None:
     """Accuracy by class of the main result, next to the baseline's."""
-    result = panel.main_result or panel.strongest_backbone
-    if result is None or not result.class_accuracy():
+    result = panel.main_result
+    if not result.class_accuracy():
         return None
     baseline = panel.baseline if panel.baseline is not result else None
     rows = charts.class_rows(result, baseline)
-    compared = baseline is not None and any(row.baseline is not None for row in rows)
-    many = compared and len(rows) > MANY_CLASSES
+    has_baseline = any(row.baseline is not None for row in rows)
+    many = has_baseline and len(rows) > MANY_CLASSES
+    compared = [row for row in rows if row.gain]
     return {
         "name": wording.row_name(*result.key),
         "is_scale": result.is_scale,
-        "baseline": wording.row_name(*baseline.key) if baseline and compared else "",
+        "baseline": wording.row_name(*baseline.key) if baseline and has_baseline else "",
         "rows": rows,
         "gains": rows[:UNFOLDED_CLASSES] if many else (),
-        "losses": charts.largest_losses(rows, UNFOLDED_CLASSES) if many else (),
+        "losses": compared[: -UNFOLDED_CLASSES - 1 : -1] if many else (),
     }
-
-
-def _tiles(counts: Counts) -> list[tuple[str, str]]:
-    """The known counts as (number, name)."""
-    tiles = [
-        (wording.format_count(number), many if number != 1 else one)
-        for number, one, many in (
-            (counts.videos, "video", "videos"),
-            (counts.classes, "class", "classes"),
-            (counts.clips, "clip", "clips"),
-        )
-        if number is not None
-    ]
-    if counts.hours is not None:
-        tiles.append((wording.format_hours(counts.hours), "hours of video"))
-    return tiles
-
-
-def _count_same_label(content: ReportContent) -> tuple[int, int]:
-    """Hits with the label of their query, and all hits with a label."""
-    matches = [
-        same
-        for neighbours in content.neighbours
-        for hit in neighbours.hits
-        if (same := neighbours.same_label(hit)) is not None
-    ]
-    return sum(matches), len(matches)
-
-
-def _combine_scripts() -> str:
-    """All scripts as one, in a scope of its own."""
-    return '(() => {\n"use strict";\n' + "\n".join(map(read_asset, SCRIPTS)) + "\n})();\n"
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
 def _keep_intervals_together(text: str) -> Markup:

@@ -28,15 +28,12 @@ ROW_NAMES = {  # in the order of the paper's tables
 SENTENCE_NAMES = {
     ("backbone", "knn"): "k-NN on the backbone",
     ("scale", "knn"): "k-NN on clipset's features",
-    ("backbone", "linear"): "the linear probe on the backbone",
-    ("scale", "linear"): "the linear probe on clipset's features",
     ("backbone", "mlp"): "the MLP on the backbone",
     ("backbone", "transformer"): "the transformer trained from scratch on the backbone",
     ("scale", "finetune"): "fine-tuned clipset",
     ("backbone", "ordered"): "the linear classifier on the backbone's clips in order",
 }
 METRIC_NAMES = {
-    "accuracy": "accuracy",
     "top1": "top-1 accuracy",
     "top5": "top-5 accuracy",
     "mse": "mean squared error",
@@ -45,9 +42,6 @@ CURVE_NAMES = {
     "loss": "Loss (sum of both)",
     "masked_clip": "Masked clip loss",
     "set_contrast": "Set contrastive loss",
-    "masked_clip_accuracy": "Masked clip accuracy",
-    "set_accuracy": "Set accuracy",
-    "learning_rate": "Learning rate",
 }
 
 

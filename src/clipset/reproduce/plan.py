@@ -17,6 +17,7 @@ from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTab
 
 PROBE_ROWS = {row_name(*probe_key(name)): probe_key(name) for name in EvaluateConfig().probes}
 ABLATION_CHANGES = ("pretrain.preset=paper", "pretrain.epochs=200")  # for any recipe
+PAPER_TITLES = {name: title for title, name in (BACKBONES | DATASETS | TASKS).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,68 +48,56 @@ class TablePlan:
         return tuple(dict.fromkeys(BACKBONES[title] for title in titles if title in BACKBONES))
 
 
-def find_plan(name: str) -> TablePlan:
+def find_plan(table_name: str) -> TablePlan:
     """The plan of a table."""
-    if name not in TABLES:
-        raise ConfigError(f"the paper has no table {name!r}; {near_names(name, TABLES)}")
-    table = TABLES[name]
-    if name.startswith("ablation-"):
+    if table_name not in TABLES:
+        raise ConfigError(
+            f"the paper has no table {table_name!r}; {near_names(table_name, TABLES)}"
+        )
+    table = TABLES[table_name]
+    if table_name.startswith("ablation-"):
+        rows = tuple(
+            RowPlan(
+                row=row,
+                features="scale",
+                probe="finetune",
+                changes=_ablation_changes(table_name, row),
+            )
+            for row in table.rows
+        )
         return TablePlan(
-            table=table,
-            columns="datasets",
-            recipe="paper",
-            changes=ABLATION_CHANGES,
-            rows=tuple(
-                RowPlan(
-                    row=row,
-                    features="scale",
-                    probe="finetune",
-                    changes=_ablation_changes(name, row),
-                )
-                for row in table.rows
-            ),
+            table=table, columns="datasets", recipe="paper", changes=ABLATION_CHANGES, rows=rows
         )
     names = dict.fromkeys(row.split(", ")[-1] for row in table.rows if row not in table.quoted)
     return TablePlan(
         table=table,
-        columns="tasks" if name == "lvu" else "backbones",
-        recipe=name.replace("-", "_"),
+        columns="tasks" if table_name == "lvu" else "backbones",
+        recipe=table_name.replace("-", "_"),
         rows=tuple(
             RowPlan(row=row, features=PROBE_ROWS[row][0], probe=PROBE_ROWS[row][1]) for row in names
         ),
     )
 
 
-def _ablation_changes(table: str, row: str) -> tuple[str, ...]:
+def _ablation_changes(table_name: str, row: str) -> tuple[str, ...]:
     """The settings of a row of an ablation."""
     numbers = [word.strip(",") for word in row.split() if word[0].isdigit()]
-    if table == "ablation-losses":  # 20 % masked, as the paper says below its table
+    if table_name == "ablation-losses":  # 20 % masked, as the paper says below its table
         losses = {"set contrastive loss": "set", "masked clip loss": "masked"}.get(row)
         change = (f"pretrain.model.losses={losses}",) if losses else ()
         return ("pretrain.mask_ratio=0.2", *change)
-    if table == "ablation-masking":
+    if table_name == "ablation-masking":
         return (f"pretrain.mask_ratio={row}",)
-    if table == "ablation-capacity":
+    if table_name == "ablation-capacity":
         return (f"pretrain.model.width={numbers[0]}", f"pretrain.model.num_layers={numbers[1]}")
     return (f"pretrain.clips_per_set={numbers[0]}", f"pretrain.batch_size={numbers[-1]}")
 
 
-def read_table_recipe(plan: TablePlan, recipe: Path | None, changes: Sequence[str]) -> Recipe:
+def read_table_recipe(plan: TablePlan, recipe_path: Path | None, changes: Sequence[str]) -> Recipe:
     """The recipe of a table, before the changes of a row."""
-    return read_recipe(recipe or find_recipe(plan.recipe), (*plan.changes, *changes))
+    return read_recipe(recipe_path or find_recipe(plan.recipe), (*plan.changes, *changes))
 
 
-def backbone_title(name: str) -> str:
-    """The name of a backbone in the paper, or its own name without folders."""
-    titles = {name: title for title, name in BACKBONES.items()}
-    return titles.get(name, name.replace("\\", "/").rpartition("/")[2])
-
-
-def task_title(task: str) -> str:
-    """The name of a task of LVU in the paper."""
-    return {name: title for title, name in TASKS.items()}.get(task, task)
-
-
-def dataset_title(name: str) -> str:
-    """The name of a dataset in the paper's ablations."""
-    return {name: title for title, name in DATASETS.items()}.get(name, name)
+def paper_title(name: str) -> str:
+    """The paper's name of a backbone, dataset or task; another name without its folders."""
+    return PAPER_TITLES.get(name, name.replace("\\", "/").rpartition("/")[2])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from clipset.backbones.registry import find_backbone, how_to_get_weights
 from clipset.config import fingerprint, to_mapping
@@ -25,20 +25,11 @@ from clipset.probes.task import EvaluationTask, make_task
 from clipset.process.locks import exclusive
 from clipset.progress import log
 from clipset.recipe import Recipe, change_recipe
-from clipset.reproduce.plan import (
-    RowPlan,
-    TablePlan,
-    backbone_title,
-    dataset_title,
-    find_plan,
-    read_table_recipe,
-    task_title,
-)
+from clipset.reproduce.plan import RowPlan, TablePlan, find_plan, paper_title, read_table_recipe
 from clipset.reproduce.render import write_renderings
 from clipset.reproduce.table import Cell, TableFile, open_table, write_table
 from clipset.runs import environment
 from clipset.text import name_text
-from clipset.training.checkpoint import ScaleModel
 from clipset.training.pretrain import pretrain
 
 PROBES_WITHOUT_MODEL = ("knn", "linear", "mlp")  # on the features of the backbone
@@ -72,257 +63,181 @@ class ReproduceRequest:
     def dataset_name(self, recipe: Recipe) -> str:
         """The name of the data in a table."""
         if recipe.data.format in ("ucf101", "hmdb51"):
-            return dataset_title(recipe.data.format)
-        if recipe.data.name:
-            return recipe.data.name
-        return name_text(
-            self.source.parent.name if self.source.name == "store" else self.source.stem
-        )
+            return paper_title(recipe.data.format)
+        folder_name = self.source.stem
+        if self.source.name == "store":
+            folder_name = self.source.parent.name
+        return recipe.data.name or name_text(folder_name)
 
 
-def reproduce(name: str, out: Path, request: ReproduceRequest) -> TableFile:
+def reproduce(table_name: str, out: Path, request: ReproduceRequest) -> TableFile:
     """Run the pending cells of a table into a folder, and write the table in all formats."""
-    plan = find_plan(name)
+    plan = find_plan(table_name)
     recipe = read_table_recipe(plan, request.recipe, request.changes)
-    backbones = _find_backbones(plan, request)
+    missing: dict[str, str] = {}
+    backbones = list(request.backbones or plan.backbones)
+    if request.store is not None:
+        backbones = [open_store(request.store).manifest.backbone.name]
+    else:
+        entries = {name: find_backbone(name) for name in backbones}
+        missing = {
+            name: how_to_get_weights(entry)
+            for name, entry in entries.items()
+            if entry.find_weights() is None
+        }
     with exclusive(out):
-        table = open_table(out, empty_table(plan))
+        table = open_table(out, plan.table)
         table.data = name_text(request.source.name)
-        table.missing = {backbone: advice for backbone, advice in backbones.items() if advice}
+        table.missing = missing
         write_table(table, out)
-        for backbone in (backbone for backbone, advice in backbones.items() if not advice):
-            own_recipe = replace(recipe, extract=replace(recipe.extract, backbone=backbone))
-            _run_backbone(plan, table, out, own_recipe, request, backbone)
+        for name in backbones:
+            if name not in missing:
+                own_recipe = replace(recipe, extract=replace(recipe.extract, backbone=name))
+                _BackboneRun(plan, table, out, own_recipe, request).run()
         write_renderings(table, out)
     return table
 
 
-def empty_table(plan: TablePlan) -> TableFile:
-    """The table with the paper's numbers alone."""
-    paper = plan.table
-    return TableFile(
-        table=paper.name,
-        number=paper.number,
-        title=paper.title,
-        columns=list(paper.columns),
-        rows=list(paper.rows),
-        quoted=list(paper.quoted),
-        paper=[(row, column, text) for (row, column), text in paper.cells.items()],
-    )
-
-
-def _find_backbones(plan: TablePlan, request: ReproduceRequest) -> dict[str, str]:
-    """The backbones to run; those without weights with the place to get them."""
-    if request.store is not None:
-        return {open_store(request.store).manifest.backbone.name: ""}
-    backbones = {}
-    for name in request.backbones or plan.backbones:
-        entry = find_backbone(name)
-        available = entry.find_weights() is not None
-        backbones[name] = "" if available else how_to_get_weights(entry)
-    return backbones
-
-
-def _run_backbone(
-    plan: TablePlan,
-    table: TableFile,
-    out: Path,
-    recipe: Recipe,
-    request: ReproduceRequest,
-    backbone: str,
-) -> None:
-    folder = out / _slug(backbone_title(backbone))
-    try:
-        runners = _open_tasks(plan, folder, recipe, request, backbone)
-    except FAILURES as error:
-        log(f"{backbone}: {error}")
-        for row, column, row_plan in _planned_cells(plan, recipe, request, backbone):
-            if all(cell.status == "failed" for cell in table.find(row, column)):
-                table.put(_failed_cell(row, column, row_plan, request.seed, error))
-        write_table(table, out)
-        return
-    for runner in runners:
-        for row_plan in plan.rows:
-            _run_cell(table, out, runner, row_plan)
-
-
-def _planned_cells(
-    plan: TablePlan, recipe: Recipe, request: ReproduceRequest, backbone: str
-) -> Iterator[tuple[str, str, RowPlan]]:
-    """The cells of a backbone whose tasks are unknown."""
-    title = backbone_title(backbone)
-    for row_plan in plan.rows:
-        if plan.columns == "tasks":
-            for column in plan.table.columns:
-                yield f"{title}, {row_plan.row}", column, row_plan
-        elif plan.columns == "datasets":
-            yield row_plan.row, f"{request.dataset_name(recipe)}, {title}", row_plan
-        else:
-            yield row_plan.row, title, row_plan
-
-
-def _open_tasks(
-    plan: TablePlan, folder: Path, recipe: Recipe, request: ReproduceRequest, backbone: str
-) -> list[_TaskRunner]:
-    """Extract the features of all videos once; a runner for each task."""
-    if request.store is not None:
-        store = request.store
-        tasks = read_tasks(open_store(store).catalog, recipe.data)
-        _check_task_leaks(tasks, recipe, request)
-    else:
-        assert request.data is not None
-        store = folder / "store"
-        tasks = read_tasks(request.data, recipe.data)
-        _check_task_leaks(tasks, recipe, request)
-        folder.mkdir(exist_ok=True)
-        catalog = join_tasks(tasks)
-        extract(catalog, store, recipe.extract, device=request.device)
-    averaged = plan.columns != "tasks" and len(tasks) > 1
-    return [
-        _TaskRunner(
-            plan=plan,
-            task=task,
-            tasks=tuple(task.name for task in tasks) if averaged else (),
-            folder=folder / task.name if task.name else folder,
-            store=open_store(store, task.catalog),
-            recipe=recipe,
-            request=request,
-            backbone=backbone_title(backbone),
-        )
-        for task in tasks
-    ]
-
-
-def _check_task_leaks(tasks: Sequence[Task], recipe: Recipe, request: ReproduceRequest) -> None:
-    allow_leaks = request.allow_leaks or recipe.data.official
-    check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
-
-
-@dataclass(kw_only=True)
-class _TaskRunner:
-    """One task with one backbone: the data that its cells share."""
+@dataclass
+class _BackboneRun:
+    """The cells of a table with one backbone."""
 
     plan: TablePlan
-    task: Task
-    tasks: tuple[str, ...]
-    folder: Path
-    store: FeatureStore
+    table: TableFile
+    out: Path
     recipe: Recipe
     request: ReproduceRequest
-    backbone: str
     task_cache: dict[str, EvaluationTask] = field(default_factory=dict)
 
-    def locate(self, row_plan: RowPlan) -> tuple[str, str, str]:
-        """Row, column and task of a cell."""
-        if self.plan.columns == "tasks":
-            column = task_title(self.task.name or self.recipe.data.task)
-            return f"{self.backbone}, {row_plan.row}", column, ""
-        if self.plan.columns == "datasets":
-            dataset = self.request.dataset_name(self.recipe)
-            return row_plan.row, f"{dataset}, {self.backbone}", self.task.name
-        return row_plan.row, self.backbone, self.task.name
+    def __post_init__(self) -> None:
+        self.title = paper_title(self.recipe.extract.backbone)
+        self.folder = self.out / _slug(self.title)
 
-    def fingerprint(self, row_plan: RowPlan, recipe: Recipe) -> str:
-        """Of everything that the score of a row depends on."""
-        return fingerprint(
-            *(recipe.data, recipe.pretrain, recipe.evaluate, row_plan, self.request.seed),
-            replace(self.store.manifest, made_by={}),
-            self.task.catalog.fingerprint,
-            [entry.checksum for entry in self.store.entries],
-        )
-
-    def score(self, row_plan: RowPlan, recipe: Recipe) -> ProbeResult:
-        """Run the probe of a row."""
-        models = self._pretrain(row_plan, recipe)
-        name = find_name(ProbeKey(row_plan.features, row_plan.probe))
-        task, seed = self._evaluation_task(recipe), self.request.seed
-        model = models[0] if models else None
-        suite = run_suite(
-            task, model, recipe.evaluate, seed=seed, probes=[name], more_models=models[1:]
-        )
-        facts = protocol_facts(recipe)
-        return replace(suite.results[0], **facts, per_class={}, confusion=None)
-
-    def _pretrain(self, row_plan: RowPlan, recipe: Recipe) -> list[ScaleModel]:
-        """The models of a row, if its probe needs some; rows with the same settings share them."""
-        if row_plan.features == "backbone" and row_plan.probe in PROBES_WITHOUT_MODEL:
-            return []
-        folder = self.folder / _slug(row_plan.row) if row_plan.changes else self.folder
-        config, device = recipe.pretrain, self.request.device
-        return [
-            pretrain(self.store, folder / name, config, seed=seed, device=device)
-            for name, seed in model_names(recipe, self.request.seed).items()
-        ]
-
-    def _evaluation_task(self, recipe: Recipe) -> EvaluationTask:
-        """Read once for rows with the same settings."""
-        key = fingerprint(recipe.data, recipe.pretrain)
-        if key not in self.task_cache:
-            task = make_task(self.store, self.task.catalog, training=recipe.pretrain)
-            self.task_cache = {key: task}
-        return self.task_cache[key]
-
-
-def _run_cell(table: TableFile, out: Path, runner: _TaskRunner, row_plan: RowPlan) -> None:
-    row, column, task = runner.locate(row_plan)
-    start = time.perf_counter()
-    try:
-        recipe = change_recipe(runner.recipe, row_plan.changes)
-        cell_fingerprint = runner.fingerprint(row_plan, recipe)
-        if table.is_done(row, column, task, cell_fingerprint):
+    def run(self) -> None:
+        """Run the pending cells; if the features cannot be made, all of them have failed."""
+        try:
+            stores = self._open_stores()
+        except FAILURES as error:
+            log(f"{self.recipe.extract.backbone}: {error}")
+            columns = self.plan.table.columns if self.plan.columns == "tasks" else ("",)
+            for row_plan in self.plan.rows:
+                for task_title in columns:
+                    row, column = self._locate(row_plan, task_title)
+                    if all(cell.status == "failed" for cell in self.table.find(row, column)):
+                        self._put_failure(row_plan, error, row=row, column=column)
+            write_table(self.table, self.out)
             return
-        log(" · ".join(filter(None, (row, column, task))))
-        result = runner.score(row_plan, recipe)
-    except FAILURES as error:
-        log(f"failed: {error}")
-        seed, tasks = runner.request.seed, runner.tasks
-        table.put(_failed_cell(row, column, row_plan, seed, error, task=task, tasks=tasks))
-    else:
-        settings, machine = to_mapping(recipe), environment()
-        table.recipes[fingerprint(settings)] = settings
-        table.environments[fingerprint(machine)] = machine
-        table.put(
+        averaged = self.plan.columns != "tasks" and len(stores) > 1
+        task_names = tuple(task.name for task, _ in stores) if averaged else ()
+        for task, store in stores:
+            self.task_cache.clear()
+            for row_plan in self.plan.rows:
+                self._run_cell(row_plan, task, task_names, store)
+
+    def _open_stores(self) -> list[tuple[Task, FeatureStore]]:
+        """The tasks and their features; those of all videos are extracted once."""
+        data, store_folder = self.request.data, self.request.store
+        source = data if data is not None else open_store(self.request.source).catalog
+        tasks = read_tasks(source, self.recipe.data)
+        allow_leaks = self.request.allow_leaks or self.recipe.data.official
+        check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
+        if store_folder is None:
+            store_folder = self.folder / "store"
+            self.folder.mkdir(exist_ok=True)
+            catalog = join_tasks(tasks)
+            extract(catalog, store_folder, self.recipe.extract, device=self.request.device)
+        return [(task, open_store(store_folder, task.catalog)) for task in tasks]
+
+    def _locate(self, row_plan: RowPlan, task_title: str) -> tuple[str, str]:
+        """Row and column of a cell."""
+        if self.plan.columns == "tasks":
+            return f"{self.title}, {row_plan.row}", task_title
+        if self.plan.columns == "datasets":
+            return row_plan.row, f"{self.request.dataset_name(self.recipe)}, {self.title}"
+        return row_plan.row, self.title
+
+    def _run_cell(
+        self, row_plan: RowPlan, task: Task, task_names: tuple[str, ...], store: FeatureStore
+    ) -> None:
+        row, column = self._locate(row_plan, paper_title(task.name or self.recipe.data.task))
+        task_name = "" if self.plan.columns == "tasks" else task.name
+        key: dict[str, Any] = {"row": row, "column": column, "task": task_name, "tasks": task_names}
+        seed, start = self.request.seed, time.perf_counter()
+        try:
+            recipe = change_recipe(self.recipe, row_plan.changes)
+            cell_fingerprint = fingerprint(
+                *(recipe.data, recipe.pretrain, recipe.evaluate, row_plan, seed),
+                replace(store.manifest, made_by={}),
+                task.catalog.fingerprint,
+                [entry.checksum for entry in store.entries],
+            )
+            if self.table.is_done(row, column, task_name, cell_fingerprint):
+                return
+            log(" · ".join(filter(None, (row, column, task_name))))
+            result = self._score(row_plan, recipe, task, store)
+        except FAILURES as error:
+            log(f"failed: {error}")
+            self._put_failure(row_plan, error, **key)
+        else:
+            settings, machine = to_mapping(recipe), environment()
+            self.table.recipes[fingerprint(settings)] = settings
+            self.table.environments[fingerprint(machine)] = machine
+            self.table.put(
+                Cell(
+                    **key,
+                    status="done",
+                    fingerprint=cell_fingerprint,
+                    result=result,
+                    recipe=fingerprint(settings),
+                    environment=fingerprint(machine),
+                    seed=seed,
+                    date=_now(),
+                    seconds=time.perf_counter() - start,
+                )
+            )
+            log(f"{row} · {column}: {result.metric} {result.value:.4f}")  # also on a full disk
+        write_table(self.table, self.out)
+
+    def _score(
+        self, row_plan: RowPlan, recipe: Recipe, task: Task, store: FeatureStore
+    ) -> ProbeResult:
+        """Run the probe of a row; rows with the same settings share models and task."""
+        models, config = [], recipe.pretrain
+        if row_plan.features == "scale" or row_plan.probe not in PROBES_WITHOUT_MODEL:
+            folder = self.folder / task.name / (_slug(row_plan.row) if row_plan.changes else "")
+            models = [
+                pretrain(store, folder / name, config, seed=seed, device=self.request.device)
+                for name, seed in model_names(recipe, self.request.seed).items()
+            ]
+        key = fingerprint(recipe.data, config)
+        if key not in self.task_cache:
+            self.task_cache = {key: make_task(store, task.catalog, training=config)}
+        suite = run_suite(
+            self.task_cache[key],
+            models[0] if models else None,
+            recipe.evaluate,
+            seed=self.request.seed,
+            probes=[find_name(ProbeKey(row_plan.features, row_plan.probe))],
+            more_models=models[1:],
+        )
+        return replace(suite.results[0], **protocol_facts(recipe), per_class={}, confusion=None)
+
+    def _put_failure(self, row_plan: RowPlan, error: BaseException, **key: Any) -> None:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        self.table.put(
             Cell(
-                row=row,
-                column=column,
-                task=task,
-                tasks=runner.tasks,
-                status="done",
-                fingerprint=cell_fingerprint,
-                result=result,
-                recipe=fingerprint(settings),
-                environment=fingerprint(machine),
-                seed=runner.request.seed,
-                date=datetime.now(UTC).isoformat(timespec="seconds"),
-                seconds=time.perf_counter() - start,
+                **key,
+                status="failed",
+                fingerprint=fingerprint(row_plan),
+                reason=lines[0],
+                seed=self.request.seed,
+                date=_now(),
             )
         )
-        log(f"{row} · {column}: {result.metric} {result.value:.4f}")  # also on a full disk
-    write_table(table, out)
 
 
-def _failed_cell(
-    row: str,
-    column: str,
-    row_plan: RowPlan,
-    seed: int,
-    error: BaseException,
-    *,
-    task: str = "",
-    tasks: tuple[str, ...] = (),
-) -> Cell:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return Cell(
-        row=row,
-        column=column,
-        task=task,
-        tasks=tasks,
-        status="failed",
-        fingerprint=fingerprint(row_plan),
-        reason=lines[0],
-        seed=seed,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _slug(name: str) -> str:

@@ -11,6 +11,7 @@ from clipset.errors import RunError
 from clipset.evaluation.results import ProbeResult
 from clipset.files import write_json
 from clipset.process.locks import is_empty
+from clipset.reproduce.paper import PaperTable
 
 FORMAT = 1
 TABLE_FILE = "table.json"
@@ -110,13 +111,13 @@ def read_table_file(folder: Path) -> TableFile:
     return build(TableFile, content, str(path))
 
 
-def open_table(folder: Path, empty: TableFile) -> TableFile:
-    """Resume the same table in a folder, or start it in an empty one."""
+def open_table(folder: Path, paper: PaperTable) -> TableFile:
+    """Resume a table in its folder, or start it in an empty one with the paper's numbers alone."""
     if (folder / TABLE_FILE).is_file():
         table = read_table_file(folder)
-        if table.table != empty.table:
+        if table.table != paper.name:
             raise RunError(
-                f"{folder} holds the table {table.table}, not {empty.table}; use another folder"
+                f"{folder} holds the table {table.table}, not {paper.name}; use another folder"
             )
         return table
     try:
@@ -125,4 +126,17 @@ def open_table(folder: Path, empty: TableFile) -> TableFile:
             raise RunError(f"{folder} is not empty and has no {TABLE_FILE}; use another folder")
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}") from None
-    return empty
+    return empty_table(paper)
+
+
+def empty_table(paper: PaperTable) -> TableFile:
+    """A table with the paper's numbers alone."""
+    return TableFile(
+        table=paper.name,
+        number=paper.number,
+        title=paper.title,
+        columns=list(paper.columns),
+        rows=list(paper.rows),
+        quoted=list(paper.quoted),
+        paper=[(row, column, text) for (row, column), text in paper.cells.items()],
+    )

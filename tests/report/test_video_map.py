@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clipset.report.content import MapPoint
-from clipset.report.map_data import NUM_RANGES, Legend, make_legend, map_data
+from clipset.report.video_map import NUM_RANGES, Legend, make_legend, map_data
 
 
 def legend_of(

@@ -1,0 +1,170 @@
+"""The map of the videos: positions by t-SNE, the legend of the colours, data for the script."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clipset.errors import ReportError
+from clipset.report.content import MapPoint
+from clipset.report.wording import Number, format_number
+
+DUPLICATE_TOLERANCE = 1e-6  # vectors that differ by less, relative to their size, are duplicates
+DUPLICATE_SPACING = 0.002  # relative to the extent of the map
+GOLDEN_ANGLE = 2.399963229728653  # radians; points that turn by it never line up
+NUM_RANGES = 5  # of the targets, each with about as many videos; report.css has a colour for each
+
+
+def map_positions(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]:
+    """Positions on a plane by t-SNE, finite for any finite vectors.
+
+    Only distinct vectors are laid out; duplicates lie on a small spiral around the first of them.
+    """
+    if not np.isfinite(vectors).all():
+        raise ReportError("the vectors have values that are not finite; run `clipset embed` again")
+    distinct, group_index = _distinct_rows(vectors.astype(np.float64))
+    centers = _embed_distinct(distinct)
+    extent = float(np.ptp(centers, axis=0).max()) or 1.0
+    order = np.argsort(group_index, kind="stable")
+    _, starts, counts = np.unique(group_index[order], return_index=True, return_counts=True)
+    rank_in_group = np.empty(len(group_index), dtype=np.int64)  # of each row within its group
+    rank_in_group[order] = np.arange(len(group_index)) - np.repeat(starts, counts)
+    angle, radius = (
+        rank_in_group * GOLDEN_ANGLE,
+        extent * DUPLICATE_SPACING * np.sqrt(rank_in_group),
+    )
+    spiral = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    positions: Float[np.ndarray, "N 2"] = centers[group_index] + spiral
+    return positions
+
+
+def _distinct_rows(
+    vectors: Float[np.ndarray, "N R"],
+) -> tuple[Float[np.ndarray, "D R"], Int[np.ndarray, " N"]]:
+    """The rows that differ by more than rounding, in order, and the index of each row's group."""
+    tolerance = DUPLICATE_TOLERANCE * float(np.median(np.abs(vectors).max(axis=1)))
+    rounded = np.round(vectors / tolerance) if tolerance > 0 else vectors
+    _, first_rows, inverse_index = np.unique(
+        rounded, axis=0, return_index=True, return_inverse=True
+    )
+    order = np.argsort(first_rows)
+    return vectors[first_rows[order]], np.argsort(order)[inverse_index.reshape(-1)]
+
+
+def _embed_distinct(vectors: Float[np.ndarray, "D R"]) -> Float[np.ndarray, "D 2"]:
+    """t-SNE, or the first two principal components of fewer than 12 vectors."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    count, dim = vectors.shape
+    if count < 3:
+        return np.stack([np.arange(count), np.zeros(count)], axis=1)
+    scaled = vectors / np.abs(vectors).max()  # no square overflows
+    centred = scaled - scaled.mean(axis=0)
+    centred /= np.abs(centred).max()  # or underflows
+    positions: Float[np.ndarray, "D _"] = PCA(min(50, count, dim), random_state=0).fit_transform(
+        centred
+    )
+    if positions.shape[1] < 2:
+        positions = np.pad(positions, ((0, 0), (0, 1)))
+    if count >= 12:
+        perplexity = min(30.0, (count - 1) / 3)
+        positions = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(positions)
+    return positions[:, :2].astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legend:
+    """Names of the colours, their counts, and the name's index of every point.
+
+    `unlabelled` is the index of the points without a name, -1 if all have one. `ordered`: the names
+    are ranges of numbers from small to large, not labels.
+    """
+
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    indices: tuple[int, ...]
+    unlabelled: int
+    ordered: bool
+
+
+def make_legend(points: Sequence[MapPoint]) -> Legend:
+    """Sorted labels, or ranges of the targets if no video has a label."""
+    labels = sorted({point.label for point in points if point.label is not None})
+    targets = [point.target for point in points if point.target is not None]
+    ordered = bool(targets) and not labels
+    if ordered:
+        edges = _range_edges(targets)
+        ranges = [[t for t in targets if _range_index(t, edges) == i] for i in range(len(edges))]
+        names = [_range_name(own) for own in ranges]
+        indices = [None if p.target is None else _range_index(p.target, edges) for p in points]
+    else:
+        names, label_index = labels, {label: index for index, label in enumerate(labels)}
+        indices = [None if p.label is None else label_index[p.label] for p in points]
+    unlabelled = -1
+    if None in indices:
+        unlabelled = len(names)
+        names = [*names, "no number" if ordered else "no label"]
+    name_indices = tuple(unlabelled if index is None else index for index in indices)
+    name_counts = Counter(name_indices)
+    return Legend(
+        names=tuple(names),
+        counts=tuple(name_counts[index] for index in range(len(names))),
+        indices=name_indices,
+        unlabelled=unlabelled,
+        ordered=ordered,
+    )
+
+
+def _range_edges(targets: Sequence[Number]) -> list[float]:
+    """The lower edge of each range; no range is empty."""
+    values = np.unique(np.array(targets, dtype=np.float64))
+    if len(values) > NUM_RANGES:
+        quantiles = np.arange(NUM_RANGES) / NUM_RANGES
+        values = np.unique(np.quantile(targets, quantiles, method="higher"))
+    return [float(value) for value in values]
+
+
+def _range_index(target: Number, edges: Sequence[float]) -> int:
+    return int(np.searchsorted(edges, target, side="right")) - 1
+
+
+def _range_name(targets: Sequence[Number]) -> str:
+    low, high = format_number(min(targets)), format_number(max(targets))
+    return low if low == high else f"{low} to {high}"
+
+
+def list_splits(points: Sequence[MapPoint]) -> list[str]:
+    """The splits on the map, sorted."""
+    return sorted({point.split for point in points if point.split is not None})
+
+
+def map_data(points: Sequence[MapPoint], legend: Legend) -> dict[str, Any]:
+    """The points in columns for the page's script; labels and splits are indices.
+
+    Positions are shifted to (0, 0) and scaled uniformly to a longest side of 1.
+    """
+    splits = list_splits(points)
+    left = min((point.x for point in points), default=0)
+    bottom = min((point.y for point in points), default=0)
+    side = max((max(p.x - left, p.y - bottom) for p in points), default=0) or 1
+    return {
+        "ids": [point.video_id for point in points],
+        "x": [round((point.x - left) / side, 5) for point in points],
+        "y": [round((point.y - bottom) / side, 5) for point in points],
+        "label": legend.indices,
+        "split": [-1 if point.split is None else splits.index(point.split) for point in points],
+        "labels": legend.names,
+        "targets": [None if p.target is None else format_number(p.target) for p in points]
+        if legend.ordered
+        else None,
+        "unlabelled": legend.unlabelled,
+        "splits": splits,
+        "thumbnails": [base64.b64encode(p.thumbnail or b"").decode("ascii") for p in points],
+    }
