@@ -97,7 +97,7 @@ class ExtractBenchmark:
     ) -> None:
         self.catalog, self.config, self.folder = catalog, config, folder
         self.subset = spread(catalog, plain_videos)
-        manifest, network = plan_store(config)
+        manifest, network = plan_store(config, catalog.videos)
         self.network = NormalisedNetwork(manifest.backbone, network).eval()
         self.request = decode_request(manifest)
         self.plans = {video.id: plan_clips(video, self.request) for video in catalog}
@@ -138,7 +138,7 @@ class ExtractBenchmark:
 
     def open(self) -> Engine:
         """The backbone, loaded and warmed up."""
-        manifest, network = plan_store(self.config)
+        manifest, network = plan_store(self.config, self.catalog.videos)
         return open_engine(manifest.backbone, network, device="auto", engine=self.config.engine)
 
     def plain(self) -> None:

@@ -69,7 +69,7 @@ def extract_features(units: Sequence[Unit], device: str) -> None:
         own = [unit for unit in units if unit.store == path]
         videos = {video.id: video for unit in own for video in unit.catalog}
         catalog, config = own[0].catalog.only(videos.values()), own[0].recipe.extract
-        began, plan = time.perf_counter(), plan_store(config)
+        began, plan = time.perf_counter(), plan_store(config, catalog.videos, path)
         is_new = not (path / "manifest.json").is_file()
         if is_new or not check_store(path, plan[0], catalog).is_complete:
             extract(catalog, path, config, device=device, plan=plan)

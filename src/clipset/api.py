@@ -112,14 +112,14 @@ def embed(
     """The vectors of new videos, by a run or by a backbone alone; or of a store, by a model.
 
     `parts` of a vector are some of `clip` (the backbone's feature), `token` (the clip's output of
-    the transformer) and `set` (the set token); clip and set by default. With a `window`, longer
-    videos of a store also get a row for each window of so many seconds.
+    the transformer) and `set` (the set token, as in the paper); clip and token by default. With a
+    `window`, longer videos of a store also get a row for each window of so many seconds.
     """
     from clipset.devices import find_device
     from clipset.features.config import ExtractConfig
     from clipset.features.store import FeatureStore
-    from clipset.inference.clips import open_backbone
-    from clipset.inference.run import embed_videos, load_run
+    from clipset.inference.run import embed_with_backbone, load_run
+    from clipset.recipe import load_settings
     from clipset.representation import DEFAULT_PARTS, embed_store
 
     vector_parts = DEFAULT_PARTS if parts is None else tuple(parts)
@@ -134,8 +134,8 @@ def embed(
         return opened.embed(videos, parts=vector_parts)
     if backbone is None:
         raise ConfigError("embed needs a FeatureStore, or videos with run= or backbone=")
-    reader = open_backbone(ExtractConfig(backbone=backbone, workers=workers), device=device)
-    return embed_videos(reader, None, videos)
+    config = load_settings(ExtractConfig, backbone=backbone, workers=workers)
+    return embed_with_backbone(config, videos, device=device)
 
 
 def predict(

@@ -142,6 +142,8 @@ def run(
             started_at=extraction.started_at,
         )
         store = open_store(out / "store", catalog)
+        if "clips" in store.manifest.made_by:
+            folder.content["clips"] = store.manifest.made_by["clips"]
         if extraction.is_current and store.failed:
             log(retry_hint(len(store.failed)))
         if len(tasks) == 1:
@@ -259,7 +261,7 @@ class _Extraction:
         from clipset.features.extract import plan_store
 
         find_device(self.device)
-        self.manifest, self.network = plan_store(self.config)
+        self.manifest, self.network = plan_store(self.config, self.catalog.videos, self.folder)
         if not (self.folder / "manifest.json").is_file():
             return
         check = check_store(self.folder, self.manifest, self.catalog)

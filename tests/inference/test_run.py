@@ -116,7 +116,7 @@ def test_the_parts_of_a_vector_can_be_chosen(trained: TrainedRun, new_videos: li
 
 def test_a_backbone_alone_embeds_without_a_run(trained: TrainedRun) -> None:
     video = trained.catalog.videos[5]
-    found = embed_videos(open_backbone(SMALL), None, [video.path])
+    found = embed_videos(open_backbone(SMALL, [video]), None, [video.path])
     own = embed_store(trained.store, None)
     place = own.video_ids.index(video.id)
     np.testing.assert_array_equal(found.vectors[0], own.vectors[place])

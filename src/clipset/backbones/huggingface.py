@@ -203,6 +203,7 @@ def huggingface_entry(name: str) -> BackboneEntry:
             source=model if Path(model).expanduser().is_dir() else f"huggingface.co/{model}",
         ),
         paper=f"{config.model_type} of Hugging Face transformers",
+        is_image=not family.video,
     )
     return BackboneEntry(spec=spec, find_weights=lambda: find_weights(model), load=load_huggingface)
 

@@ -76,6 +76,8 @@ class BackboneSpec:
     weights: Weights
     paper: str
     layers: tuple[int, ...] = ()
+    is_image: bool = False
+    """whether frames are encoded one by one, then averaged: any number of frames will do"""
 
     def __post_init__(self) -> None:
         for name, limit in LIMITS.items():

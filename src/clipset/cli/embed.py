@@ -46,7 +46,7 @@ def embed_command(
             file or a hub model (mine.py:make, hf:FOLDER).
         out: The folder of `vectors.safetensors`, `videos.csv` and (with pyarrow) `videos.parquet`.
         parts: Parts of a vector: clip (the backbone's feature), token (the clip's output of the
-            transformer), set (the set token), such as `clip,token,set`; clip,set by default.
+            transformer), set (the set token, as in the paper); clip,token by default.
         window: Store: longer videos also get a row for each window of so many seconds.
     """
     from clipset.api import embed

@@ -45,15 +45,15 @@ class Sampling:
     """How clips are sampled; the same for every video of a store."""
 
     num_clips: int = 16
-    """random clips of each video (2K in the paper)"""
+    """random clips of each video (2K in the paper; 0: fitted to the videos' durations)"""
     clips_per_minute: float = 0.0
     """random clips for each minute of a long video, where that is more than num_clips"""
     num_times: int = 5
-    """regular clips: start times, spread over the video"""
+    """regular clips: start times, spread over the video (0: fitted to the videos' durations)"""
     times_per_minute: float = 0.0
     """regular clips: start times for each minute of a long video, where that is more"""
     num_crops: int = 3
-    """regular clips: square crops along the longer side, at each start time"""
+    """regular clips: square crops along the longer side, at each start time (0: one)"""
     reach_end: bool = True
     """the last regular clip ends with the video; if not, as published: time i of n starts at i/n of
     the range of starts, and with the timing "frames" boxes end where their last frame begins"""
@@ -69,14 +69,14 @@ class Sampling:
     grid: int | None = None
     """regular clips: crops begin at whole pixels (rounded up) of a frame with this short side"""
     flip: bool = True
-    """random clips: flip half of them; turn off where left and right mean something"""
+    """random clips: flip half of them; only where left and right mean the same"""
     augmentation: Augmentation = Augmentation()
     """random clips: changes of their colours"""
 
     def __post_init__(self) -> None:
         for name in ("num_clips", "num_times", "num_crops"):
-            if not 1 <= getattr(self, name) <= MAX_COUNT:
-                raise ClipError(f"{name} must be 1 to {MAX_COUNT}, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) <= MAX_COUNT:
+                raise ClipError(f"{name} must be 0 to {MAX_COUNT}, got {getattr(self, name)}")
         for name in ("clips_per_minute", "times_per_minute"):
             if not 0 <= getattr(self, name) <= 10_000:
                 raise ClipError(f"{name} must be 0 to 10000, got {getattr(self, name)}")

@@ -48,7 +48,7 @@ def extract_on_ray(
 ) -> FeatureStore:
     """`extract` on a Ray cluster ("local": one within this process); the same bytes."""
     config = config or ExtractConfig()
-    manifest, _ = plan_store(config)
+    manifest, _ = plan_store(config, catalog.videos, Path(out))
     with StoreWriter(
         Path(out), manifest, catalog, sources=catalog.videos, retry_failed=config.retry_failed
     ) as writer:

@@ -20,9 +20,9 @@ class ExtractConfig:
     backbone: str = DEFAULT
     """the frozen network; `clipset backbones` lists them"""
     frames: int | None = None
-    """frames of a clip (the backbone's own number if not given)"""
+    """frames of a clip (the backbone's own number if not given; 0: fitted to the backbone)"""
     stride: int | None = None
-    """distance of a clip's frames, counted at 30 frames per second"""
+    """distance of a clip's frames, counted at 30 a second (0: fitted to the videos' durations)"""
     size: int | None = None
     """height and width of a clip in pixels"""
     layers: str = ""

@@ -50,7 +50,7 @@ def estimate(
 ) -> Estimate:
     """Decode a few videos and encode some of their clips; nothing is written."""
     config = config or ExtractConfig()
-    manifest, network = plan_store(config)
+    manifest, network = plan_store(config, catalog.videos)
     engine = open_engine(manifest.backbone, network, device=device, engine=config.engine)
     request = decode_request(manifest)
     with closing(DecodeWorker(request, timeout=config.timeout_seconds)) as worker:

@@ -7,7 +7,7 @@ and ends with the same bytes as an uninterrupted one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch import nn
@@ -22,9 +22,10 @@ from clipset.errors import StoreError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import decode_videos
 from clipset.features.encode import EncodedVideo, encode_videos
-from clipset.features.store import FeatureStore, Manifest
+from clipset.features.fit_clips import describe_fit, fit_clips, has_open_settings, median_duration
+from clipset.features.store import FeatureStore, Manifest, read_manifest
 from clipset.features.writer import StoreWriter
-from clipset.progress import bar
+from clipset.progress import bar, log
 
 
 def extract(
@@ -40,7 +41,7 @@ def extract(
     `plan` is the result of `plan_store`, if the backbone is loaded already.
     """
     config = config or ExtractConfig()
-    manifest, network = plan or plan_store(config)
+    manifest, network = plan or plan_store(config, catalog.videos, Path(out))
     with StoreWriter(
         Path(out), manifest, catalog, sources=catalog.videos, retry_failed=config.retry_failed
     ) as writer:
@@ -61,21 +62,46 @@ def extract(
     return FeatureStore(out)
 
 
-def plan_store(config: ExtractConfig) -> tuple[Manifest, nn.Module]:
-    """The manifest of a store and the network that makes it."""
+def plan_store(
+    config: ExtractConfig, videos: Sequence[Video], folder: Path | None = None
+) -> tuple[Manifest, nn.Module]:
+    """The manifest of a store and the network that makes it.
+
+    Settings that are left open are fitted to the videos, or taken from the store in `folder`.
+    """
     name = config.backbone.strip()
     check_values(absolute_name(name), "the backbone")  # it is written to the manifest
     spec, network = load_backbone(
         name,
-        frames=config.frames,
-        stride=config.stride,
+        frames=config.frames or None,
+        stride=config.stride or None,
         size=config.size,
         layers=config.layer_indices,
     )
+    sampling, made_by = config.sampling, {}
+    if has_open_settings(config):
+        started = _read_started(folder)
+        if started is None or "duration" not in started.made_by:
+            duration = median_duration(videos, config)
+        else:  # more videos do not change the clips of a store
+            duration = float(started.made_by["duration"])
+        spec, sampling = fit_clips(config, spec, duration)
+        made_by = {
+            "duration": f"{duration:.3f}",
+            "clips": describe_fit(spec, sampling, duration),
+        }
+        log(made_by["clips"])
     manifest = Manifest(
-        backbone=spec, sampling=config.sampling, seed=config.seed, dtype=config.dtype
+        backbone=spec, sampling=sampling, seed=config.seed, dtype=config.dtype, made_by=made_by
     )
     return manifest, network
+
+
+def _read_started(folder: Path | None) -> Manifest | None:
+    """The manifest of a store that exists already."""
+    if folder is None or not (folder / "manifest.json").is_file():
+        return None
+    return read_manifest(folder)
 
 
 def decode_request(manifest: Manifest) -> DecodeRequest:

@@ -142,7 +142,7 @@ def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore
     catalog = _merge_catalogs(stores)
     with StoreWriter(out, manifest, catalog, sources=None, retry_failed=True) as writer:
         _check_resumable(writer, selection)
-        if not writer.manifest.made_by:
+        if "engine" not in writer.manifest.made_by:
             writer.write_provenance(_merge_provenance([store.manifest for store in stores]))
         with bar("merging", len(writer.pending), "videos") as advance:
             for entry in writer.pending:

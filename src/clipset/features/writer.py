@@ -114,9 +114,10 @@ class StoreWriter:
 
     def record_provenance(self, made_by: dict[str, str]) -> None:
         """Record in the manifest what makes the features, the first time."""
-        if not self.manifest.made_by:
+        if "engine" not in self.manifest.made_by:
             versions = {name: version(name) for name in ("clipset", "torch", "av", "numpy")}
-            self.write_provenance(made_by | versions | {"python": platform.python_version()})
+            versions |= {"python": platform.python_version()}
+            self.write_provenance(self.manifest.made_by | made_by | versions)
 
     def write_provenance(self, made_by: dict[str, str]) -> None:
         """Write in the manifest what made the features."""

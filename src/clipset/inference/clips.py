@@ -169,9 +169,11 @@ class ClipReader:
         )
 
 
-def open_backbone(config: ExtractConfig, *, device: str = "auto") -> ClipReader:
-    """A reader with a backbone, without a run."""
-    manifest, network = plan_store(config)
+def open_backbone(
+    config: ExtractConfig, videos: Sequence[Video], *, device: str = "auto"
+) -> ClipReader:
+    """A reader with a backbone, without a run; its clips fit the videos."""
+    manifest, network = plan_store(config, videos)
     made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
     return ClipReader(
         replace(manifest, made_by=made_by),

@@ -14,10 +14,17 @@ from clipset.clips.windows import WindowGrid
 from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, Video, read_catalog_table
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
+from clipset.features.config import ExtractConfig
 from clipset.features.decode_worker import describe_error
 from clipset.features.store import FeatureStore, open_store
 from clipset.inference import DEFAULT_TOP
-from clipset.inference.clips import ClipReader, Sources, VideoClips, list_new_videos
+from clipset.inference.clips import (
+    ClipReader,
+    Sources,
+    VideoClips,
+    list_new_videos,
+    open_backbone,
+)
 from clipset.inference.head import FORMAT, Head, find_probe, fit_head, load_head, save_head
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
@@ -305,6 +312,14 @@ def load_run(
     return TrainedRun(
         folder=Path(folder), device=device, workers=workers, probe=probe, backbone=backbone
     )
+
+
+def embed_with_backbone(
+    config: ExtractConfig, videos: Sources, *, device: str = "auto"
+) -> NewVectors:
+    """The backbone's features of new videos, without a run."""
+    reader = open_backbone(config, list_new_videos(videos).videos, device=device)
+    return embed_videos(reader, None, videos)
 
 
 def embed_videos(
