@@ -22,9 +22,11 @@ from clipset.representation import (
     encode_clips,
     parse_parts,
     read_vectors,
+    video_vectors,
     write_vectors,
 )
 from clipset.representation.encode import cut_windows
+from clipset.representation.time_course import COURSE_LENGTH, time_course
 from clipset.sets.batch import ClipBatch
 from clipset.sets.box_coordinates import model_boxes
 from clipset.training.checkpoint import ScaleModel
@@ -96,7 +98,7 @@ def test_a_window_is_encoded_as_a_video_of_its_own(
         torch.from_numpy(small_store.regular.features[rows].astype(np.float32))[None],
         torch.from_numpy(model_boxes(boxes, np.array([span.end - span.start]))),
     )
-    by_hand = encode_clips(model.encoder, clips).mean(dim=1)[0]
+    by_hand = video_vectors(encode_clips(model.encoder, clips), None, table.part_widths)[0]
     np.testing.assert_allclose(table.pooled[place], by_hand.numpy(), atol=1e-5)
 
 
@@ -175,8 +177,39 @@ def test_the_command_takes_parts_and_a_window(
         main([*words, *model_and_more])
     assert end.value.code == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["parts"], said["shape"][1:]) == (["token", "set"], [1, 64])
+    assert (said["parts"], said["shape"][1:]) == (["token", "set"], [4, 64])
     assert said["shape"][0] > len(small_store)
     with pytest.raises(SystemExit):
         main([*words, "--parts", "set"])
     assert "need a model; give one with --model" in capsys.readouterr().err
+
+
+def test_a_time_course_tells_what_happens_when() -> None:
+    generator = torch.Generator().manual_seed(0)
+    clips = torch.randn(2, 16, 5, generator=generator)
+    by_hand = []
+    for video in clips:
+        times = [video[2 * time : 2 * time + 2].mean(dim=0) for time in range(COURSE_LENGTH)]
+        mean = sum(times) / COURSE_LENGTH
+        deviations = torch.cat([time - mean for time in times])
+        by_hand.append(torch.cat([mean / mean.norm(), deviations / deviations.norm()]))
+    torch.testing.assert_close(time_course(clips), torch.stack(by_hand))
+    backwards = time_course(clips.flip(1))
+    torch.testing.assert_close(backwards[:, :5], time_course(clips)[:, :5])
+    assert not torch.allclose(backwards, time_course(clips))
+
+
+@pytest.mark.parametrize("num_clips", [1, 5, 8, 15, 200])
+def test_any_number_of_clips_has_a_time_course(num_clips: int) -> None:
+    still = torch.ones(1, num_clips, 3)
+    assert time_course(still).shape == (1, 3 * (1 + COURSE_LENGTH))
+    assert time_course(still)[0, 3:].abs().max() == 0  # nothing happens
+
+
+def test_padding_does_not_change_a_time_course() -> None:
+    clips = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(1))
+    valid = torch.arange(9) < torch.tensor([9, 4, 9])[:, None]
+    vectors = video_vectors(clips, valid, (4, 2))
+    alone = video_vectors(clips[1:2, :4], None, (4, 2))
+    torch.testing.assert_close(vectors[1:2], alone)
+    assert vectors.shape == (3, 6 * (1 + COURSE_LENGTH))

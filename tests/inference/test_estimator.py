@@ -19,7 +19,7 @@ from clipset.inference.run import TrainedRun
 
 def test_a_pipeline_takes_paths_and_gives_labels(trained: TrainedRun, run_folder: Path) -> None:
     train, test = trained.catalog.split("train"), trained.catalog.split("test")
-    embedder = VideoEmbedder(run_folder, workers=0)
+    embedder = VideoEmbedder(run_folder, parts=("clip", "set"), workers=0)
     pipeline = make_pipeline(embedder, StandardScaler(), LogisticRegression())
     pipeline.fit([str(v.path) for v in train], [v.label for v in train])
     right = pipeline.score([v.path for v in test], [v.label for v in test])

@@ -23,6 +23,7 @@ from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.task import make_task
 from clipset.recipe import Recipe
 from clipset.representation import embed_store, encode_clips, read_vectors
+from clipset.representation.time_course import COURSE_LENGTH
 from clipset.sets.batch import mean_over_clips
 from clipset.sets.reading import read_clips
 from clipset.training.config import PretrainConfig
@@ -84,8 +85,10 @@ def test_videos_with_unequal_counts_are_read_and_trained_on(
     assert table.vectors.shape == (24, 4, dim + TINY.width)
     assert table.valid is not None
     assert table.valid.sum(axis=1).tolist() == [4, 3] + [4] * 22
-    means = mean_over_clips(model.encoder.standardise(clips.features), clips.valid)
-    np.testing.assert_allclose(table.pooled[:, :dim], means, atol=1e-5)
+    assert table.pooled.shape == (24, (1 + COURSE_LENGTH) * (dim + TINY.width))
+    by_paper = embed_store(unequal, model.encoder, parts=("clip", "set"))
+    means = mean_over_clips(clips.features, clips.valid)
+    np.testing.assert_allclose(by_paper.pooled[:, :dim], means, atol=1e-5)
     task = make_task(unequal, model=model.config)
     assert len(run_suite(task, model, PROBING).results) == len(PROBING.probes)
     other = replace(clips, features=clips.features[..., :6])

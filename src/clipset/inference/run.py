@@ -31,7 +31,14 @@ from clipset.model.encoder import SetEncoder
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.task import read_labelled
 from clipset.progress import bar, log
-from clipset.representation import DEFAULT_PARTS, VectorPart, VectorTable, encode_clips
+from clipset.representation import (
+    DEFAULT_PARTS,
+    VectorPart,
+    VectorTable,
+    encode_clips,
+    pad_clips,
+    part_widths,
+)
 from clipset.runs import read_run
 from clipset.sets.reading import read_clips
 from clipset.training.checkpoint import ScaleModel, load_model, read_card, read_training
@@ -316,7 +323,7 @@ def load_run(
 
 def embed_with_backbone(
     config: ExtractConfig, videos: Sources, *, device: str = "auto"
-) -> NewVectors:
+) -> VectorTable:
     """The backbone's features of new videos, without a run."""
     reader = open_backbone(config, list_new_videos(videos).videos, device=device)
     return embed_videos(reader, None, videos)
@@ -332,21 +339,18 @@ def embed_videos(
     """The vectors of new videos; without an encoder, the backbone's features alone."""
     new_videos = reader.read(list_new_videos(videos).videos)
     readable = [(new.video, new.clips) for new in new_videos if new.clips is not None]
-    counts = {clips.features.shape[1] for _, clips in readable}
-    if len(counts) > 1:
-        raise RunError(
-            f"the videos have {min(counts)} to {max(counts)} clips, not one number; "
-            f"embed videos of different lengths one by one"
-        )
-    vectors = [encode_clips(encoder, clips, parts).numpy() for _, clips in readable]
+    parts = ("clip",) if encoder is None else parts
+    vectors, valid = pad_clips([encode_clips(encoder, clips, parts)[0] for _, clips in readable])
     return VectorTable(
         video_ids=tuple(video.id for video, _ in readable),
         labels=tuple(video.label for video, _ in readable),
         splits=tuple(video.split for video, _ in readable),
-        vectors=np.concatenate(vectors) if vectors else np.zeros((0, 0, 0), dtype=np.float32),
+        vectors=vectors.numpy(),
+        valid=None if valid is None else valid.numpy(),
         starts=(0.0,) * len(readable),
         ends=tuple(new.duration for new in new_videos if new.clips is not None),
         windows=(None,) * len(readable),
-        parts=("clip",) if encoder is None else parts,
+        parts=parts,
+        part_widths=part_widths(reader.manifest.backbone.dim, encoder, parts),
         failed={new.video.id: new.reason or "" for new in new_videos if new.clips is None},
     )

@@ -1,8 +1,15 @@
 """Vectors of a store's videos, and the table on disk."""
 
-from clipset.representation.encode import concat_parts, embed_store, encode_clips
+from clipset.representation.encode import (
+    concat_parts,
+    embed_store,
+    encode_clips,
+    pad_clips,
+    part_widths,
+)
 from clipset.representation.table import (
     DEFAULT_PARTS,
+    PAPER_PARTS,
     VectorPart,
     VectorTable,
     nearest,
@@ -10,16 +17,22 @@ from clipset.representation.table import (
     read_vectors,
     write_vectors,
 )
+from clipset.representation.time_course import time_course, video_vectors
 
 __all__ = [
     "DEFAULT_PARTS",
+    "PAPER_PARTS",
     "VectorPart",
     "VectorTable",
     "concat_parts",
     "embed_store",
     "encode_clips",
     "nearest",
+    "pad_clips",
     "parse_parts",
+    "part_widths",
     "read_vectors",
+    "time_course",
+    "video_vectors",
     "write_vectors",
 ]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from clipset.errors import StoreError
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
-from clipset.representation.table import DEFAULT_PARTS, VectorPart, VectorTable
+from clipset.representation.table import DEFAULT_PARTS, PAPER_PARTS, VectorPart, VectorTable
 from clipset.sets.batch import ClipBatch, group_by_count
 from clipset.sets.reading import make_clips, read_clips, read_features
 
@@ -43,16 +45,14 @@ def embed_store(
 
     With a window (seconds), the clips of each window are also encoded as a set of their own.
     """
-    valid = None
-    if encoder is None:
-        parts = ("clip",)
+    parts = ("clip",) if encoder is None else parts
     if window is None:
         spans = [Span(index, 0.0, entry.duration) for index, entry in enumerate(store.entries)]
         clips = read_clips(store, "regular", np.arange(len(store)), encoder)
         vectors, valid = encode_clips(encoder, clips, parts, device), clips.valid
     else:
         spans = cut_windows(store, window)
-        vectors = _encode_spans(store, encoder, spans, parts, device)[:, None]
+        vectors, valid = _encode_spans(store, encoder, spans, parts, device)
     videos_by_id = {video.id: video for video in store.catalog}
     videos = [videos_by_id[store.ids[span.video_index]] for span in spans]
     return VectorTable(
@@ -65,7 +65,16 @@ def embed_store(
         ends=tuple(float(span.end) for span in spans),
         windows=tuple(span.window_index for span in spans),
         parts=parts,
+        part_widths=part_widths(store.manifest.backbone.dim, encoder, parts),
     )
+
+
+def part_widths(
+    feature_dim: int, encoder: SetEncoder | None, parts: tuple[VectorPart, ...]
+) -> tuple[int, ...]:
+    """The number of channels of each part."""
+    token_dim = 0 if encoder is None else encoder.project.out_features
+    return tuple(feature_dim if part == "clip" else token_dim for part in parts)
 
 
 def cut_windows(store: FeatureStore, window: float) -> list[Span]:
@@ -93,15 +102,15 @@ def _encode_spans(
     spans: list[Span],
     parts: tuple[VectorPart, ...],
     device: torch.device | None,
-) -> Float[Tensor, "N R"]:
-    """One vector for each span, which is a video of its own for the encoder.
+) -> tuple[Float[Tensor, "N V R"], Bool[Tensor, "N V"] | None]:
+    """The clips of each span, which is a video of its own for the encoder.
 
     Spans with equally many clips are encoded together.
     """
     indices_by_count: dict[int, list[int]] = {}
     for index, span in enumerate(spans):
         indices_by_count.setdefault(len(span.row_indices), []).append(index)
-    pooled: dict[int, Tensor] = {}
+    by_span: dict[int, Tensor] = {}
     for indices in indices_by_count.values():
         for low in range(0, len(indices), CHUNK_SIZE):
             chunk = indices[low : low + CHUNK_SIZE]
@@ -115,8 +124,20 @@ def _encode_spans(
             boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
             clips = make_clips(features, boxes, lengths, encoder)
             vectors = encode_clips(encoder, clips, parts, device)
-            pooled |= dict(zip(chunk, vectors.mean(dim=1), strict=True))
-    return torch.stack([pooled[index] for index in range(len(spans))])
+            by_span |= dict(zip(chunk, vectors, strict=True))
+    return pad_clips([by_span[index] for index in range(len(spans))])
+
+
+def pad_clips(
+    by_video: Sequence[Float[Tensor, "_ R"]],
+) -> tuple[Float[Tensor, "N V R"], Bool[Tensor, "N V"] | None]:
+    """The vectors of all videos in one tensor, and which of them are not padding (None: all)."""
+    if not by_video:
+        return torch.zeros(0, 0, 0), None
+    vectors = pad_sequence(list(by_video), batch_first=True)
+    counts = torch.tensor([len(clips) for clips in by_video])
+    valid = torch.arange(vectors.shape[1]) < counts[:, None]  # (N, V)
+    return vectors, None if valid.all() else valid
 
 
 @torch.inference_mode()
@@ -126,7 +147,7 @@ def encode_clips(
     parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
     device: torch.device | None = None,
 ) -> Float[Tensor, "N V R"]:
-    """The concatenated parts: clip feature, clip token, set token.
+    """The concatenated parts: clip feature (as stored), clip token, set token.
 
     The set is all clips of a video; videos with fewer clips than others are padded with zeros.
     Without an encoder, the clip features.
@@ -141,7 +162,7 @@ def encode_clips(
         chunks = []
         for low in range(0, len(group), CHUNK_SIZE):
             chunk = group.select(slice(low, low + CHUNK_SIZE)).to(device)
-            chunks.append(concat_parts(encoder, chunk, parts).cpu())
+            chunks.append(concat_parts(encoder, chunk, parts, standardise=False).cpu())
         groups.append((videos, torch.cat(chunks)))
     if clips.valid is None:
         return groups[0][1]
@@ -153,11 +174,16 @@ def encode_clips(
 
 
 def concat_parts(
-    encoder: SetEncoder, clips: ClipBatch, parts: tuple[VectorPart, ...] = DEFAULT_PARTS
+    encoder: SetEncoder,
+    clips: ClipBatch,
+    parts: tuple[VectorPart, ...] = PAPER_PARTS,
+    *,
+    standardise: bool = True,
 ) -> Float[Tensor, "B V R"]:
     """The concatenated parts of one batch; every clip has the set token of its video."""
     encoding = encoder(clips.features, clips.boxes, None, clips.valid)
-    features, tokens = encoder.standardise(clips.features), encoding.clip_tokens
+    features = encoder.standardise(clips.features) if standardise else clips.features
+    tokens = encoding.clip_tokens
     set_tokens = encoding.set_token[:, None].expand(-1, features.shape[1], -1)  # (B, V, H)
     by_part = {"clip": features, "token": tokens, "set": set_tokens}
     return torch.cat([by_part[part] for part in parts], dim=-1)

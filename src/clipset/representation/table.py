@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,21 +19,23 @@ from clipset.checksums import find_damage, seal
 from clipset.errors import StoreError
 from clipset.files import write_together, writing
 from clipset.model.knn import most_similar
+from clipset.representation.time_course import video_vectors
 from clipset.sets.batch import mean_over_clips
 from clipset.text import csv_text, deneutralise
 
 VectorPart = Literal["clip", "token", "set"]
 VECTOR_PARTS: tuple[VectorPart, ...] = ("clip", "token", "set")
-DEFAULT_PARTS: tuple[VectorPart, ...] = ("clip", "set")  # those of the paper
+DEFAULT_PARTS: tuple[VectorPart, ...] = ("clip", "token")
+PAPER_PARTS: tuple[VectorPart, ...] = ("clip", "set")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VectorTable:
     """A vector for every clip of every video; `pooled` has one for each video.
 
     `valid` is False for padding; None if all videos have equally many clips. With windows, each
-    window is a row of its own with a single vector, after the row of the whole video, whose window
-    is None. `starts` and `ends` are in seconds. `failed` are the reasons of unreadable new videos.
+    window is a row of its own after the row of the whole video, whose window is None. `starts` and
+    `ends` are in seconds. `failed` are the reasons of unreadable new videos.
     """
 
     video_ids: tuple[str, ...]
@@ -44,16 +47,17 @@ class VectorTable:
     ends: tuple[float, ...] = ()
     windows: tuple[int | None, ...] = ()
     parts: tuple[VectorPart, ...] = ()
+    part_widths: tuple[int, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def pooled(self) -> Float[np.ndarray, "N R"]:
-        """The mean over each video's clips."""
-        if self.valid is None:
-            pooled: Float[np.ndarray, "N R"] = self.vectors.mean(axis=1)
-            return pooled
-        vectors, valid = torch.from_numpy(self.vectors), torch.from_numpy(self.valid)
-        return mean_over_clips(vectors, valid).numpy()
+    @cached_property
+    def pooled(self) -> Float[np.ndarray, "N Q"]:
+        """The time course of each part; or, with the set token, the mean over clips (the paper)."""
+        vectors = torch.from_numpy(self.vectors)
+        valid = None if self.valid is None else torch.from_numpy(self.valid)
+        if "set" in self.parts:
+            return mean_over_clips(vectors, valid).numpy()
+        return video_vectors(vectors, valid, self.part_widths or vectors.shape[2:]).numpy()
 
 
 def write_vectors(table: VectorTable, folder: Path) -> None:
@@ -81,7 +85,9 @@ def write_vectors(table: VectorTable, folder: Path) -> None:
     arrays = {"vectors": table.vectors, "pooled": table.pooled}
     if table.valid is not None:
         arrays["valid"] = table.valid
-    header = {"parts": ",".join(table.parts)}
+    header = {
+        "parts": ",".join(table.parts), "part_widths": ",".join(map(str, table.part_widths)),
+    }  # fmt: skip
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     vectors = seal(save(contiguous, metadata=header), beside)
     files = {**beside, "vectors.safetensors": vectors}
@@ -122,7 +128,8 @@ def read_vectors(folder: Path) -> VectorTable:
             lines = csv.DictReader(file)
             rows = [{name: deneutralise(cell) for name, cell in line.items()} for line in lines]
         with safe_open(path, "np") as file:
-            parts = (file.metadata() or {}).get("parts", "")
+            header = file.metadata() or {}
+        parts, widths = header.get("parts", ""), header.get("part_widths", "")
         arrays = load_file(path)
         vectors = arrays["vectors"]
         if vectors.ndim != 3 or len(vectors) != len(rows):
@@ -138,6 +145,7 @@ def read_vectors(folder: Path) -> VectorTable:
             ends=tuple(float(row["end"]) for row in timed),
             windows=tuple(int(row["window"]) if row["window"] else None for row in timed),
             parts=parse_parts(parts) if parts else (),
+            part_widths=tuple(int(width) for width in widths.split(",") if width),
         )
     except (OSError, SafetensorError, csv.Error, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{folder} cannot be read ({error}); run `clipset embed`") from None
@@ -157,12 +165,11 @@ def parse_parts(text: str) -> tuple[VectorPart, ...]:
 def nearest(
     pooled: Float[np.ndarray, "N R"], queries: Int[np.ndarray, " Q"], count: int
 ) -> tuple[Int[np.ndarray, "Q K"], Float[np.ndarray, "Q K"]]:
-    """The videos most similar to each query by the cosine of centred vectors, and the cosines."""
+    """The videos most similar to each query by the cosine of their vectors, and the cosines."""
     _, exponent = np.frexp(np.abs(pooled).max(initial=0.0))
-    scaled = np.ldexp(pooled, -exponent)  # exact, and no square overflows
-    centred = torch.from_numpy(scaled - scaled.mean(axis=0))
+    scaled = torch.from_numpy(np.ldexp(pooled, -exponent))  # exact, and no square overflows
     count = min(count, len(pooled) - 1)
-    indices, cosines = most_similar(centred, centred[queries], k=count + 1)
+    indices, cosines = most_similar(scaled, scaled[queries], k=count + 1)
     others = indices.numpy() != queries[:, None]  # a video is not its own neighbour
     others[others.all(axis=1), -1] = False
     shape = (len(queries), count)

@@ -1,0 +1,42 @@
+"""The time course of a video: the mean of its clips, and how they differ from it, in order."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+COURSE_LENGTH = 8  # times that the clips of a video are averaged to
+MIN_DEVIATION = 1e-3  # relative to the mean: less is rounding, in a video where nothing happens
+
+
+def time_course(clips: Float[Tensor, "B V D"]) -> Float[Tensor, "B R"]:
+    """The normalised mean next to the normalised deviations from it at `COURSE_LENGTH` times.
+
+    So the cosine of two videos is the mean of two cosines: of what they show, and of what happens
+    when.
+    """
+    course = F.adaptive_avg_pool1d(clips.mT, COURSE_LENGTH).mT  # (B, T, D)
+    mean = course.mean(dim=1)
+    deviations = (course - mean[:, None]).flatten(1)  # (B, T * D)
+    least = MIN_DEVIATION * mean.norm(dim=1, keepdim=True) + 1e-12
+    scale = deviations.norm(dim=1, keepdim=True).maximum(least)
+    return torch.cat([F.normalize(mean, dim=1), deviations / scale], dim=1)
+
+
+def video_vectors(
+    clips: Float[Tensor, "N V R"], valid: Bool[Tensor, "N V"] | None, part_widths: tuple[int, ...]
+) -> Float[Tensor, "N Q"]:
+    """The time courses of each part of the clips' vectors, side by side.
+
+    `valid` is False for padding, which comes last.
+    """
+    counts = [clips.shape[1]] * len(clips) if valid is None else valid.sum(dim=1).tolist()
+    width = len(part_widths) and (1 + COURSE_LENGTH) * sum(part_widths)
+    vectors = torch.zeros(len(clips), width)
+    for count in set(counts):
+        videos = [index for index, other in enumerate(counts) if other == count]
+        parts = clips[videos, :count].split(part_widths, dim=-1)
+        vectors[videos] = torch.cat([time_course(part) for part in parts], dim=1)
+    return vectors
