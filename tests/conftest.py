@@ -22,7 +22,7 @@ SMALL = ExtractConfig(
     frames=2,
     stride=4,
     size=32,
-    sampling=Sampling(num_clips=8, num_times=2, num_crops=2),
+    sampling=Sampling(num_clips=8, num_times=2, num_crops=2, flip=False),
     engine="torch",
     workers=0,
 )

@@ -46,7 +46,7 @@ def test_a_dry_run_writes_nothing(
         main(words)
     said = json.loads(capsys.readouterr().out)
     assert said["videos"] == 24
-    assert said["clips"] == 24 * 16
+    assert said["clips"] == 24 * 9
     assert said["free_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
 

@@ -63,7 +63,7 @@ def extract(
 
 
 def plan_store(
-    config: ExtractConfig, videos: Sequence[Video], folder: Path | None = None
+    config: ExtractConfig, videos: Sequence[Video] = (), folder: Path | None = None
 ) -> tuple[Manifest, nn.Module]:
     """The manifest of a store and the network that makes it.
 

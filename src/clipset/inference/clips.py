@@ -170,7 +170,7 @@ class ClipReader:
 
 
 def open_backbone(
-    config: ExtractConfig, videos: Sequence[Video], *, device: str = "auto"
+    config: ExtractConfig, videos: Sequence[Video] = (), *, device: str = "auto"
 ) -> ClipReader:
     """A reader with a backbone, without a run; its clips fit the videos."""
     manifest, network = plan_store(config, videos)
