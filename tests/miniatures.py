@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.conftest import write_video
 
 from clipset.cli import main
-from clipset.data.datasets.lvu import CLASSIFICATION, REGRESSION
+from clipset.data.datasets import CLASSIFICATION, REGRESSION
 
 BACKBONE = """
 import torch

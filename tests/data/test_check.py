@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.decoding.makers import make_video, read_numbers
 
-from clipset.data.catalog import Catalog, Video, read_catalog
-from clipset.data.check import check_catalog
+from clipset.data.catalog import Video, read_catalog
+from clipset.data.check import find_problem
 from clipset.decoding.reader import open_video
 
 
@@ -23,21 +23,18 @@ def test_every_problem_is_named_and_good_videos_are_not(tmp_path: Path) -> None:
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "gone.mp4").symlink_to("nowhere")
     (tmp_path / "text.mov").write_text("text")
-    checked: list[str] = []
-    problems = check_catalog(read_catalog(tmp_path), lambda video: checked.append(video.id))
-    assert problems == [
-        ("empty.mp4", "empty file"),
-        ("gone.mp4", "no such file"),
-        ("half.avi", "holds 24 of 50 frames"),
-        ("text.mov", "not a video file (invalid data)"),
-    ]
-    assert checked == ["empty.mp4", "gone.mp4", "good.mp4", "half.avi", "text.mov"]
+    assert {video.id: find_problem(video) for video in read_catalog(tmp_path)} == {
+        "empty.mp4": "empty file",
+        "gone.mp4": "no such file",
+        "good.mp4": None,
+        "half.avi": "holds 24 of 50 frames",
+        "text.mov": "not a video file (invalid data)",
+    }
 
 
-def test_a_good_catalog_has_no_problems(tmp_path: Path) -> None:
+def test_a_good_video_has_no_problem(tmp_path: Path) -> None:
     path = make_video(tmp_path / "good.mp4")
-    catalog = Catalog(name="c", videos=(Video(id="good", path=path, end=0.3),))
-    assert check_catalog(catalog) == []
+    assert find_problem(Video(id="good", path=path, end=0.3)) is None
 
 
 def test_nothing_after_the_end_of_a_video_is_shown(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from clipset.data.catalog import Catalog
-from clipset.data.check import find_coverage
-from clipset.data.datasets.hmdb51 import read_hmdb51
-from clipset.data.datasets.kinetics import read_kinetics
-from clipset.data.datasets.lvu import TASKS, read_lvu
-from clipset.data.datasets.ssv2 import read_ssv2
-from clipset.data.datasets.ucf101 import read_ucf101
+from clipset.data.check import find_missing
+from clipset.data.datasets import (
+    LVU_TASKS,
+    read_hmdb51,
+    read_kinetics,
+    read_lvu,
+    read_ssv2,
+    read_ucf101,
+)
 from clipset.errors import CatalogError
 
 
@@ -75,12 +78,9 @@ def test_ucf101_follows_its_lists(ucf_lists: Path, tmp_path: Path) -> None:
 def test_missing_files_are_counted(ucf_lists: Path, tmp_path: Path) -> None:
     videos = touch(tmp_path / "UCF-101", "Archery/v_Archery_g08_c01.avi")
     catalog = read_ucf101(videos, ucf_lists)
-    coverage = find_coverage(catalog)
-    assert coverage.lines == (
-        "test: 0 of 1 videos found",
-        "train: 1 of 2 videos found",
-    )
-    assert set(coverage.missing) == {
+    missing, lines = find_missing(catalog)
+    assert lines == ["test: 0 of 1 videos found", "train: 1 of 2 videos found"]
+    assert set(missing) == {
         "Archery/v_Archery_g01_c01.avi",
         "HandstandPushups/v_HandStandPushups_g08_c01.avi",
     }
@@ -103,12 +103,16 @@ def test_hmdb51_follows_its_lists(tmp_path: Path) -> None:
         "wave/c_wave.avi": ("wave", None, None),
     }
     assert facts(read_hmdb51(videos, lists, fold=2)) == {"wave/c_wave.avi": ("wave", "train", None)}
-    assert find_coverage(catalog).listed == {"no split": 1, "test": 1, "train": 1}
+    assert find_missing(catalog)[1] == [
+        "no split: 1 of 1 videos found",
+        "test: 0 of 1 videos found",
+        "train: 1 of 1 videos found",
+    ]
 
 
 def test_kinetics_follows_its_csv_files(tmp_path: Path) -> None:
     lists = write(
-        tmp_path,
+        tmp_path / "lists",
         {
             "train.csv": "label,youtube_id,time_start,time_end,split,is_cc\n"
             '"air drumming",-abc_123xyz,3,13,train,0\nsinging,whole_clip0,0,10,train,0\n',
@@ -120,8 +124,7 @@ def test_kinetics_follows_its_csv_files(tmp_path: Path) -> None:
     videos = touch(
         tmp_path / "k400", "air_drumming/-abc_123xyz_000003_000013.mp4", "whole_clip0.mkv"
     )
-    names = ("train.csv", "val.csv", "test.csv")
-    catalog = read_kinetics(videos, *(lists / name for name in names))
+    catalog = read_kinetics(videos, lists)
     assert facts(catalog) == {
         "-abc_123xyz_000003_000013": ("air drumming", "train", "-abc_123xyz"),
         "whole_clip0_000000_000010": ("singing", "train", "whole_clip0"),
@@ -129,10 +132,10 @@ def test_kinetics_follows_its_csv_files(tmp_path: Path) -> None:
         "unlabelled0_000005_000015": (None, "test", "unlabelled0"),
     }
     assert [video.path.relative_to(videos).as_posix() for video in catalog] == [
+        "unlabelled0_000005_000015.mp4",
         "air_drumming/-abc_123xyz_000003_000013.mp4",
         "whole_clip0.mkv",
         "singing/gone_video0_000005_000015.mp4",
-        "unlabelled0_000005_000015.mp4",
     ]
 
 
@@ -188,7 +191,7 @@ def test_a_classification_task_of_lvu_gives_labels(tmp_path: Path) -> None:
     }
     assert [video.end for video in catalog] == [83.0, None]
     assert [video.target for video in catalog] == [None, None]
-    assert find_coverage(catalog).missing == ()
+    assert find_missing(catalog)[0] == []
 
 
 def test_the_regression_tasks_of_lvu_give_targets(tmp_path: Path) -> None:
@@ -214,7 +217,7 @@ def test_a_video_that_lvu_lists_twice_is_there_twice(tmp_path: Path) -> None:
 
 
 def test_lvu_has_seven_classifications_and_two_regressions() -> None:
-    assert len(TASKS) == 9
+    assert len(LVU_TASKS) == 9
     with pytest.raises(CatalogError, match="LVU has no task 'genres'; did you mean genre"):
         read_lvu(Path(), Path(), task="genres")
 
@@ -239,7 +242,7 @@ def test_lists_that_do_not_fit_are_refused(ucf_lists: Path, tmp_path: Path) -> N
         read_ucf101(videos, ucf_lists, fold=4)
     with pytest.raises(CatalogError, match=r"cannot read .*trainlist03.txt: no such file"):
         read_ucf101(videos, ucf_lists, fold=3)
-    with pytest.raises(CatalogError, match="is not a folder of videos"):
+    with pytest.raises(CatalogError, match="cannot read the folder"):
         read_ucf101(tmp_path / "nowhere", ucf_lists)
     with pytest.raises(CatalogError, match="'no class 1' is not a line of a UCF101 list"):
         read_ucf101(videos, bad)
@@ -259,5 +262,5 @@ def test_lists_that_do_not_fit_are_refused(ucf_lists: Path, tmp_path: Path) -> N
         read_lvu(videos, bad, task="genre")
     with pytest.raises(CatalogError, match="view_count needs counts above zero, got '0'"):
         read_lvu(videos, bad, task="view_count")
-    with pytest.raises(CatalogError, match="needs columns 'videoid' and 'duration'"):
+    with pytest.raises(CatalogError, match="needs a column 'duration'; its columns: videoid"):
         read_lvu(videos, bad, task="genre", durations=bad / "durations.csv")

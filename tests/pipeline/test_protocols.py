@@ -21,7 +21,7 @@ from tests.miniatures import (
 )
 
 from clipset.data.catalog import read_catalog_table
-from clipset.data.datasets.lvu import CLASSIFICATION, REGRESSION
+from clipset.data.datasets import CLASSIFICATION, REGRESSION
 from clipset.data.tasks import DataConfig, Task, join_tasks, read_tasks
 from clipset.errors import ClipsetError
 from clipset.evaluation.results import read_predictions

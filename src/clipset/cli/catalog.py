@@ -9,6 +9,7 @@ from cyclopts import App
 
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
+from clipset.errors import CatalogError
 
 catalog_app = App(name="catalog", help_format="plaintext")
 app.command(catalog_app)
@@ -45,14 +46,18 @@ def catalog_command(
         keep: Keep only this fraction of the training videos of each class (low-shot).
     """
     from clipset.data.catalog import describe_catalog, read_catalog, write_catalog
-    from clipset.data.datasets import read_dataset
+    from clipset.data.datasets import LVU_TASKS, read_dataset
     from clipset.data.leaks import describe_leaks
     from clipset.data.splits import assign_splits, keep_fraction
     from clipset.files import check_output
 
     check_output(out, "file")
     if dataset:
-        listed = read_dataset(dataset, videos, lists, fold=fold, task=task)
+        if dataset == "lvu" and task not in LVU_TASKS:
+            names = ", ".join(LVU_TASKS)
+            raise CatalogError(f"LVU has several tasks; choose one with --task: {names}")
+        name = task if dataset == "lvu" and task else f"split-{fold}"
+        [listed] = read_dataset(dataset, videos, lists, name).values()
     else:
         catalog, seed = read_catalog(videos), common.random_seed
         listed = assign_splits(catalog, test_fraction=test_fraction, seed=seed)
@@ -83,23 +88,22 @@ def catalog_check_command(videos: Path, /, *, common: flags.Common = flags.COMMO
         videos: A folder or a catalog.
     """
     from clipset.data.catalog import read_catalog
-    from clipset.data.check import check_catalog, find_coverage
+    from clipset.data.check import find_missing, find_problem
     from clipset.data.leaks import describe_leaks
     from clipset.progress import bar
 
     listed = read_catalog(videos)
     leaks = describe_leaks([listed])
     with bar("checking", len(listed), "videos") as advance:
-        problems = check_catalog(listed, lambda _: advance())
-    coverage = find_coverage(listed)
-    result = {
-        "videos": len(listed),
-        "problems": dict(problems),
-        "missing": coverage.missing,
-        "leaks": leaks,
-    }
-    lines = [f"{video}: {problem}" for video, problem in problems]
-    lines += [*coverage.lines, *(f"leak: {leak}" for leak in leaks)]
+        problems = {}
+        for video in listed:
+            if problem := find_problem(video):
+                problems[video.id] = problem
+            advance()
+    missing, split_lines = find_missing(listed)
+    result = {"videos": len(listed), "problems": problems, "missing": missing, "leaks": leaks}
+    lines = [f"{video_id}: {reason}" for video_id, reason in problems.items()]
+    lines += [*split_lines, *(f"leak: {leak}" for leak in leaks)]
     lines.append(f"{len(listed)} videos, {len(problems)} with problems")
     show_result(result, common, lines)
     if problems or leaks:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from clipset.config import fingerprint
-from clipset.data.folder import EXTENSIONS, list_videos, natural_key, parse_folder_names
-from clipset.data.labels import TEXT_COLUMNS, clean_rows
-from clipset.data.tables import SUFFIXES, read_table, say_decoded
+from clipset.data.labels import SPLIT_NAMES, TEXT_COLUMNS, clean_rows, split_name
+from clipset.data.tables import SUFFIXES, read_table
 from clipset.errors import CatalogError
 from clipset.files import write_atomic
+from clipset.progress import log
 from clipset.text import (
     csv_text,
-    decode_western,
     deneutralise,
     escape_undecodable,
     name_text,
@@ -26,8 +27,11 @@ from clipset.text import (
     unique_ids,
 )
 
-COLUMNS = ("id", "path", "label", "split", "group", "target", "end")
-COLUMN_NAMES = {  # common names of each column, the first one found is used
+EXTENSIONS = (
+    "mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "wmv", "flv", "gif",
+    "ogv", "3gp",
+)  # fmt: skip
+COLUMN_NAMES = {  # common names of each column; the first one that a table has is used
     "id": ("id", "video_id"),
     "path": ("path", "file", "filename", "video"),
     "label": ("label", "class"),
@@ -67,6 +71,11 @@ class Video:
             raise CatalogError(f"the target of {self.id!r} must be a number, got {self.target}")
         if self.end is not None and not 0.0 < self.end < math.inf:
             raise CatalogError(f"the end of {self.id!r} must be after 0 s, got {self.end}")
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether there is something to predict: a label or a target."""
+        return self.label is not None or self.target is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +123,12 @@ class Catalog:
     @property
     def fingerprint(self) -> str:
         """A hash of ids and annotations; it does not depend on where the files are."""
-        return fingerprint([_annotations(video) for video in self.videos])
-
-
-def _annotations(video: Video) -> list[str | float | None]:
-    annotations: list[str | float | None] = [video.id, video.label, video.split, video.group]
-    if video.target is not None or video.end is not None:
-        annotations += [video.target, video.end]
-    return annotations
+        rows: list[list[str | float | None]] = []
+        for video in self.videos:
+            rows.append([video.id, video.label, video.split, video.group])
+            if video.target is not None or video.end is not None:
+                rows[-1] += [video.target, video.end]
+        return fingerprint(rows)
 
 
 def describe_catalog(catalog: Catalog) -> str:
@@ -136,15 +143,11 @@ def write_catalog(catalog: Catalog, path: str | Path) -> None:
 
     Cells that a spreadsheet would take for a formula get an apostrophe, which reading removes.
     """
-    rows = (
-        (
-            video.id, path_text(video.path.absolute()), video.label, video.split, video.group,
-            video.target, video.end,
-        )
-        for video in catalog
-    )  # fmt: skip
-    text = csv_text([COLUMNS, *rows])
-    write_atomic(Path(path), text.encode("utf-8", errors="surrogateescape"))
+    rows: list[list[Any]] = [list(COLUMN_NAMES)]
+    for video in catalog:
+        cells = {column: getattr(video, column) for column in COLUMN_NAMES}
+        rows.append(list((cells | {"path": path_text(video.path.absolute())}).values()))
+    write_atomic(Path(path), csv_text(rows).encode("utf-8", errors="surrogateescape"))
 
 
 def read_catalog(source: str | Path, *, name: str | None = None) -> Catalog:
@@ -162,31 +165,76 @@ def read_catalog(source: str | Path, *, name: str | None = None) -> Catalog:
 
 
 def read_folder(folder: str | Path, *, name: str | None = None) -> Catalog:
-    """All video files under a folder, in natural order.
-
-    The first sub-folder of a video's path is its label. If all first sub-folders are called train,
-    test or val, they are splits, and the second one is the label. Unreadable sub-folders are
-    skipped with a message.
-    """
+    """All video files under a folder, in natural order, labelled by `label_by_folder`."""
     folder = Path(folder).absolute()
-    paths = sorted(list_videos(folder), key=lambda path: natural_key(path_text(path.as_posix())))
+    paths = {path_text(path.as_posix()): folder / path for path in list_videos(folder)}
     if not paths:
         raise CatalogError(
             f"{folder} contains no videos; supported file extensions: {', '.join(EXTENSIONS)}"
         )
-    ids = unique_ids(path_text(path.as_posix()) for path in paths)
-    files = {ids[path_text(path.as_posix())]: folder / path for path in paths}
+    ids = unique_ids(sorted(paths, key=natural_key))
+    files = {video_id: paths[text] for text, video_id in ids.items()}
     return label_by_folder(files, folder, name=name or name_text(folder.name) or "videos")
 
 
 def label_by_folder(files: Mapping[str, Path], folder: Path, *, name: str) -> Catalog:
-    """A catalog of files by id; their sub-folders in `folder` are labels, or splits and labels."""
-    rows = parse_folder_names([path.relative_to(folder) for path in files.values()])
+    """A catalog of files by id; the first sub-folder of a file in `folder` is its label.
+
+    If all first sub-folders are called train, test or val, they are splits, and the second one is
+    the label.
+    """
+    sub_folders = [
+        [name_text(part) for part in path.relative_to(folder).parts[:-1]] for path in files.values()
+    ]
+    top_folders = {names[0] for names in sub_folders if names}
+    has_splits = all(split_name(text) in SPLIT_NAMES.values() for text in top_folders)
+    columns = ("split", "label") if has_splits else ("label",)
+    rows = (dict(zip(columns, names, strict=False)) for names in sub_folders)
     videos = (
         Video(id=video_id, path=path, label=row.get("label"), split=row.get("split"))
         for (video_id, path), row in zip(files.items(), clean_rows(rows, name), strict=True)
     )
     return Catalog(name=name, videos=tuple(videos))
+
+
+def list_videos(folder: Path) -> list[Path]:
+    """Relative paths of the video files under a folder."""
+    return [
+        path.relative_to(folder)
+        for path in walk_files(folder)
+        if path.suffix.lower().removeprefix(".") in EXTENSIONS
+    ]
+
+
+def walk_files(folder: Path, *, quiet: bool = False) -> Iterator[Path]:
+    """The files under a folder: skips hidden ones, follows links.
+
+    A sub-folder that cannot be read is skipped, with a message unless `quiet`.
+    """
+
+    def skip(error: OSError) -> None:
+        reason = (error.strerror or str(error)).lower()
+        message = f"cannot read the folder {error.filename}: {reason}"
+        if Path(error.filename) == folder:
+            raise CatalogError(message)
+        if not quiet:
+            log(f"skipped: {message}")
+
+    visited: set[str] = set()
+    for parent, sub_folders, names in os.walk(folder, onerror=skip, followlinks=True):
+        real_path = os.path.realpath(parent)
+        if real_path in visited:
+            sub_folders.clear()
+            continue
+        visited.add(real_path)
+        sub_folders[:] = sorted((n for n in sub_folders if not n.startswith(".")), reverse=True)
+        yield from (Path(parent, name) for name in names if not name.startswith("."))
+
+
+def natural_key(text: str) -> list[tuple[int, int, str]]:
+    """A sort key that puts clip2 before clip10."""
+    parts = re.split(r"([0-9]+)", text)
+    return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts if part]
 
 
 def read_catalog_table(
@@ -196,73 +244,46 @@ def read_catalog_table(
 
     `columns` maps our column names to the table's, such as {"path": "clip_file"}.
     """
-    path, columns = Path(path), columns or {}
-    table = read_table(path)
-    unknown = sorted(set(columns) - set(COLUMNS))
-    if unknown:
-        raise CatalogError(
-            f"unknown catalog column {unknown[0]!r}; available: {', '.join(COLUMNS)}"
-        )
-    if "path" not in columns and not table.has_column(COLUMN_NAMES["path"]):
-        raise CatalogError(f"{path} needs a column 'path'; {table.columns_text}")
-    if not table.rows:
+    path = Path(path)
+    for column in columns or {}:
+        if column not in COLUMN_NAMES:
+            raise CatalogError(
+                f"unknown catalog column {column!r}; available: {', '.join(COLUMN_NAMES)}"
+            )
+    rows = read_table(path, COLUMN_NAMES, required="path", columns=columns)
+    if not rows:
         raise CatalogError(f"{path} has a header but lists no videos")
-    rows = table.select(columns, COLUMN_NAMES)
-    for line, row in enumerate(rows, start=2):
+    for line_number, row in enumerate(rows, start=2):
         if "path" not in row:
-            raise CatalogError(f"row {line} of {path} has an empty path")
+            raise CatalogError(f"row {line_number} of {path} has an empty path")
         row |= {key: deneutralise(row[key]) for key in ("id", *TEXT_COLUMNS) if key in row}
-    folder = path.parent.absolute()
-    _resolve_encodings(rows, folder, path)
     ids = unique_ids(row["path"] for row in rows if "id" not in row)
+    folder = path.parent.absolute()
     videos = (_make_video(row, folder, ids) for row in clean_rows(rows, path.name))
     return Catalog(name=name or name_text(path.stem), videos=tuple(videos))
 
 
 def clean_catalog(catalog: Catalog) -> Catalog:
     """The same catalog with labels, splits and groups in one spelling each."""
-    rows = [
+    rows = (
         {key: text for key in TEXT_COLUMNS if (text := getattr(video, key)) is not None}
         for video in catalog
-    ]
+    )
     return catalog.only(
-        replace(video, label=row.get("label"), split=row.get("split"), group=row.get("group"))
+        replace(video, **{key: row.get(key) for key in TEXT_COLUMNS})
         for video, row in zip(catalog, clean_rows(rows, catalog.name), strict=True)
     )
 
 
-def _resolve_encodings(rows: list[dict[str, str]], folder: Path, table: Path) -> None:
-    """Read paths that are not UTF-8 as Windows-1252 where only that file exists."""
-    examples = []
-    for row in rows:
-        text = decode_western(row["path"])
-        if text != row["path"] and not _exists(folder, row["path"]) and _exists(folder, text):
-            examples.append(text)
-            row["path"] = text
-    say_decoded(table, examples)
-
-
-def _exists(folder: Path, path: str) -> bool:
-    return os.path.isfile(folder / text_path(path))  # noqa: PTH113 (never raises)
-
-
 def _make_video(row: dict[str, str], folder: Path, ids: Mapping[str, str]) -> Video:
-    return Video(
-        id=row["id"] if "id" in row else ids[row["path"]],
-        path=folder / text_path(row["path"]),
-        label=row.get("label"),
-        split=row.get("split"),
-        group=row.get("group"),
-        target=_parse_float(row, "target"),
-        end=_parse_float(row, "end"),
-    )
-
-
-def _parse_float(row: dict[str, str], column: str) -> float | None:
-    try:
-        return float(row[column]) if column in row else None
-    except ValueError:
-        path = escape_undecodable(row["path"])
-        raise CatalogError(
-            f"the {column} of {path!r} must be a number, got {row[column]!r}"
-        ) from None
+    fields: dict[str, Any] = {"id": ids.get(row["path"]), **row}
+    fields["path"] = folder / text_path(row["path"])
+    for column in ("target", "end"):
+        try:
+            fields[column] = float(row[column]) if column in row else None
+        except ValueError:
+            path = escape_undecodable(row["path"])
+            raise CatalogError(
+                f"the {column} of {path!r} must be a number, got {row[column]!r}"
+            ) from None
+    return Video(**fields)

@@ -8,10 +8,9 @@ the frame, or (V, 7), whole rows of a store. For a.npy these are a.times.npy and
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from clipset.data.folder import natural_key
+from clipset.data.catalog import natural_key, walk_files
 from clipset.errors import StoreError
-from clipset.progress import log
 from clipset.text import path_text, unique_ids
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -41,8 +39,11 @@ def list_feature_files(source: Path, *, quiet: bool = False) -> dict[str, Path]:
     if not source.is_dir():
         raise StoreError(f"folder not found: {source}; features are read from a folder of files")
     paths: dict[str, Path] = {}
-    for path in sorted(_walk(source, quiet), key=lambda p: natural_key(path_text(p.as_posix()))):
-        if path.suffix.lower() in READERS and path.is_file() and not _is_sidecar(path):
+    all_paths = {path_text(path.as_posix()): path for path in walk_files(source, quiet=quiet)}
+    for text in sorted(all_paths, key=natural_key):
+        path = all_paths[text]
+        is_sidecar = path.suffix == ".npy" and path.stem.endswith((".times", ".boxes"))
+        if path.suffix.lower() in READERS and path.is_file() and not is_sidecar:
             name = path_text(path.relative_to(source).with_suffix("").as_posix())
             if name in paths:
                 raise StoreError(f"{path} and {paths[name]} are both of one video; keep one")
@@ -81,27 +82,23 @@ def as_rows(features: NDArray[Any]) -> NDArray[Any]:
 
 def make_boxes(count: int, arrays: Arrays, seconds: float) -> Float[np.ndarray, "V 7"]:
     """The boxes of the clips: as in the file, else consecutive clips of the whole frame."""
-    boxes, times = arrays.get("boxes"), arrays.get("times")
-    for name, array in (("boxes", boxes), ("times", times)):
-        if array is not None and array.dtype.kind not in "fiu":
-            raise StoreError(f"{name} must be numbers, got {_describe(array)}")
-        if array is not None and not (np.abs(array.astype(np.float64)) < MAX_SECONDS).all():
-            raise StoreError(f"{name} hold NaN or more than {MAX_SECONDS:g}")
     rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (count, 1))
     rows[:, 0] = np.arange(count) * seconds
     rows[:, 1] = rows[:, 0] + seconds
-    if times is not None and times.shape == (count, 2):
-        rows[:, :2] = times
-    elif times is not None and times.shape == (count,):
-        rows[:, 0], rows[:, 1] = times, times + seconds
-    elif times is not None:
-        raise StoreError(f"times must be ({count}, 2) or ({count},), got {_describe(times)}")
-    if boxes is not None and boxes.shape == (count, 7):
-        rows[:] = boxes
-    elif boxes is not None and boxes.shape == (count, 4):
-        rows[:, 2:6] = boxes
-    elif boxes is not None:
-        raise StoreError(f"boxes must be ({count}, 4) or ({count}, 7), got {_describe(boxes)}")
+    for name, allowed in (("times", ((count, 2), (count,))), ("boxes", ((count, 4), (count, 7)))):
+        array = arrays.get(name)
+        if array is None:
+            continue
+        if array.dtype.kind not in "fiu" or array.shape not in allowed:
+            shapes = " or ".join(str(shape) for shape in allowed)
+            raise StoreError(f"{name} must be numbers {shapes}, got {_describe(array)}")
+        if not (np.abs(array.astype(np.float64)) < MAX_SECONDS).all():
+            raise StoreError(f"{name} hold NaN or more than {MAX_SECONDS:g}")
+        if array.ndim == 1:
+            rows[:, 0], rows[:, 1] = array, array + seconds
+        else:
+            columns = {2: slice(0, 2), 4: slice(2, 6), 7: slice(0, 7)}[array.shape[1]]
+            rows[:, columns] = array
     low, high = rows[:, [0, 2, 3]], rows[:, [1, 4, 5]]
     inside = (rows[:, 2:6] >= 0).all() and (rows[:, 2:6] <= 1).all()
     if not (np.isfinite(rows).all() and (low < high).all() and inside):
@@ -121,22 +118,6 @@ def describe_read_error(error: Exception) -> str:
 
 def _describe(array: NDArray[Any]) -> str:
     return f"{array.dtype} {array.shape}"
-
-
-def _walk(source: Path, quiet: bool) -> Iterator[Path]:
-    """Every file under a folder."""
-
-    def skip(error: OSError) -> None:
-        reason = (error.strerror or str(error)).lower()
-        if not quiet:
-            log(f"skipped: cannot read the folder {error.filename}: {reason}")
-
-    for folder, _, names in os.walk(source, onerror=skip):
-        yield from (Path(folder) / name for name in names)
-
-
-def _is_sidecar(path: Path) -> bool:
-    return path.suffix == ".npy" and Path(path.stem).suffix.removeprefix(".") in SIDECARS
 
 
 def _read_npy(path: Path) -> Arrays:
@@ -179,46 +160,36 @@ def _read_h5(path: Path) -> Arrays:
         for name in content:
             if not isinstance(content.get(name, getlink=True), h5py.HardLink):
                 raise StoreError(f"{name} is a link, perhaps to another file; copy the data here")
-        items = {name: content[name] for name in content}
-        datasets = {
-            name: item
-            for name, item in items.items()
-            if isinstance(item, h5py.Dataset) and item.shape and item.dtype.kind in "fiu"
-        }
-        for name, dataset in datasets.items():
-            _check_dataset(name, dataset)
-            _check_size(dataset.size * dataset.dtype.itemsize, path)
-        return {name: np.asarray(dataset) for name, dataset in datasets.items()}
-
-
-def _check_dataset(name: str, dataset: Any) -> None:
-    """Refuse data of other files, and filters that are not HDF5's own."""
-    if dataset.external or dataset.is_virtual:
-        raise StoreError(f"{name} keeps its numbers in other files; copy them into this one")
-    properties = dataset.id.get_create_plist()
-    filters = {int(properties.get_filter(i)[0]) for i in range(properties.get_nfilters())}
-    if not filters <= SAFE_FILTERS:
-        raise StoreError(f"{name} is compressed by a plug-in; write it with gzip, lzf or szip")
+        arrays = {}
+        for name, data in content.items():
+            if not (isinstance(data, h5py.Dataset) and data.shape and data.dtype.kind in "fiu"):
+                continue
+            if data.external or data.is_virtual:
+                raise StoreError(f"{name} keeps its numbers in other files; copy them here")
+            properties = data.id.get_create_plist()
+            filters = {int(properties.get_filter(i)[0]) for i in range(properties.get_nfilters())}
+            if not filters <= SAFE_FILTERS:
+                raise StoreError(
+                    f"{name} is compressed by a plug-in; write it with gzip, lzf or szip"
+                )
+            _check_size(data.size * data.dtype.itemsize, path)
+            arrays[name] = np.asarray(data)
+        return arrays
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse an archive that claims to become much larger than such a file can."""
+    """Refuse an archive that claims more bytes than such a file can hold, or its arrays do."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         _check_size(sum(member.file_size for member in members), path)
         for member in members if path.suffix.lower() == ".npz" else ():
-            with archive.open(member) as file:
-                _check_header(file, member.file_size)
-
-
-def _check_header(file: Any, size: int) -> None:
-    """Refuse an array whose header claims more bytes than there are, before memory is allocated."""
-    version = np.lib.format.read_magic(file)
-    is_first = version == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    if math.prod(shape) * dtype.itemsize > size:
-        raise StoreError(f"an array claims {dtype} {shape}, more than the file holds")
+            with archive.open(member) as file:  # only its header, before memory is allocated
+                is_first = np.lib.format.read_magic(file) == (1, 0)
+                npy = np.lib.format
+                read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
+                shape, _, dtype = read(file)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise StoreError(f"an array claims {dtype} {shape}, more than the file holds")
 
 
 def _check_size(claimed: int, path: Path) -> None:

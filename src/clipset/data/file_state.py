@@ -32,11 +32,8 @@ class FileState:
     def is_current(self, path: Path) -> bool:
         """Whether the file at a path is this one, unchanged. Raises OSError if it is missing."""
         status = path.stat()
-        is_unchanged = (self.size, self.modified_ns, self.changed_ns) == (
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-        )
+        current = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        is_unchanged = (self.size, self.modified_ns, self.changed_ns) == current
         return is_unchanged and self.path == resolve_path(path)
 
     def has_same_content(self, other: FileState) -> bool:
@@ -83,17 +80,14 @@ def open_regular(path: Path) -> FileIO:
 
 
 def _hash_blocks(file: FileIO, size: int) -> str:
+    blocks = [(0, size)]  # offset and number of bytes
+    if size > MAX_WHOLE_BYTES:
+        inner = size - 2 * EDGE_BYTES
+        offsets = [EDGE_BYTES + inner * i // NUM_SAMPLES for i in range(NUM_SAMPLES)]
+        samples = [(offset, SAMPLE_BYTES) for offset in offsets]
+        blocks = [(0, EDGE_BYTES), *samples, (size - EDGE_BYTES, EDGE_BYTES)]
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-    for offset, count in _blocks_to_hash(size):
+    for offset, num_bytes in blocks:
         file.seek(offset)
-        digest.update(file.read(count))
+        digest.update(file.read(num_bytes))
     return digest.hexdigest()
-
-
-def _blocks_to_hash(size: int) -> list[tuple[int, int]]:
-    """Offset and size of the hashed blocks."""
-    if size <= MAX_WHOLE_BYTES:
-        return [(0, size)]
-    inner = size - 2 * EDGE_BYTES
-    samples = [(EDGE_BYTES + inner * i // NUM_SAMPLES, SAMPLE_BYTES) for i in range(NUM_SAMPLES)]
-    return [(0, EDGE_BYTES), *samples, (size - EDGE_BYTES, EDGE_BYTES)]

@@ -7,41 +7,18 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
 from clipset.data.catalog import Catalog, Video
 from clipset.data.file_state import sampled_digest
-from clipset.data.labels import warn_about_case
 from clipset.errors import CatalogError
 from clipset.progress import log
 
 SPLITS = ("train", "val", "test")
-CHUNK_BYTES = 1 << 20
 
 FileKeys = Mapping[Path, str]
 """A key for each path, equal for links to one file and for files with the same content."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leak:
-    """Files or groups that two splits share; `example` names one."""
-
-    kind: Literal["file", "group"]
-    splits: tuple[str, str]
-    count: int
-    example: str
-
-    def __str__(self) -> str:
-        first, second = self.splits
-        description = {
-            "file": ("video of {1} is the same file as one of {0}",
-                     "videos of {1} are the same files as some of {0}"),
-            "group": ("group is in {0} and {1}", "groups are in {0} and {1}"),
-        }[self.kind][self.count > 1]  # fmt: skip
-        return f"{self.count} {description.format(first, second)} ({self.example})"
 
 
 def check_leaks(
@@ -72,27 +49,77 @@ def describe_leaks(catalogs: Sequence[Catalog]) -> list[str]:
     for catalog in catalogs:
         prefix = f"{catalog.name}: " if len(catalogs) > 1 else ""
         lines += [f"{prefix}{leak}" for leak in find_leaks(catalog, keys)]
-        warn_about_case(catalog.classes, catalog.name)
-    for copies in dict.fromkeys(describe_copies(catalog, keys) for catalog in catalogs):
+        _warn_about_case(catalog)
+    for copies in dict.fromkeys(_describe_copies(catalog, keys) for catalog in catalogs):
         if copies:
             log(copies)
     return lines
 
 
-def find_leaks(catalog: Catalog, keys: FileKeys | None = None) -> list[Leak]:
+def find_leaks(catalog: Catalog, keys: FileKeys | None = None) -> list[str]:
     """Files (by path or content) and groups that two of train, val and test share."""
     if keys is None:
         keys = find_file_keys(video.path for video in catalog)
-    videos = {name: [video for video in catalog if video.split == name] for name in SPLITS}
     leaks = []
     for splits in combinations(SPLITS, 2):
-        first, second = (videos[name] for name in splits)
-        leaks += _shared_files(first, second, keys, splits)
-        leaks += _shared_groups(first, second, splits)
+        first, second = ([v for v in catalog if v.split == split] for split in splits)
+        by_key = {keys[video.path]: video for video in first}
+        copies = [video for video in second if keys[video.path] in by_key]
+        if copies:
+            are = "video of {1} is the same file as one of {0}"
+            if len(copies) > 1:
+                are = "videos of {1} are the same files as some of {0}"
+            example = f"{copies[0].id!r} is {by_key[keys[copies[0].path]].id!r}"
+            leaks.append(f"{len(copies)} {are.format(*splits)} ({example})")
+        groups = sorted({v.group for v in first if v.group} & {v.group for v in second if v.group})
+        if groups:
+            are = "groups are" if len(groups) > 1 else "group is"
+            where = " and ".join(splits)
+            leaks.append(f"{len(groups)} {are} in {where} (such as {groups[0]!r})")
     return leaks
 
 
-def describe_copies(catalog: Catalog, keys: FileKeys) -> str:
+def find_file_keys(paths: Iterable[Path]) -> dict[Path, str]:
+    """The keys of files. Only files of equal size are read, and whole only if digests agree."""
+    real_paths = {path: _real_path(path) for path in dict.fromkeys(paths)}
+    groups = [list(dict.fromkeys(real_paths.values()))]
+    for find_key in (_regular_size, sampled_digest, _whole_digest):
+        groups = [copies for group in groups for copies in _group_by_key(group, find_key)]
+    originals = {file: copies[0] for copies in groups for file in copies}
+    return {path: originals.get(file, file) for path, file in real_paths.items()}
+
+
+def _real_path(path: Path) -> str:
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):  # a path with a NUL byte is a ValueError
+        return os.path.abspath(path)  # noqa: PTH100
+
+
+def _group_by_key(files: Sequence[str], find_key: Callable[[Path], int | str]) -> list[list[str]]:
+    """Files with equal keys, two or more."""
+    groups: defaultdict[int | str, list[str]] = defaultdict(list)
+    for file in files:
+        try:
+            groups[find_key(Path(file))].append(file)
+        except (OSError, ValueError):  # reported when it is opened as a video
+            continue
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _regular_size(path: Path) -> int:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        raise OSError(f"{path} is not a file with content")
+    return status.st_size
+
+
+def _whole_digest(path: Path) -> str:
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _describe_copies(catalog: Catalog, keys: FileKeys) -> str:
     """One line about copies of files within a split; empty if there are none."""
     originals: dict[tuple[str | None, str], Video] = {}
     copies: list[tuple[Video, Video]] = []
@@ -107,73 +134,16 @@ def describe_copies(catalog: Catalog, keys: FileKeys) -> str:
     return f"{len(copies)} {are} of the same split (such as {copy.id!r} of {original.id!r})"
 
 
-def find_file_keys(paths: Iterable[Path]) -> dict[Path, str]:
-    """The keys of files. Only files of equal size are read, and whole only if digests agree."""
-    keys: dict[Path, str] = {}
-    by_size: defaultdict[int, dict[str, list[Path]]] = defaultdict(dict)
-    for path in dict.fromkeys(paths):
-        keys[path] = os.path.abspath(path)  # noqa: PTH100 (also of what does not exist)
-        try:
-            keys[path] = real_path = os.path.realpath(path)
-            status = path.stat()
-        except (OSError, ValueError):
-            continue
-        if stat.S_ISREG(status.st_mode) and status.st_size:
-            by_size[status.st_size].setdefault(real_path, []).append(path)
-    for files in by_size.values():
-        for copies in _find_equal_files(files):
-            keys |= dict.fromkeys((path for file in copies for path in files[file]), copies[0])
-    return keys
-
-
-def _find_equal_files(files: Mapping[str, Sequence[Path]]) -> list[list[str]]:
-    """Groups of files with the same content, among files of equal size."""
-    groups = [list(files)]
-    for digest in (sampled_digest, _whole_digest):
-        groups = [
-            subgroup
-            for group in groups
-            if len(group) > 1
-            for subgroup in _group_by_digest(group, files, digest)
-        ]
-    return [group for group in groups if len(group) > 1]
-
-
-def _group_by_digest(
-    group: Sequence[str], files: Mapping[str, Sequence[Path]], digest: Callable[[Path], str]
-) -> list[list[str]]:
-    by_digest: defaultdict[str, list[str]] = defaultdict(list)
-    for file in group:
-        try:
-            by_digest[digest(files[file][0])].append(file)
-        except OSError:  # reported when it is opened as a video
-            continue
-    return list(by_digest.values())
-
-
-def _whole_digest(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _shared_files(
-    first: Sequence[Video], second: Sequence[Video], keys: FileKeys, splits: tuple[str, str]
-) -> list[Leak]:
-    by_key = {keys[video.path]: video for video in first}
-    shared = [video for video in second if keys[video.path] in by_key]
-    if not shared:
-        return []
-    example = f"{shared[0].id!r} is {by_key[keys[shared[0].path]].id!r}"
-    return [Leak(kind="file", splits=splits, count=len(shared), example=example)]
-
-
-def _shared_groups(
-    first: Sequence[Video], second: Sequence[Video], splits: tuple[str, str]
-) -> list[Leak]:
-    shared = sorted({v.group for v in first if v.group} & {v.group for v in second if v.group})
-    if not shared:
-        return []
-    return [Leak(kind="group", splits=splits, count=len(shared), example=f"such as {shared[0]!r}")]
+def _warn_about_case(catalog: Catalog) -> None:
+    """Print labels that differ only by case; they stay separate classes."""
+    by_folded: defaultdict[str, list[str]] = defaultdict(list)
+    for label in catalog.classes:
+        by_folded[label.casefold()].append(label)
+    similar = [labels for labels in by_folded.values() if len(labels) > 1]
+    if similar:
+        names = " and ".join(repr(label) for label in similar[0])
+        more = f" (and {len(similar) - 1} more)" if len(similar) > 1 else ""
+        log(
+            f"{catalog.name}: the labels {names}{more} differ only by case and stay separate "
+            f"classes"
+        )

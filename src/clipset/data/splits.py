@@ -34,8 +34,8 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
 
 def scored_split(videos: Iterable[Video]) -> str:
     """The split that probes are scored on: `test` if it has labels or targets, else `val`."""
-    scored = (v for v in videos if v.label is not None or v.target is not None)
-    return "test" if any(video.split == "test" for video in scored) else "val"
+    has_test = any(video.split == "test" and video.is_labelled for video in videos)
+    return "test" if has_test else "val"
 
 
 def hold_out_groups(catalog: Catalog, groups: Sequence[str]) -> Catalog:
@@ -100,7 +100,10 @@ def _draw_test_ids(
     target sizes, and leaves each of them a training video.
     """
     class_sizes = Counter(video.label for video in videos)
-    target_sizes = {label: _test_size(size, test_fraction) for label, size in class_sizes.items()}
+    target_sizes = {  # at least one video, if one is left for training
+        label: min(max(1, round(size * test_fraction)), size - 1)
+        for label, size in class_sizes.items()
+    }
     test_sizes: Counter[str | None] = Counter()
     test_ids: set[str] = set()
     groups = _group_videos(videos)
@@ -114,11 +117,6 @@ def _draw_test_ids(
             test_sizes.update(added)
             test_ids.update(video.id for video in group)
     return test_ids
-
-
-def _test_size(class_size: int, fraction: float) -> int:
-    """The number of test videos of a class: at least one, if one is left for training."""
-    return min(max(1, round(class_size * fraction)), class_size - 1)
 
 
 def _group_videos(videos: list[Video]) -> list[list[Video]]:

@@ -6,15 +6,15 @@ import codecs
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from clipset.config import check_depth, parse_json
 from clipset.errors import CatalogError, ConfigError
 from clipset.progress import log
-from clipset.text import decode_western
+from clipset.text import decode_western, text_path
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = (",", ";", "\t")
@@ -26,68 +26,38 @@ BYTE_ORDER_MARKS = (  # the longer ones first
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Named columns and rows; a row has no keys for its empty cells."""
+def read_table(
+    path: Path,
+    common_names: Mapping[str, Sequence[str]],
+    *,
+    required: str,
+    columns: Mapping[str, str] | None = None,
+) -> list[dict[str, str]]:
+    """The rows of a table under our column names; a row has no keys for its empty cells.
 
-    path: Path
-    columns: tuple[str, ...]
-    rows: list[dict[str, str]]
-
-    def select(
-        self, columns: Mapping[str, str], common_names: Mapping[str, Sequence[str]]
-    ) -> list[dict[str, str]]:
-        """The rows under our column names.
-
-        `columns` maps our names to the table's. Other columns are matched by their common names,
-        in any case.
-        """
-        for column in columns.values():
-            if column not in self.columns:
-                raise CatalogError(f"{self.path} has no column {column!r}; {self.columns_text}")
-        matched = {key: self._match(names) for key, names in common_names.items()} | dict(columns)
-        rows = [
-            {key: row[name] for key, name in matched.items() if name is not None and name in row}
-            for row in self.rows
-        ]
-        return self._decode(rows)
-
-    def has_column(self, names: Sequence[str]) -> bool:
-        """Whether there is a column with one of these names."""
-        return self._match(names) is not None
-
-    @property
-    def columns_text(self) -> str:
-        """The column names, for messages."""
-        return f"its columns: {', '.join(self.columns) or 'none'}"
-
-    def _decode(self, rows: list[dict[str, str]]) -> list[dict[str, str]]:
-        """The rows as text; only paths keep bytes that are not UTF-8, as file names may."""
-        examples: list[str] = []
-        for line, row in enumerate(rows, start=2):
-            for key in (key for key in row if key != "path"):
-                if "\0" in row[key]:
-                    raise CatalogError(
-                        f"row {line} of {self.path} has a NUL character in its {key}; remove it"
-                    )
-                text = decode_western(row[key])
-                examples += [text] if text != row[key] else []
-                row[key] = text
-        say_decoded(self.path, examples)
-        return rows
-
-    def _match(self, names: Sequence[str]) -> str | None:
-        by_name = {column.lower(): column for column in reversed(self.columns)}
-        return next((by_name[name] for name in names if name in by_name), None)
-
-
-def read_table(path: Path) -> Table:
-    """The table in a file; the suffix selects the format."""
-    if path.suffix.lower() == ".jsonl":
-        return _read_json_lines(path)
-    if path.suffix.lower() == ".parquet":
-        return _read_parquet(path)
-    return _read_csv(path)
+    `columns` maps our names to the table's. Other columns are matched by their common names, in any
+    case. The column `required` must exist.
+    """
+    header, records = _read_records(path)
+    available = f"its columns: {', '.join(header) or 'none'}"
+    for column in (columns or {}).values():
+        if column not in header:
+            raise CatalogError(f"{path} has no column {column!r}; {available}")
+    by_name = {column.lower(): column for column in reversed(header)}
+    matched = {
+        key: next(by_name[name] for name in names if name in by_name)
+        for key, names in common_names.items()
+        if any(name in by_name for name in names)
+    } | dict(columns or {})
+    if required not in matched:
+        raise CatalogError(f"{path} needs a column {required!r}; {available}")
+    rows = []
+    for record in records:
+        cells = {key: record.get(column) for key, column in matched.items()}
+        rows.append({key: _to_text(cell) for key, cell in cells.items() if cell not in (None, "")})
+    for key in matched:
+        _decode_column(rows, key, path)
+    return rows
 
 
 def read_text(path: Path) -> str:
@@ -108,34 +78,29 @@ def read_text(path: Path) -> str:
     return content.decode("utf-8-sig", errors="surrogateescape")
 
 
-def say_decoded(path: Path, examples: Sequence[str]) -> None:
-    """Print how many values of a table were not UTF-8."""
-    if examples:
-        log(
-            f"{path}: read {len(examples)} values that are not UTF-8 as Windows-1252, "
-            f"such as {examples[0]!r}"
-        )
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
-    return _decode_json(read_text(path), f"{path}")
-
-
-def _decode_json(text: str, source: str) -> Any:
+def decode_json(text: str, source: str) -> Any:
+    """The value in a JSON text, which may have bytes that are not UTF-8."""
     try:
-        return parse_json(text, source)
+        try:
+            return parse_json(text, source)
+        except UnicodeEncodeError:  # bytes that are not UTF-8, which msgspec refuses
+            return check_depth(json.loads(text), source)
     except ConfigError as error:
         raise CatalogError(str(error)) from None
-    except UnicodeEncodeError:  # bytes that are not UTF-8, which msgspec refuses
-        pass
-    try:
-        return check_depth(json.loads(text), source)
-    except (ValueError, RecursionError, ConfigError) as error:
+    except (ValueError, RecursionError) as error:
         raise CatalogError(f"{source} is not valid JSON: {error}") from None
 
 
-def _read_csv(path: Path) -> Table:
+def _read_records(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns and the rows of a table; the suffix selects the format."""
+    suffix = path.suffix.lower()
+    if suffix not in (".jsonl", ".parquet"):
+        return _read_csv(path)
+    records = _read_parquet(path) if suffix == ".parquet" else _read_json_lines(path)
+    return list(dict.fromkeys(column for record in records for column in record)), records
+
+
+def _read_csv(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     text = read_text(path)
     delimiter = max(DELIMITERS, key=text.split("\n", 1)[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -145,31 +110,29 @@ def _read_csv(path: Path) -> Table:
         raise CatalogError(f"{path} is not a valid table: {error}") from None
     if not lines:
         raise CatalogError(f"{path} is empty; its first line must name the columns")
-    columns = tuple(decode_western(column.strip()) for column in lines[0])
-    if any("\0" in column for column in columns):
+    header = [decode_western(column.strip()) for column in lines[0]]
+    if any("\0" in column for column in header):
         raise CatalogError(f"the header of {path} has NUL characters; save the table as UTF-8 text")
     for row_number, line in enumerate(lines[1:], start=2):
-        if len(line) != len(columns):
+        if len(line) != len(header):
             raise CatalogError(
-                f"row {row_number} of {path} has {len(line)} fields; the header has {len(columns)}"
+                f"row {row_number} of {path} has {len(line)} fields; the header has {len(header)}"
             )
-    rows = [_drop_empty(zip(columns, line, strict=True)) for line in lines[1:]]
-    return Table(path=path, columns=columns, rows=rows)
+    return header, [dict(zip(header, line, strict=True)) for line in lines[1:]]
 
 
-def _read_json_lines(path: Path) -> Table:
-    rows = []
+def _read_json_lines(path: Path) -> list[dict[str, Any]]:
+    records = []
     for line_number, line in enumerate(read_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        row = _decode_json(line, f"line {line_number} of {path}")
-        if not isinstance(row, dict):
-            raise CatalogError(f"line {line_number} of {path} is not a JSON object")
-        rows.append(_drop_empty(row.items()))
-    return Table(path=path, columns=_columns_of(rows), rows=rows)
+        if line.strip():
+            record = decode_json(line, f"line {line_number} of {path}")
+            if not isinstance(record, dict):
+                raise CatalogError(f"line {line_number} of {path} is not a JSON object")
+            records.append(record)
+    return records
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -177,19 +140,11 @@ def _read_parquet(path: Path) -> Table:
             f"reading {path} needs pyarrow; run `pip install 'clipset[tables]'`"
         ) from None
     try:
-        rows = [_drop_empty(row.items()) for row in parquet.read_table(path).to_pylist()]
+        records: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
     except (ArrowException, OSError) as error:
         first_line = str(error).split("\n", 1)[0]
         raise CatalogError(f"{path} is not a readable parquet file: {first_line}") from None
-    return Table(path=path, columns=_columns_of(rows), rows=rows)
-
-
-def _columns_of(rows: list[dict[str, str]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(column for row in rows for column in row))
-
-
-def _drop_empty(fields: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    return {key: _to_text(value) for key, value in fields if value is not None and value != ""}
+    return records
 
 
 def _to_text(value: Any) -> str:
@@ -199,3 +154,27 @@ def _to_text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="surrogateescape")
     return str(value)
+
+
+def _decode_column(rows: list[dict[str, str]], column: str, table: Path) -> None:
+    """Read values that are not UTF-8 as Windows-1252; a path only if just that file exists."""
+
+    def exists(path: str) -> bool:
+        return os.path.isfile(table.parent / text_path(path))  # noqa: PTH113 (never raises)
+
+    examples = []
+    for line_number, row in enumerate(rows, start=2):
+        raw_text = row.get(column, "")
+        if column != "path" and "\0" in raw_text:
+            raise CatalogError(
+                f"row {line_number} of {table} has a NUL character in its {column}; remove it"
+            )
+        text = decode_western(raw_text)
+        if text != raw_text and (column != "path" or (exists(text) and not exists(raw_text))):
+            row[column] = text
+            examples.append(text)
+    if examples:
+        log(
+            f"{table}: read {len(examples)} values that are not UTF-8 as Windows-1252, "
+            f"such as {examples[0]!r}"
+        )

@@ -5,33 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from clipset.config import near_names
-from clipset.data.catalog import (
-    Catalog,
-    Video,
-    clean_catalog,
-    read_catalog,
-    read_catalog_table,
-    read_folder,
-)
-from clipset.data.datasets import DatasetName, read_dataset
-from clipset.data.datasets.lists import FOLDS, find_lists, search_lists
-from clipset.data.datasets.lvu import (
-    CLASSIFICATION,
-    REGRESSION,
-    TASKS,
-    find_lvu_lists,
-    read_lvu,
+from clipset.data.catalog import Catalog, Video, clean_catalog, read_catalog, read_catalog_table
+from clipset.data.datasets import (
+    LVU_TASK_GROUPS,
+    LVU_TASKS,
+    OFFICIAL_SPLITS,
+    DatasetName,
+    read_dataset,
 )
 from clipset.data.splits import assign_splits, hold_out_groups
 from clipset.data.tables import SUFFIXES
 from clipset.errors import CatalogError
 from clipset.text import text_path
-
-OFFICIAL_SPLITS = {f"split-{fold}": fold for fold in FOLDS}
-TASK_GROUPS = {"all": TASKS, "classification": CLASSIFICATION, "regression": REGRESSION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +58,13 @@ class DataConfig:
             raise CatalogError(
                 f"data.split_seed must be at least 0 and less than 2^32, got {self.split_seed}"
             )
-        if self.task not in self._task_names:
-            near = near_names(self.task, self._task_names)
+        task_names = ["auto", "all", *self.tasks]
+        if self.format == "lvu" and not self.tasks:
+            task_names = [*LVU_TASK_GROUPS, *LVU_TASKS]
+        elif self.format in ("ucf101", "hmdb51") and not self.tasks:
+            task_names += OFFICIAL_SPLITS
+        if self.task not in task_names:
+            near = near_names(self.task, task_names)
             raise CatalogError(f"data.task: unknown task {self.task!r}; {near}")
         for name, columns in self.tasks.items():
             if not name.isidentifier() or not {"label", "target"} & set(columns):
@@ -79,16 +72,6 @@ class DataConfig:
                     f"data.tasks: a task needs an identifier as its name, and the column of its "
                     f"label or target, got {name!r} with {columns}"
                 )
-
-    @property
-    def _task_names(self) -> tuple[str, ...]:
-        if self.tasks:
-            return ("auto", "all", *self.tasks)
-        if self.format == "lvu":
-            return ("auto", *TASK_GROUPS, *TASKS)
-        if self.format in ("ucf101", "hmdb51"):
-            return ("auto", "all", *OFFICIAL_SPLITS)
-        return ("auto", "all")
 
     @property
     def official(self) -> bool:
@@ -111,17 +94,14 @@ class Task:
 
 def read_tasks(source: str | Path | Catalog, config: DataConfig) -> tuple[Task, ...]:
     """The tasks of a dataset, with splits; all of them share the same videos."""
-    source = Path(source) if isinstance(source, str) else source
-    if isinstance(source, Catalog):
-        _refuse_columns(config, f"the catalog {source.name!r}")
-        tasks = [Task(catalog=clean_catalog(source))]
-    elif config.official:
-        tasks = _read_official(source, config)
-    elif source.is_file() and (config.format == "table" or source.suffix.lower() in SUFFIXES):
-        tasks = _read_table_tasks(source, config)
-    else:
-        tasks = [_read_single_task(source, config)]
-    return tuple(replace(task, catalog=_apply_splits(task.catalog, config)) for task in tasks)
+    catalogs = _read_catalogs(Path(source) if isinstance(source, str) else source, config)
+    tasks = []
+    for name, catalog in catalogs.items():
+        catalog = assign_splits(catalog, test_fraction=config.test_fraction, seed=config.split_seed)
+        catalog = hold_out_groups(catalog, config.validation_groups)
+        catalog = _select_test_split(catalog, config.test_split)
+        tasks.append(Task(name=name if len(catalogs) > 1 else "", catalog=catalog))
+    return tuple(tasks)
 
 
 def join_tasks(tasks: Sequence[Task]) -> Catalog:
@@ -135,51 +115,37 @@ def join_tasks(tasks: Sequence[Task]) -> Catalog:
             raise CatalogError(
                 f"{video.id!r} is {first.path} in one task and {video.path} in another"
             )
-        videos[video.id] = replace(
-            first,
-            label=first.label if first.label == video.label else None,
-            split=first.split if first.split == video.split else None,
-            target=first.target if first.target == video.target else None,
-        )
+        annotations = ("label", "split", "target")
+        differing = [key for key in annotations if getattr(first, key) != getattr(video, key)]
+        videos[video.id] = replace(first, **dict.fromkeys(differing))
     first_name = tasks[0].catalog.name
     return Catalog(name=first_name.rpartition("-")[0] or first_name, videos=tuple(videos.values()))
 
 
-def _apply_splits(catalog: Catalog, config: DataConfig) -> Catalog:
-    catalog = assign_splits(catalog, test_fraction=config.test_fraction, seed=config.split_seed)
-    catalog = hold_out_groups(catalog, config.validation_groups)
-    return _select_test_split(catalog, config.test_split)
-
-
-def _read_single_task(source: Path, config: DataConfig) -> Task:
+def _read_catalogs(source: Path | Catalog, config: DataConfig) -> dict[str, Catalog]:
+    """The catalog of each task by the task's name; `""` if there is only one by nature."""
+    if isinstance(source, Catalog):
+        _refuse_columns(config, f"the catalog {source.name!r}")
+        return {"": clean_catalog(source)}
+    if config.official:
+        lists = source / text_path(config.lists) if config.lists else None
+        return read_dataset(config.format, source, lists, config.task)
     if config.format == "folder" and not source.is_dir():
         raise CatalogError(f"{source} is not a folder, but data.format is 'folder'")
-    if config.format == "table":
+    if config.format == "table" and not source.is_file():
         raise CatalogError(f"{source} is not a file, but data.format is 'table'")
-    _refuse_columns(config, str(source))
-    catalog = read_folder(source) if config.format == "folder" else read_catalog(source)
-    return Task(catalog=catalog)
-
-
-def _read_table_tasks(table: Path, config: DataConfig) -> list[Task]:
-    """One task from the label column of a table, or several from its other columns."""
-    if config.format == "folder":
-        raise CatalogError(f"{table} is not a folder, but data.format is 'folder'")
+    if config.format != "table" and not (source.is_file() and source.suffix.lower() in SUFFIXES):
+        _refuse_columns(config, str(source))
+        return {"": read_catalog(source)}
     if not config.tasks:
-        return [Task(catalog=read_catalog_table(table, columns=config.columns))]
-    names = config.tasks if config.task in ("auto", "all") else (config.task,)
-    tasks = []
-    for name in names:
-        columns = config.tasks[name]
-        catalog = read_catalog_table(
-            table, name=f"{table.stem}-{name}", columns=config.columns | columns
-        )
-        if "label" in columns:
-            catalog = catalog.only(replace(video, target=None) for video in catalog)
-        else:
-            catalog = catalog.only(replace(video, label=None) for video in catalog)
-        tasks.append(Task(name=name if len(names) > 1 else "", catalog=catalog))
-    return tasks
+        return {"": read_catalog_table(source, columns=config.columns)}
+    catalogs = {}
+    for name in config.tasks if config.task in ("auto", "all") else (config.task,):
+        columns = config.columns | config.tasks[name]
+        catalog = read_catalog_table(source, name=f"{source.stem}-{name}", columns=columns)
+        unused = "target" if "label" in config.tasks[name] else "label"
+        catalogs[name] = catalog.only(replace(video, **{unused: None}) for video in catalog)
+    return catalogs
 
 
 def _refuse_columns(config: DataConfig, source: str) -> None:
@@ -190,45 +156,11 @@ def _refuse_columns(config: DataConfig, source: str) -> None:
         )
 
 
-def _read_official(folder: Path, config: DataConfig) -> list[Task]:
-    if not folder.is_dir():
-        raise CatalogError(f"{folder} is not a folder of {config.format}")
-    if config.format == "lvu":
-        return _read_lvu_tasks(folder, config)
-    dataset = cast(DatasetName, config.format)
-    lists = folder / text_path(config.lists) if config.lists else find_lists(folder, dataset)
-    if dataset not in ("ucf101", "hmdb51"):
-        return [Task(catalog=read_dataset(dataset, folder, lists))]
-    if config.task != "all":
-        fold = OFFICIAL_SPLITS["split-1" if config.task == "auto" else config.task]
-        return [Task(catalog=read_dataset(dataset, folder, lists, fold=fold))]
-    return [
-        Task(name=name, catalog=read_dataset(dataset, folder, lists, fold=fold))
-        for name, fold in OFFICIAL_SPLITS.items()
-    ]
-
-
-def _read_lvu_tasks(folder: Path, config: DataConfig) -> list[Task]:
-    names = TASKS if config.task == "auto" else TASK_GROUPS.get(config.task, (config.task,))
-    lists = folder / text_path(config.lists) if config.lists else find_lvu_lists(folder, names[0])
-    durations = next(search_lists(folder, "durations.csv"), None)
-    return [
-        Task(
-            name=name if len(names) > 1 else "",
-            catalog=read_lvu(folder, lists, task=name, durations=durations),
-        )
-        for name in names
-    ]
-
-
 def _select_test_split(catalog: Catalog, test_split: str) -> Catalog:
     """Leave out the videos of `test` if the scores are those of `val`."""
     if test_split == "auto":
         return catalog
-    if not any(
-        video.split == test_split and (video.label is not None or video.target is not None)
-        for video in catalog
-    ):
+    if not any(video.split == test_split and video.is_labelled for video in catalog):
         raise CatalogError(
             f"no video of the split {test_split!r} has a label, but data.test_split is "
             f"{test_split!r}"

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clipset.data.catalog import Catalog, Video
-from clipset.data.splits import subset_indices
+from clipset.data.splits import scored_split, subset_indices
 from clipset.errors import ProbeError
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
@@ -179,7 +179,7 @@ def make_task(
         for index, video in videos.items()
         if (video.target if is_regression else video.label) is not None
     }
-    split = "test" if any(video.split == "test" for video in labelled.values()) else "val"
+    split = scored_split(labelled.values())
     train, test, val = (_in_split(labelled, name) for name in ("train", split, "val"))
     _check_labels(labelled, train, test, is_regression)
     if len(labelled) < len(videos):
