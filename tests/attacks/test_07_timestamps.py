@@ -18,7 +18,7 @@ from tests.decoding.makers import make_video, read_numbers
 from tests.miniatures import TINY as TINTS
 from tests.miniatures import run, write_backbone
 
-from clipset.clips.windows import MIN_WINDOW_LIMIT, WindowGrid
+from clipset.clips.sampling import MIN_WINDOW_LIMIT, WindowGrid
 from clipset.data.catalog import Video
 from clipset.decoding.reader import open_video
 from clipset.inference.clips import VideoClips

@@ -29,7 +29,6 @@ def video_of(case: dict[str, Any]) -> VideoInfo:
         frame_times=np.arange(count) / case["fps"],
         duration=count / case["fps"],
         expected_frames=count,
-        codec="h264",
     )
 
 

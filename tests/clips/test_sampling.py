@@ -6,8 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.clips.config import Sampling
-from clipset.clips.frame_times import frame_indices_at
-from clipset.clips.sampling import regular_clips, sample_random_clips, video_generator
+from clipset.clips.sampling import (
+    frame_indices_at,
+    regular_clips,
+    sample_random_clips,
+    video_generator,
+)
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
 
@@ -19,7 +23,6 @@ def video(width: int = 320, height: int = 240, frames: int = 90, rate: float = 3
         frame_times=np.arange(frames) / rate,
         duration=frames / rate,
         expected_frames=frames,
-        codec="h264",
     )
 
 

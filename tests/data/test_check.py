@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from tests.decoding.makers import make_video, read_numbers
 
-from clipset.data.catalog import Video, read_catalog
-from clipset.data.check import find_problem
-from clipset.decoding.reader import open_video
+from clipset.data.catalog import read_catalog
+from clipset.decoding.reader import find_problem, open_video
 
 
 def test_every_problem_is_named_and_good_videos_are_not(tmp_path: Path) -> None:
@@ -23,7 +22,7 @@ def test_every_problem_is_named_and_good_videos_are_not(tmp_path: Path) -> None:
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "gone.mp4").symlink_to("nowhere")
     (tmp_path / "text.mov").write_text("text")
-    assert {video.id: find_problem(video) for video in read_catalog(tmp_path)} == {
+    assert {video.id: find_problem(video.path) for video in read_catalog(tmp_path)} == {
         "empty.mp4": "empty file",
         "gone.mp4": "no such file",
         "good.mp4": None,
@@ -34,7 +33,7 @@ def test_every_problem_is_named_and_good_videos_are_not(tmp_path: Path) -> None:
 
 def test_a_good_video_has_no_problem(tmp_path: Path) -> None:
     path = make_video(tmp_path / "good.mp4")
-    assert find_problem(Video(id="good", path=path, end=0.3)) is None
+    assert find_problem(path, end=0.3) is None
 
 
 def test_nothing_after_the_end_of_a_video_is_shown(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clipset.data.catalog import Catalog
-from clipset.data.check import find_missing
+from clipset.data.catalog import Catalog, find_missing
 from clipset.data.datasets import (
     LVU_TASKS,
     read_hmdb51,

@@ -23,7 +23,7 @@ from tests.decoding.makers import (
     without_keyframes,
 )
 
-from clipset.decoding import demux, scan
+from clipset.decoding import demux
 from clipset.decoding.reader import open_video
 from clipset.errors import VideoError
 
@@ -70,7 +70,7 @@ def test_a_file_that_was_cut_off_gives_the_frames_it_still_holds(
     assert len(expected) in (range(4, 20) if share == 0.5 else range(20, 25))
     with open_video(part) as video:
         assert read_numbers(video) == expected
-        assert (video.frames_needed, video.frames_missing) == (len(expected), 0)
+        assert (len(video.needed_frames), len(video.missing_frames)) == (len(expected), 0)
         assert video.info.expected_frames in (24, None)
 
 
@@ -103,8 +103,8 @@ def test_garbage_in_the_middle_costs_only_the_frames_around_it(name: str, tmp_pa
         shown = read_numbers(video)
         assert shown[:first] == list(range(first))
         assert shown[first] < first  # a frame that is lost shows an earlier one
-        assert video.frames_missing >= 1
-        assert video.frames_needed == 24
+        assert len(video.missing_frames) >= 1
+        assert len(video.needed_frames) == 24
 
 
 def test_a_header_with_a_wrong_frame_count_is_not_believed(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_hundred_thousand_frames_are_all_within_reach(endless: Path) -> None:
 def test_a_video_with_too_many_frames_is_refused(
     endless: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "MAX_PACKETS", 1000)
+    monkeypatch.setattr(demux, "MAX_PACKETS", 1000)
     assert reason(endless) == "more than 1,000 frames"
 
 
@@ -204,7 +204,7 @@ def test_timestamps_that_go_back_a_little_are_put_in_order(tmp_path: Path) -> No
         assert np.diff(video.info.frame_times).min() > 0
         assert read_numbers(video) == [0, 1, 3, 2, 4, 5]
         assert read_numbers(video, [2, 3]) == [3, 2]
-        assert video.frames_missing == 0
+        assert video.missing_frames == set()
 
 
 def test_a_stream_without_any_timestamps_runs_at_its_rate(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_small_file_that_changes_while_it_is_read_does_no_harm(tmp_path: Path)
 def test_a_large_file_that_changes_while_it_is_read_is_refused(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "MAX_CACHED_BYTES", 0)
+    monkeypatch.setattr(demux, "MAX_CACHED_BYTES", 0)
     path = make_video(tmp_path / "x.mkv", codec="mpeg4")
     with open_video(path) as video:
         path.unlink()

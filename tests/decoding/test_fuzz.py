@@ -52,7 +52,7 @@ def read_or_refuse(path: Path) -> None:
             frames = list(video.frames(indices, short_side=16))
             assert [number for number, _ in frames] == indices
             assert len({pixels.shape for _, pixels in frames}) == 1
-            assert video.frames_needed == len(indices)
+            assert video.needed_frames == set(indices)
     except VideoError as error:
         reason = str(error)
     assert 0 < len(reason) < 80

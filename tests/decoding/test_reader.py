@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.decoding.makers import make_video, read_numbers
 
-from clipset.decoding import scan
+from clipset.decoding import demux
 from clipset.decoding.reader import open_video
 from clipset.decoding.seek import FrameDecoder
 from clipset.errors import VideoError
@@ -73,7 +73,7 @@ def test_every_frame_of_every_kind_is_the_right_one(kind: str, tmp_path: Path) -
         assert read_numbers(video) == list(range(24))
         assert read_numbers(video, [1, 2, 9, 17, 23]) == [1, 2, 9, 17, 23]
         assert read_numbers(video, [18]) == [18]
-        assert (video.frames_needed, video.frames_missing) == (24, 0)
+        assert (len(video.needed_frames), len(video.missing_frames)) == (24, 0)
 
 
 @pytest.mark.parametrize("kind", ["h264.mp4", "h264.avi", "mpeg2.mpg", "vp9.webm"])
@@ -84,7 +84,7 @@ def test_a_large_file_is_read_again_from_disk_and_gives_the_same_frames(
     indices = [0, 3, 4, 19, 22]
     with open_video(path) as video:
         in_memory = list(video.frames(indices))
-    monkeypatch.setattr(scan, "MAX_CACHED_BYTES", 0)
+    monkeypatch.setattr(demux, "MAX_CACHED_BYTES", 0)
     with open_video(path) as video:
         for (_, expected), (_, pixels) in zip(in_memory, video.frames(indices), strict=True):
             np.testing.assert_array_equal(pixels, expected)
@@ -98,7 +98,7 @@ def test_only_the_groups_of_pictures_of_requested_frames_are_decoded(
 ) -> None:
     options = {"x264-params": "bframes=3:keyint=10:scenecut=0:b-adapt=0"}
     path = make_video(tmp_path / "long.mp4", count=250, options=options)
-    monkeypatch.setattr(scan, "MAX_CACHED_BYTES", max_cached_bytes)
+    monkeypatch.setattr(demux, "MAX_CACHED_BYTES", max_cached_bytes)
     decoded = 0
     decode_next = FrameDecoder._decode_next
 
@@ -110,7 +110,7 @@ def test_only_the_groups_of_pictures_of_requested_frames_are_decoded(
     with open_video(path) as video:
         monkeypatch.setattr(FrameDecoder, "_decode_next", counting)
         assert read_numbers(video, [5, 100, 101, 249]) == [5, 100, 101, 249]
-        assert (video.frames_needed, video.frames_missing) == (4, 0)
+        assert (len(video.needed_frames), len(video.missing_frames)) == (4, 0)
     assert decoded < 45
 
 

@@ -6,7 +6,8 @@ A worker process calls `serve` for the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from clipset.features import decode_worker
 def spoil(patch: Callable[[Any, str, Any], None]) -> None:
     """Files named `changes…` are overwritten once they are open; `unreadable…` is never ours."""
 
-    def open_and_change(path: Path, **how: Any) -> VideoReader:
-        reader = open_video(path, **how)
-        if path.name.startswith("changes"):
-            path.write_bytes(b"something else")
-        return reader
+    @contextmanager
+    def open_and_change(path: Path, **how: Any) -> Iterator[VideoReader]:
+        with open_video(path, **how) as reader:
+            if path.name.startswith("changes"):
+                path.write_bytes(b"something else")
+            yield reader
 
     access = os.access
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def test_a_broken_video_in_chunks_is_opened_once_and_a_missing_frame_counts_once
     opened = []
     reader = decode.open_video
 
-    def open_noted(path: Path, **how: Any) -> VideoReader:
+    def open_noted(path: Path, **how: Any) -> AbstractContextManager[VideoReader]:
         opened.append(path)
         return reader(path, **how)
 

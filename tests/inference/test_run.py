@@ -15,7 +15,7 @@ import torch
 from tests.conftest import SMALL, write_video
 
 import clipset
-from clipset.clips.windows import WindowGrid
+from clipset.clips.sampling import WindowGrid
 from clipset.data.catalog import read_catalog_table, write_catalog
 from clipset.errors import BackboneError, ClipError, ModelError, ProbeError, RunError
 from clipset.inference.clips import list_new_videos, open_backbone

@@ -318,7 +318,7 @@ def test_lists_that_are_not_there_or_there_twice_are_said(ucf101: Path, tmp_path
 
     with pytest.raises(ClipsetError, match="found: none; name it with"):
         read(tmp_path, format="ucf101")
-    with pytest.raises(ClipsetError, match="contains no lists of LVU"):
+    with pytest.raises(ClipsetError, match=r"the lists of lvu .* must be in one folder"):
         read(tmp_path, format="lvu")
     with pytest.raises(ClipsetError, match="is not a folder of hmdb51"):
         read(tmp_path / "nowhere", format="hmdb51")

@@ -87,9 +87,9 @@ def catalog_check_command(videos: Path, /, *, common: flags.Common = flags.COMMO
     Args:
         videos: A folder or a catalog.
     """
-    from clipset.data.catalog import read_catalog
-    from clipset.data.check import find_missing, find_problem
+    from clipset.data.catalog import find_missing, read_catalog
     from clipset.data.leaks import describe_leaks
+    from clipset.decoding.reader import find_problem
     from clipset.progress import bar
 
     listed = read_catalog(videos)
@@ -97,7 +97,7 @@ def catalog_check_command(videos: Path, /, *, common: flags.Common = flags.COMMO
     with bar("checking", len(listed), "videos") as advance:
         problems = {}
         for video in listed:
-            if problem := find_problem(video):
+            if problem := find_problem(video.path, end=video.end):
                 problems[video.id] = problem
             advance()
     missing, split_lines = find_missing(listed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 from clipset.errors import ClipError
 
@@ -27,17 +27,9 @@ class ClipBox:
         if not 0.0 <= self.left < self.right <= 1.0:
             raise ClipError(f"a clip needs 0 <= left < right <= 1, got {self.left} to {self.right}")
 
-    def as_row(self) -> tuple[float, float, float, float, float, float, float]:
+    def as_row(self) -> tuple[float, ...]:
         """The row of a store, in the order of BOX_COLUMNS."""
-        return (
-            self.start,
-            self.end,
-            self.top,
-            self.left,
-            self.bottom,
-            self.right,
-            float(self.flipped),
-        )
+        return tuple(float(value) for value in astuple(self))
 
 
-BOX_COLUMNS = ("start", "end", "top", "left", "bottom", "right", "flipped")
+BOX_COLUMNS = tuple(field.name for field in fields(ClipBox))

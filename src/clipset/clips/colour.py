@@ -68,28 +68,23 @@ def change_colours(
         return clip
     pixels = clip.float() / 255
     for step in change.order:
-        pixels = _jitter(pixels, step, change)
+        if step == "hue":
+            pixels = _rotate_hue(pixels, change.hue) if change.hue else pixels
+            continue
+        if step == "brightness":
+            pixels = pixels * change.brightness
+        elif step == "contrast":
+            mean = _to_grey(pixels).mean(dim=(1, 2, 3), keepdim=True)  # (T, 1, 1, 1)
+            pixels = mean + (pixels - mean) * change.contrast
+        else:
+            grey = _to_grey(pixels)
+            pixels = grey + (pixels - grey) * change.saturation
+        pixels = pixels.clamp(0, 1)
     if change.grey:
         pixels = _to_grey(pixels).expand_as(pixels)
     if change.blur > 0:
         pixels = _gaussian_blur(pixels, change.blur)
     return (pixels * 255).round().clamp(0, 255).to(torch.uint8)
-
-
-def _jitter(
-    pixels: Float[Tensor, "T 3 H W"], step: str, change: ColourChange
-) -> Float[Tensor, "T 3 H W"]:
-    if step == "hue":
-        return _rotate_hue(pixels, change.hue) if change.hue else pixels
-    if step == "brightness":
-        changed = pixels * change.brightness
-    elif step == "contrast":
-        mean = _to_grey(pixels).mean(dim=(1, 2, 3), keepdim=True)  # (T, 1, 1, 1)
-        changed = mean + (pixels - mean) * change.contrast
-    else:
-        grey = _to_grey(pixels)
-        changed = grey + (pixels - grey) * change.saturation
-    return changed.clamp(0, 1)
 
 
 def _to_grey(pixels: Float[Tensor, "T 3 H W"]) -> Float[Tensor, "T 1 H W"]:

@@ -20,7 +20,7 @@ MAX_SCALE = 2.0  # the short side of a decoded frame, relative to the size of th
 BATCH_FRAMES = 32  # frames that are cropped together
 
 Frames = dict[int, UInt8[Tensor, "H W 3"]]  # by frame index
-Positions = dict[int, dict[int, list[int]]]  # frame index → clip index → positions in that clip
+Positions = dict[int, list[tuple[int, int]]]  # frame index → clip index and position in that clip
 
 
 def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V T 3 S S"]:
@@ -29,11 +29,13 @@ def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V
     Crops are taken while decoding, so memory holds the clips and a few frames, however long the
     video is.
     """
-    positions = _positions_of_frames(plan)
+    positions: Positions = defaultdict(list)
+    for (clip, position), index in np.ndenumerate(plan.frame_indices):
+        positions[int(index)].append((clip, position))
     clips = torch.empty((*plan.frame_indices.shape, 3, size, size), dtype=torch.uint8)
     frames: Frames = {}
-    for frame in video.decode(sorted(positions)):
-        frames[frame.index] = torch.from_numpy(frame.to_rgb(round(size * MAX_SCALE)))
+    for index, pixels in video.frames(sorted(positions), short_side=round(size * MAX_SCALE)):
+        frames[index] = torch.from_numpy(pixels)
         if len(frames) == BATCH_FRAMES:
             _fill_clips(clips, frames, positions, plan.boxes)
             frames.clear()
@@ -44,14 +46,6 @@ def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V
     return clips
 
 
-def _positions_of_frames(plan: ClipPlan) -> Positions:
-    """The clips that use each frame, and its positions in them."""
-    positions: Positions = defaultdict(lambda: defaultdict(list))
-    for (clip, position), index in np.ndenumerate(plan.frame_indices):
-        positions[int(index)][clip].append(position)
-    return positions
-
-
 def _fill_clips(
     clips: UInt8[Tensor, "V T 3 S S"],
     frames: Frames,
@@ -59,17 +53,16 @@ def _fill_clips(
     boxes: Sequence[ClipBox],
 ) -> None:
     """Copy the crops of some frames into all clips that use them, those of one clip together."""
-    by_clip: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (position, frame index)
+    by_clip: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index in frames:
-        for clip, in_clip in positions[index].items():
-            by_clip[clip] += [(position, index) for position in in_clip]
-    for clip, pairs in by_clip.items():
-        indices = dict.fromkeys(index for _, index in pairs)
-        crops = _crop([frames[index] for index in indices], boxes[clip], clips.shape[-1])
-        row = {index: row for row, index in enumerate(indices)}
+        for clip, position in positions[index]:
+            by_clip[clip][index].append(position)
+    for clip, in_clip in by_clip.items():
+        crops = _crop([frames[index] for index in in_clip], boxes[clip], clips.shape[-1])
         target, source = clips[clip].numpy(), crops.numpy()  # numpy copies across layouts faster
-        for position, index in pairs:
-            target[position] = source[row[index]]
+        for row, clip_positions in enumerate(in_clip.values()):
+            for position in clip_positions:
+                target[position] = source[row]
 
 
 def _crop(

@@ -18,10 +18,16 @@ from torch import Tensor
 
 from clipset.clips.config import Sampling
 from clipset.clips.cut import cut_clips
-from clipset.clips.sampling import ClipPlan, regular_clips, sample_random_clips, video_generator
-from clipset.clips.windows import Window, WindowGrid, plan_window
+from clipset.clips.sampling import (
+    ClipPlan,
+    Window,
+    WindowGrid,
+    plan_window,
+    regular_clips,
+    sample_random_clips,
+    video_generator,
+)
 from clipset.data.file_state import FileState, read_file_state
-from clipset.decoding.damage import check_usable
 from clipset.decoding.reader import VideoInfo, VideoReader, open_video
 
 SINGLE_CHUNK_BYTES = 64 << 20  # pixels of a video that is decoded in one chunk
@@ -39,11 +45,6 @@ class DecodeRequest:
     seed: int
     random: bool = True  # False: regular clips only
     grid: WindowGrid | None = None  # with it, a chunk has the regular clips of one window
-
-    @property
-    def clip_bytes(self) -> int:
-        """Memory of the pixels of one clip."""
-        return self.frames * 3 * self.size**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,86 +115,62 @@ def decode_video(
 ) -> Iterator[DecodedClips]:
     """Decode all clips of a video (up to `end` seconds), chunk by chunk. Raises VideoError."""
     with open_video(path, end=end) as video:
-        if request.grid is not None:
-            yield from _decode_windows(video, request, request.grid)
-            return
         file = read_file_state(path)
-        plan, regular_count = _plan_clips(video.info, request, video_id)
-        chunks = plan_chunks(plan, request.clip_bytes)
-        for chunk, indices in enumerate(chunks):
-            yield _decode_chunk(
-                video,
-                plan if len(chunks) == 1 else plan.only(indices),
-                request,
-                file=file,
-                random_count=len(plan) - regular_count,
-                regular_count=regular_count,
-                chunk=chunk,
-                num_chunks=len(chunks),
-                clip_indices=None if len(chunks) == 1 else indices,
-            )
+        for chunk, (plan, facts) in enumerate(_plan_chunks(video.info, request, video_id)):
+            yield _decode_chunk(video, plan, request.size, file=file, chunk=chunk, **facts)
 
 
-def plan_chunks(plan: ClipPlan, clip_bytes: int) -> list[tuple[int, ...]]:
-    """The clip indices of each chunk: all clips, or a few at a time, ordered by time."""
-    if len(plan) * clip_bytes <= SINGLE_CHUNK_BYTES:
-        return [tuple(range(len(plan)))]
+def _plan_chunks(
+    info: VideoInfo, request: DecodeRequest, video_id: str
+) -> Iterator[tuple[ClipPlan, dict[str, Any]]]:
+    """The clips of each chunk in order of time, and facts about it."""
+    sampling, span, frames = request.sampling, request.span, request.frames
+    if request.grid is not None:
+        grid = request.grid.bounded(info.duration, len(info.frame_times))
+        num_chunks = grid.count(info.duration)
+        for window in grid.windows(info.duration):
+            plan = plan_window(info, window, sampling, span, frames)
+            facts = {"random_count": 0, "regular_count": len(plan), "num_chunks": num_chunks}
+            yield plan, facts | {"window": window}
+        return
+    plan = regular_clips(info, sampling, span, frames)
+    counts = {"random_count": 0, "regular_count": len(plan)}
+    if request.random:
+        generator = video_generator(request.seed, video_id)
+        random_plan = sample_random_clips(info, sampling, span, frames, generator)
+        counts["random_count"] = len(random_plan)
+        plan = random_plan + plan
+    clip_bytes = frames * 3 * request.size**2
+    chunk_size = max(CHUNK_BYTES // clip_bytes, 1)
+    if len(plan) * clip_bytes <= SINGLE_CHUNK_BYTES or len(plan) <= chunk_size:
+        yield plan, counts
+        return
     order = np.lexsort((plan.frame_indices[:, -1], plan.frame_indices[:, 0])).tolist()
-    size = max(CHUNK_BYTES // clip_bytes, 1)
-    return [tuple(order[first : first + size]) for first in range(0, len(order), size)]
-
-
-def _plan_clips(info: VideoInfo, request: DecodeRequest, video_id: str) -> tuple[ClipPlan, int]:
-    """All clips of a video, and the number of regular ones, which come last."""
-    shape: dict[str, Any] = {"span": request.span, "frames": request.frames}
-    regular = regular_clips(info, request.sampling, **shape)
-    if not request.random:
-        return regular, len(regular)
-    generator = video_generator(request.seed, video_id)
-    random = sample_random_clips(info, request.sampling, generator=generator, **shape)
-    return random + regular, len(regular)
-
-
-def _decode_windows(
-    video: VideoReader, request: DecodeRequest, grid: WindowGrid
-) -> Iterator[DecodedClips]:
-    """The regular clips of each window of a video, ordered by time."""
-    info = video.info
-    grid = grid.bounded(info.duration, len(info.frame_times))
-    for chunk, window in enumerate(grid.windows(info.duration)):
-        plan = plan_window(info, window, request.sampling, span=request.span, frames=request.frames)
-        yield _decode_chunk(
-            video,
-            plan,
-            request,
-            random_count=0,
-            regular_count=len(plan),
-            chunk=chunk,
-            num_chunks=grid.count(info.duration),
-            window=window,
-        )
+    chunks = [tuple(order[i : i + chunk_size]) for i in range(0, len(order), chunk_size)]
+    for clips in chunks:
+        yield plan.select(clips), counts | {"num_chunks": len(chunks), "clip_indices": clips}
 
 
 def _decode_chunk(
-    video: VideoReader, plan: ClipPlan, request: DecodeRequest, **chunk_facts: Any
+    video: VideoReader, plan: ClipPlan, size: int, **chunk_facts: Any
 ) -> DecodedClips:
     """Cut the pixels of some clips."""
     info = video.info
-    pixels = cut_clips(video, plan, request.size)
-    video.check_unchanged()  # the recorded file state is that of the file that was read
+    pixels = cut_clips(video, plan, size)
+    video.file.check_unchanged()  # the recorded file state is that of the file that was read
     facts = VideoFacts(
         duration=info.duration,
         width=info.width,
         height=info.height,
         frames_expected=info.expected_frames,
         frames_found=video.frames_in_file,
-        frames_missing=video.frames_missing,
-        frames_needed=video.frames_needed,
+        frames_missing=len(video.missing_frames),
+        frames_needed=len(video.needed_frames),
         claimed_duration=info.claimed_duration,
         **chunk_facts,
     )
     if facts.chunk + 1 == facts.num_chunks:
-        check_usable(frames_needed=video.frames_needed, frames_missing=video.frames_missing)
+        video.check_usable()
     boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
     times = info.frame_times[plan.frame_indices].astype(np.float32)  # (V, T)
     return DecodedClips(facts=facts, boxes=boxes, times=times, pixels=pixels)

@@ -1,30 +1,36 @@
-"""Plans of the clips of a video: random ones for training, regular ones for evaluation."""
+"""Plans of the clips of a video: random ones for training, regular ones for evaluation.
+
+A clip begins somewhere in the video, and its frames are those on screen at times from there on.
+Windows are intervals of a video, each treated as a video of its own.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+import torch
+from jaxtyping import Float, Int
 from numpy.random import Generator
 
 from clipset.clips.box import ClipBox
 from clipset.clips.colour import ColourChange, draw_colour_change
 from clipset.clips.config import Sampling
-from clipset.clips.crops import Crop, draw_crop, regular_crops
-from clipset.clips.frame_times import clip_frame_indices, clip_range, regular_starts
+from clipset.clips.crops import draw_crop, regular_crops
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
+
+MIN_WINDOW_LIMIT = 1000  # windows that a video may have, however few its frames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipPlan:
     """The clips to cut from one video: V boxes, and the indices of the T frames of each.
 
-    `colour_changes` has one entry for each clip, or is empty if no clip changes.
+    `colour_changes` has one entry for each clip; without any, no clip changes.
     """
 
     boxes: tuple[ClipBox, ...]
@@ -32,34 +38,31 @@ class ClipPlan:
     colour_changes: tuple[ColourChange | None, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.colour_changes and len(self.colour_changes) != len(self.boxes):
+        changes = self.colour_changes or (None,) * len(self.boxes)
+        if len(changes) != len(self.boxes):
             raise ClipError(
                 f"a plan of {len(self.boxes)} clips needs as many colour changes or none, "
-                f"got {len(self.colour_changes)}"
+                f"got {len(changes)}"
             )
+        object.__setattr__(self, "colour_changes", changes)
 
     def __len__(self) -> int:
         return len(self.boxes)
 
     def __add__(self, other: ClipPlan) -> ClipPlan:
-        indices = np.concatenate([self.frame_indices, other.frame_indices])  # (V + V', T)
-        changes: tuple[ColourChange | None, ...] = ()
-        if self.colour_changes or other.colour_changes:
-            changes = self._padded_changes() + other._padded_changes()
         return ClipPlan(
-            boxes=self.boxes + other.boxes, frame_indices=indices, colour_changes=changes
+            boxes=self.boxes + other.boxes,
+            frame_indices=np.concatenate([self.frame_indices, other.frame_indices]),
+            colour_changes=self.colour_changes + other.colour_changes,
         )
 
-    def only(self, clips: Sequence[int]) -> ClipPlan:
+    def select(self, clips: Sequence[int]) -> ClipPlan:
         """The plan of some of the clips, by index."""
-        changes = tuple(self.colour_changes[clip] for clip in clips) if self.colour_changes else ()
-        boxes = tuple(self.boxes[clip] for clip in clips)
         return ClipPlan(
-            boxes=boxes, frame_indices=self.frame_indices[list(clips)], colour_changes=changes
+            boxes=tuple(self.boxes[clip] for clip in clips),
+            frame_indices=self.frame_indices[list(clips)],
+            colour_changes=tuple(self.colour_changes[clip] for clip in clips),
         )
-
-    def _padded_changes(self) -> tuple[ColourChange | None, ...]:
-        return self.colour_changes or (None,) * len(self)
 
 
 def video_generator(seed: int, video_id: str) -> Generator:
@@ -69,54 +72,159 @@ def video_generator(seed: int, video_id: str) -> Generator:
 
 
 def sample_random_clips(
-    info: VideoInfo, sampling: Sampling, *, span: float, frames: int, generator: Generator
+    info: VideoInfo, sampling: Sampling, span: float, frames: int, generator: Generator
 ) -> ClipPlan:
     """Clips at uniformly random times, each with its own random crop, flip and colour change."""
+    num_clips = max(sampling.num_clips, math.ceil(sampling.clips_per_minute * info.duration / 60))
     starts, boxes = [], []
-    for _ in range(_count(sampling.num_clips, sampling.clips_per_minute, info)):
-        start = generator.uniform(0.0, 1.0) * max(info.duration - span, 0.0)
+    for _ in range(num_clips):
+        starts.append(generator.uniform(0.0, 1.0) * max(info.duration - span, 0.0))
         crop = draw_crop(info.width, info.height, sampling, generator)
-        flipped = bool(generator.random() < 0.5) and sampling.flip
-        starts.append(start)
-        boxes.append(_box(clip_range(start, info, sampling, span), crop, flipped))
-    shape = (len(boxes), frames)
+        is_flipped = bool(generator.random() < 0.5) and sampling.flip
+        start, end = _clip_range(starts[-1], info, sampling, span)
+        boxes.append(ClipBox(start=start, end=end, **crop._asdict(), flipped=is_flipped))
+    shape = (num_clips, frames)
     offsets = generator.random(shape) if sampling.timing == "segments" else np.zeros(shape)
     changes: tuple[ColourChange, ...] = ()
     if sampling.augmentation.enabled:
         changes = tuple(draw_colour_change(sampling.augmentation, generator) for _ in boxes)
     return ClipPlan(
         boxes=tuple(boxes),
-        frame_indices=clip_frame_indices(np.array(starts), offsets, info, sampling, span),
+        frame_indices=_clip_frame_indices(np.array(starts), offsets, info, sampling, span),
         colour_changes=changes,
     )
 
 
-def regular_clips(info: VideoInfo, sampling: Sampling, *, span: float, frames: int) -> ClipPlan:
+def regular_clips(info: VideoInfo, sampling: Sampling, span: float, frames: int) -> ClipPlan:
     """`num_times` x `num_crops` clips that cover the video; the same on every call.
 
     With segments, every clip covers the whole video, and the times are offsets within a segment:
     one time is its middle, two are a quarter and three quarters, and so on.
     """
-    times = _count(sampling.num_times, sampling.times_per_minute, info)
-    starts = regular_starts(max(info.duration - span, 0.0), times, sampling.reach_end)
+    num_times = max(sampling.num_times, math.ceil(sampling.times_per_minute * info.duration / 60))
+    latest = max(info.duration - span, 0.0)
+    if not sampling.reach_end:
+        starts = np.arange(num_times) / num_times * latest
+    else:
+        starts = np.linspace(0.0, latest, num_times) if num_times > 1 else np.array([latest / 2])
     crops = regular_crops(info.width, info.height, sampling)
-    boxes = [
-        _box(clip_range(start, info, sampling, span), crop, False)
-        for start in starts.tolist()
-        for crop in crops
-    ]
-    offsets = np.repeat((np.arange(times) + 0.5)[:, None] / times, frames, axis=1)  # (times, T)
-    indices = clip_frame_indices(starts, offsets, info, sampling, span)  # (times, T)
-    return ClipPlan(boxes=tuple(boxes), frame_indices=np.repeat(indices, len(crops), axis=0))
-
-
-def _count(minimum: int, per_minute: float, info: VideoInfo) -> int:
-    """In proportion to the duration of the video, but at least the minimum."""
-    return max(minimum, math.ceil(per_minute * info.duration / 60))
-
-
-def _box(times: tuple[float, float], crop: Crop, flipped: bool) -> ClipBox:
-    (start, end), (top, left, bottom, right) = times, crop
-    return ClipBox(
-        start=start, end=end, top=top, left=left, bottom=bottom, right=right, flipped=flipped
+    ranges = [_clip_range(start, info, sampling, span) for start in starts.tolist()]
+    boxes = tuple(
+        ClipBox(start=start, end=end, **crop._asdict()) for start, end in ranges for crop in crops
     )
+    offsets = np.repeat((np.arange(num_times) + 0.5)[:, None] / num_times, frames, axis=1)
+    indices = _clip_frame_indices(starts, offsets, info, sampling, span)  # (times, T)
+    return ClipPlan(boxes=boxes, frame_indices=np.repeat(indices, len(crops), axis=0))
+
+
+def _clip_range(
+    start: float, info: VideoInfo, sampling: Sampling, span: float
+) -> tuple[float, float]:
+    """Start and end of a clip in seconds; in a shorter video it ends with the video.
+
+    The end is that of the span (equation 5). As published (timing "frames" without `reach_end`), it
+    is the start of the last source frame.
+    """
+    if sampling.timing == "segments":
+        return 0.0, max(info.duration, 1e-3)
+    is_published = sampling.timing == "frames" and not sampling.reach_end
+    length = max(span - 1 / frame_rate(info), 1e-3) if is_published else span
+    return start, min(start + length, max(info.duration, start + 1e-3))
+
+
+def _clip_frame_indices(
+    starts: Float[np.ndarray, " V"],
+    offsets: Float[np.ndarray, "V T"],
+    info: VideoInfo,
+    sampling: Sampling,
+    span: float,
+) -> Int[np.ndarray, "V T"]:
+    """Frame indices of each clip: from its start on, or at `offsets` (0 to 1) of each segment."""
+    num_frames = offsets.shape[1]
+    if sampling.timing == "segments":
+        times = (np.arange(num_frames) + offsets) * (info.duration / num_frames)
+        return frame_indices_at(times, info.frame_times)
+    if sampling.timing == "seconds":
+        times = starts[:, None] + np.arange(num_frames) * (span / num_frames)
+        return frame_indices_at(times, info.frame_times)
+    # evenly spaced from the first to the last source frame of the span, in single precision
+    rate = frame_rate(info)
+    length = max(span * rate - 1, 0.0)
+    firsts = [start * rate for start in starts.tolist()]
+    rows = [torch.linspace(first, first + length, num_frames) for first in firsts]
+    return torch.stack(rows).clamp(0, len(info.frame_times) - 1).long().numpy()
+
+
+def frame_indices_at(
+    times: Float[np.ndarray, "*shape"], frame_times: Float[np.ndarray, " N"]
+) -> Int[np.ndarray, "*shape"]:
+    """Index of the frame on screen at each time: the last that has begun; the last frame stays."""
+    # A microsecond of tolerance for rounded timestamps at the very start of a frame.
+    indices = np.searchsorted(frame_times, times + 1e-6, side="right") - 1
+    return np.clip(indices, 0, len(frame_times) - 1)
+
+
+def frame_rate(info: VideoInfo) -> float:
+    """Frames per second, over the whole video."""
+    return len(info.frame_times) / max(info.duration, 1e-3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """An interval of a video, in seconds."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class WindowGrid:
+    """Windows of `length` seconds, `step` seconds apart."""
+
+    length: float
+    step: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.length < math.inf and 0 < self.step < math.inf):
+            raise ClipError(
+                f"window and step must be more than 0 s, got {self.length} and {self.step}"
+            )
+
+    def count(self, duration: float) -> int:
+        """The number of windows of a video of this duration."""
+        if duration <= self.length:
+            return 1
+        steps = (duration - self.length - 1e-9) / self.step
+        return max(0, math.ceil(min(steps, 2**62))) + 1
+
+    def bounded(self, duration: float, frames: int) -> WindowGrid:
+        """The same grid, or one with larger steps if windows would outnumber the frames."""
+        limit = max(frames, MIN_WINDOW_LIMIT)
+        if self.count(duration) <= limit:
+            return self
+        return WindowGrid(self.length, (duration - self.length) / (limit - 1.5))
+
+    def windows(self, duration: float) -> Iterator[Window]:
+        """The windows in the order of time; the last one ends with the video."""
+        if duration <= self.length:
+            yield Window(start=0.0, end=duration)
+            return
+        latest = duration - self.length
+        for index in range(self.count(duration) - 1):
+            yield Window(start=index * self.step, end=index * self.step + self.length)
+        yield Window(start=latest, end=latest + self.length)
+
+
+def plan_window(
+    info: VideoInfo, window: Window, sampling: Sampling, span: float, frames: int
+) -> ClipPlan:
+    """The regular clips of a window: frame indices of the video, boxes relative to the window."""
+    first, last = frame_indices_at(np.array([window.start, window.end]), info.frame_times).tolist()
+    interval = VideoInfo(
+        width=info.width,
+        height=info.height,
+        frame_times=info.frame_times[first : last + 1] - window.start,
+        duration=window.end - window.start,
+    )
+    plan = regular_clips(interval, sampling, span, frames)
+    return ClipPlan(boxes=plan.boxes, frame_indices=plan.frame_indices + first)

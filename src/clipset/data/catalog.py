@@ -138,6 +138,18 @@ def describe_catalog(catalog: Catalog) -> str:
     return f"{len(catalog)} videos{classes}{splits}"
 
 
+def find_missing(catalog: Catalog) -> tuple[list[str], list[str]]:
+    """The ids of videos whose files do not exist, and a line of text for each split."""
+    missing = [v for v in catalog if not os.path.isfile(v.path)]  # noqa: PTH113 (never raises)
+    num_listed = Counter(video.split or "no split" for video in catalog)
+    num_missing = Counter(video.split or "no split" for video in missing)
+    lines = [
+        f"{split}: {count - num_missing[split]} of {count} videos found"
+        for split, count in sorted(num_listed.items())
+    ]
+    return [video.id for video in missing], lines
+
+
 def write_catalog(catalog: Catalog, path: str | Path) -> None:
     """Write a catalog as csv with absolute paths; `read_catalog` restores it.
 
@@ -270,7 +282,7 @@ def clean_catalog(catalog: Catalog) -> Catalog:
         for video in catalog
     )
     return catalog.only(
-        replace(video, **{key: row.get(key) for key in TEXT_COLUMNS})
+        replace(video, label=row.get("label"), split=row.get("split"), group=row.get("group"))
         for video, row in zip(catalog, clean_rows(rows, catalog.name), strict=True)
     )
 

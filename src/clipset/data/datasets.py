@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +60,11 @@ class FileFinder:
         stems = (path.stem, *(str(text_path(stem)) for stem in other_stems))
         return self.folder / next((self.by_stem[s] for s in stems if s in self.by_stem), path)
 
+    def make_video(self, listed: str, label: str, split: str | None) -> Video:
+        """The video of a listed file, which is also its id."""
+        id, label = escape_undecodable(listed), escape_undecodable(label)
+        return Video(id=id, path=self.find(listed), label=label, split=split)
+
 
 def read_dataset(
     dataset: str, folder: Path, lists: Path | None = None, task: str = "auto"
@@ -100,10 +106,10 @@ def _search_files(folder: Path, pattern: str) -> Iterator[Path]:
         yield from sorted(folder.glob("*/" * depth + pattern))
 
 
-def read_ucf101(videos: Path, lists: Path, *, fold: int = 1) -> Catalog:
+def read_ucf101(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
     """UCF101 with an official split: trainlist01.txt and testlist01.txt (02, 03) in `lists`."""
     _check_fold(fold)
-    files = FileFinder(videos)
+    files = FileFinder(video_folder)
     listed_videos = []
     for split in ("train", "test"):
         for line in _read_lines(lists / f"{split}list{fold:02d}.txt"):
@@ -114,24 +120,18 @@ def read_ucf101(videos: Path, lists: Path, *, fold: int = 1) -> Catalog:
                 raise CatalogError(
                     f"{line!r} is not a line of a UCF101 list (Class/v_Class_g01_c01.avi)"
                 )
-            video = Video(
-                id=escape_undecodable(listed),
-                path=files.find(listed),
-                label=escape_undecodable(label),
-                split=split,
-                group=escape_undecodable(f"{label}_{group[1]}"),
-            )
-            listed_videos.append(video)
+            video = files.make_video(listed, label, split)
+            listed_videos.append(replace(video, group=f"{video.label}_{group[1]}"))
     return Catalog(name=f"ucf101-{fold}", videos=tuple(listed_videos))
 
 
-def read_hmdb51(videos: Path, lists: Path, *, fold: int = 1) -> Catalog:
+def read_hmdb51(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
     """HMDB51 with an official split: <class>_test_split1.txt (2, 3) for each class in `lists`.
 
     Videos that a split does not use are in the catalog without a split.
     """
     _check_fold(fold)
-    files = FileFinder(videos)
+    files = FileFinder(video_folder)
     suffix = f"_test_split{fold}.txt"
     class_lists = sorted(lists.glob(f"*{suffix}"))
     if not class_lists:
@@ -144,19 +144,13 @@ def read_hmdb51(videos: Path, lists: Path, *, fold: int = 1) -> Catalog:
             if flag not in HMDB51_SPLITS:
                 raise CatalogError(f"{line!r} in {class_list} must end in 0, 1 (train) or 2 (test)")
             listed = f"{label}/{file_name.strip()}"
-            video = Video(
-                id=escape_undecodable(listed),
-                path=files.find(listed),
-                label=escape_undecodable(label),
-                split=HMDB51_SPLITS[flag],
-            )
-            listed_videos.append(video)
+            listed_videos.append(files.make_video(listed, label, HMDB51_SPLITS[flag]))
     return Catalog(name=f"hmdb51-{fold}", videos=tuple(listed_videos))
 
 
-def read_kinetics(videos: Path, lists: Path) -> Catalog:
+def read_kinetics(video_folder: Path, lists: Path) -> Catalog:
     """Kinetics by its csv files; clips are called <youtube_id>_<start>_<end> or <youtube_id>."""
-    files = FileFinder(videos)
+    files = FileFinder(video_folder)
     listed_videos = []
     common_names = {column: (column,) for column in KINETICS_COLUMNS}
     for path in sorted(lists.glob("*.csv")) if lists.is_dir() else [lists]:
@@ -183,12 +177,12 @@ def read_kinetics(videos: Path, lists: Path) -> Catalog:
     return Catalog(name="kinetics", videos=tuple(listed_videos))
 
 
-def read_ssv2(videos: Path, lists: Path) -> Catalog:
+def read_ssv2(video_folder: Path, lists: Path) -> Catalog:
     """Something-Something v2 by its json files (…labels, …train, …validation, …test) in `lists`.
 
     The class of a video is its template without brackets; the test list has none.
     """
-    files = FileFinder(videos)
+    files = FileFinder(video_folder)
     classes = _read_ssv2_list(lists, "labels.json")
     listed_videos = []
     for list_name, split in SSV2_SPLITS.items():
@@ -209,7 +203,9 @@ def read_ssv2(videos: Path, lists: Path) -> Catalog:
     return Catalog(name="ssv2", videos=tuple(listed_videos))
 
 
-def read_lvu(videos: Path, lists: Path, *, task: str, durations: Path | None = None) -> Catalog:
+def read_lvu(
+    video_folder: Path, lists: Path, *, task: str, durations: Path | None = None
+) -> Catalog:
     """One task of LVU: `lists` contains <task>/train.csv, val.csv and test.csv.
 
     Classification tasks have labels, regression tasks have targets: the natural logarithm of the
@@ -219,7 +215,7 @@ def read_lvu(videos: Path, lists: Path, *, task: str, durations: Path | None = N
     """
     if task not in LVU_TASKS:
         raise CatalogError(f"LVU has no task {task!r}; {near_names(task, LVU_TASKS)}")
-    files = FileFinder(videos)
+    files = FileFinder(video_folder)
     ends = _read_durations(durations) if durations is not None else {}
     columns = [*LVU_COLUMNS.get(task, ["class_id", "class_name"]), "youtube_id", "imdb_id"]
     listed_videos = []

@@ -80,25 +80,28 @@ def as_rows(features: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
-def make_boxes(count: int, arrays: Arrays, seconds: float) -> Float[np.ndarray, "V 7"]:
+def make_boxes(num_clips: int, arrays: Arrays, clip_seconds: float) -> Float[np.ndarray, "V 7"]:
     """The boxes of the clips: as in the file, else consecutive clips of the whole frame."""
-    rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (count, 1))
-    rows[:, 0] = np.arange(count) * seconds
-    rows[:, 1] = rows[:, 0] + seconds
-    for name, allowed in (("times", ((count, 2), (count,))), ("boxes", ((count, 4), (count, 7)))):
+    rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (num_clips, 1))
+    rows[:, 0] = np.arange(num_clips) * clip_seconds
+    rows[:, 1] = rows[:, 0] + clip_seconds
+    columns_of_shape: dict[str, dict[tuple[int, ...], slice]] = {
+        "times": {(num_clips, 2): slice(0, 2), (num_clips,): slice(0, 1)},
+        "boxes": {(num_clips, 4): slice(2, 6), (num_clips, 7): slice(0, 7)},
+    }
+    for name, columns in columns_of_shape.items():
         array = arrays.get(name)
         if array is None:
             continue
-        if array.dtype.kind not in "fiu" or array.shape not in allowed:
-            shapes = " or ".join(str(shape) for shape in allowed)
+        if array.dtype.kind not in "fiu" or array.shape not in columns:
+            shapes = " or ".join(str(shape) for shape in columns)
             raise StoreError(f"{name} must be numbers {shapes}, got {_describe(array)}")
         if not (np.abs(array.astype(np.float64)) < MAX_SECONDS).all():
             raise StoreError(f"{name} hold NaN or more than {MAX_SECONDS:g}")
-        if array.ndim == 1:
-            rows[:, 0], rows[:, 1] = array, array + seconds
+        if array.ndim == 1:  # starts alone
+            rows[:, 0], rows[:, 1] = array, array + clip_seconds
         else:
-            columns = {2: slice(0, 2), 4: slice(2, 6), 7: slice(0, 7)}[array.shape[1]]
-            rows[:, columns] = array
+            rows[:, columns[array.shape]] = array
     low, high = rows[:, [0, 2, 3]], rows[:, [1, 4, 5]]
     inside = (rows[:, 2:6] >= 0).all() and (rows[:, 2:6] <= 1).all()
     if not (np.isfinite(rows).all() and (low < high).all() and inside):
@@ -121,11 +124,11 @@ def _describe(array: NDArray[Any]) -> str:
 
 
 def _read_npy(path: Path) -> Arrays:
-    sidecars = {name: path.with_suffix(f".{name}.npy") for name in SIDECARS}
-    files = {name: file for name, file in sidecars.items() if file.is_file()}
+    files = {"features": path} | {name: path.with_suffix(f".{name}.npy") for name in SIDECARS}
     return {
         name: np.load(file, mmap_mode="r", allow_pickle=False)  # never more than the file holds
-        for name, file in {"features": path, **files}.items()
+        for name, file in files.items()
+        if file == path or file.is_file()
     }
 
 
@@ -184,10 +187,10 @@ def _check_archive(path: Path) -> None:
         _check_size(sum(member.file_size for member in members), path)
         for member in members if path.suffix.lower() == ".npz" else ():
             with archive.open(member) as file:  # only its header, before memory is allocated
-                is_first = np.lib.format.read_magic(file) == (1, 0)
                 npy = np.lib.format
-                read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
-                shape, _, dtype = read(file)
+                is_first = npy.read_magic(file) == (1, 0)
+                read_header = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
+                shape, _, dtype = read_header(file)
             if math.prod(shape) * dtype.itemsize > member.file_size:
                 raise StoreError(f"an array claims {dtype} {shape}, more than the file holds")
 

@@ -44,9 +44,7 @@ class FileState:
 def read_file_state(path: Path) -> FileState | None:
     """The current state of a file, or None if it cannot be read."""
     try:
-        with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            digest = _hash_blocks(file, status.st_size)
+        status, digest = _read_blocks(path)
     except (OSError, ValueError):  # a path with a NUL byte is a ValueError
         return None
     return FileState(
@@ -65,29 +63,25 @@ def resolve_path(path: Path) -> str:
 
 def sampled_digest(path: Path) -> str:
     """A hash of a file's size, start, end and some blocks between them."""
-    with open_regular(path) as file:
-        return _hash_blocks(file, os.fstat(file.fileno()).st_size)
+    return _read_blocks(path)[1]
 
 
-def open_regular(path: Path) -> FileIO:
-    """Open a regular file for reading. A pipe or a device raises OSError without blocking."""
+def _read_blocks(path: Path) -> tuple[os.stat_result, str]:
+    """The status and the digest of a file. A pipe or a device raises OSError without blocking."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    file = FileIO(os.open(path, flags), closefd=True)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
-    return file
-
-
-def _hash_blocks(file: FileIO, size: int) -> str:
-    blocks = [(0, size)]  # offset and number of bytes
-    if size > MAX_WHOLE_BYTES:
-        inner = size - 2 * EDGE_BYTES
-        offsets = [EDGE_BYTES + inner * i // NUM_SAMPLES for i in range(NUM_SAMPLES)]
-        samples = [(offset, SAMPLE_BYTES) for offset in offsets]
-        blocks = [(0, EDGE_BYTES), *samples, (size - EDGE_BYTES, EDGE_BYTES)]
-    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-    for offset, num_bytes in blocks:
-        file.seek(offset)
-        digest.update(file.read(num_bytes))
-    return digest.hexdigest()
+    with FileIO(os.open(path, flags), closefd=True) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        size = status.st_size
+        blocks = [(0, size)]  # offset and number of bytes
+        if size > MAX_WHOLE_BYTES:
+            inner = size - 2 * EDGE_BYTES
+            offsets = [EDGE_BYTES + inner * i // NUM_SAMPLES for i in range(NUM_SAMPLES)]
+            samples = [(offset, SAMPLE_BYTES) for offset in offsets]
+            blocks = [(0, EDGE_BYTES), *samples, (size - EDGE_BYTES, EDGE_BYTES)]
+        digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+        for offset, num_bytes in blocks:
+            file.seek(offset)
+            digest.update(file.read(num_bytes))
+    return status, digest.hexdigest()

@@ -115,9 +115,12 @@ def join_tasks(tasks: Sequence[Task]) -> Catalog:
             raise CatalogError(
                 f"{video.id!r} is {first.path} in one task and {video.path} in another"
             )
-        annotations = ("label", "split", "target")
-        differing = [key for key in annotations if getattr(first, key) != getattr(video, key)]
-        videos[video.id] = replace(first, **dict.fromkeys(differing))
+        videos[video.id] = replace(
+            first,
+            label=first.label if first.label == video.label else None,
+            split=first.split if first.split == video.split else None,
+            target=first.target if first.target == video.target else None,
+        )
     first_name = tasks[0].catalog.name
     return Catalog(name=first_name.rpartition("-")[0] or first_name, videos=tuple(videos.values()))
 
@@ -143,8 +146,11 @@ def _read_catalogs(source: Path | Catalog, config: DataConfig) -> dict[str, Cata
     for name in config.tasks if config.task in ("auto", "all") else (config.task,):
         columns = config.columns | config.tasks[name]
         catalog = read_catalog_table(source, name=f"{source.stem}-{name}", columns=columns)
-        unused = "target" if "label" in config.tasks[name] else "label"
-        catalogs[name] = catalog.only(replace(video, **{unused: None}) for video in catalog)
+        has_label = "label" in config.tasks[name]
+        catalogs[name] = catalog.only(
+            replace(video, target=None) if has_label else replace(video, label=None)
+            for video in catalog
+        )
     return catalogs
 
 

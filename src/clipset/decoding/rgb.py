@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import av
 import numpy as np
@@ -26,8 +25,7 @@ INTERPOLATION = (  # area averaging, with the same bytes on every machine
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
+class Rotation(NamedTuple):
     """How to make a decoded frame upright: transpose it, then flip it."""
 
     transpose: bool = False
@@ -43,28 +41,17 @@ def read_rotation(frame: VideoFrame) -> Rotation:
         return Rotation()
     a, b, c, d = np.frombuffer(matrices[0], dtype="<i4")[[0, 1, 3, 4]].tolist()
     if abs(a) + abs(d) >= abs(b) + abs(c):
-        return Rotation(flip_vertical=d < 0, flip_horizontal=a < 0)
-    return Rotation(transpose=True, flip_vertical=b < 0, flip_horizontal=c < 0)
+        return Rotation(False, d < 0, a < 0)
+    return Rotation(True, b < 0, c < 0)
 
 
 def square_pixel_size(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
     """Width and height of a frame after its pixels are made square, before rotation."""
     ratio = stream.sample_aspect_ratio
-    if (
-        not ratio
-        or abs(ratio - 1) < SQUARE_TOLERANCE
-        or not 1 / MAX_ASPECT_RATIO < ratio < MAX_ASPECT_RATIO
-    ):
+    is_plausible = ratio is not None and 1 / MAX_ASPECT_RATIO < ratio < MAX_ASPECT_RATIO
+    if ratio is None or not is_plausible or abs(ratio - 1) < SQUARE_TOLERANCE:
         return frame.width, frame.height
     return max(1, round(frame.width * ratio)), frame.height
-
-
-def scaled_size(width: int, height: int, short_side: int | None) -> tuple[int, int]:
-    """The size at which the shorter side is `short_side`; never larger than the frame."""
-    shorter = min(width, height)
-    if short_side is None or short_side >= shorter:
-        return width, height
-    return max(1, round(width * short_side / shorter)), max(1, round(height * short_side / shorter))
 
 
 class RgbConverter:
@@ -80,7 +67,11 @@ class RgbConverter:
         try:
             pixels = self._reformat(frame, None)
         except av.FFmpegError:  # a colour space that FFmpeg cannot convert
-            pixels = self._reformat_as_bt709(frame)
+            try:
+                pixels = self._reformat(frame, Colorspace.ITU709)
+            except av.FFmpegError as error:
+                reason = (error.strerror or type(error).__name__).lower()
+                raise VideoError(f"frames cannot be converted to RGB ({reason})") from None
         if self.rotation.transpose:
             pixels = pixels.transpose(1, 0, 2)
         rows = slice(None, None, -1 if self.rotation.flip_vertical else 1)
@@ -99,10 +90,3 @@ class RgbConverter:
             threads=1,
         )
         return cast(UInt8[ndarray, "h w 3"], rgb_frame.to_ndarray())
-
-    def _reformat_as_bt709(self, frame: VideoFrame) -> UInt8[ndarray, "h w 3"]:
-        try:
-            return self._reformat(frame, Colorspace.ITU709)
-        except av.FFmpegError as error:
-            reason = error.strerror or type(error).__name__
-            raise VideoError(f"frames cannot be converted to RGB ({reason.lower()})") from None

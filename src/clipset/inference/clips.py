@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from clipset.backbones.runtime import Engine, import_openvino, open_engine
-from clipset.clips.windows import Window, WindowGrid
+from clipset.clips.sampling import Window, WindowGrid
 from clipset.data.catalog import Catalog, Video, read_catalog_table, read_folder
 from clipset.data.tables import SUFFIXES
 from clipset.devices import find_device

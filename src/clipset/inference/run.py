@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clipset.clips.windows import WindowGrid
+from clipset.clips.sampling import WindowGrid
 from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, Video, read_catalog_table
 from clipset.errors import OutputError, ProbeError, RunError, VideoError

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from PIL import Image
 
-from clipset.clips.frame_times import frame_indices_at
+from clipset.clips.sampling import frame_indices_at
 from clipset.config import flatten, parse_json
 from clipset.data.catalog import read_catalog_table
 from clipset.decoding.reader import open_video
