@@ -34,11 +34,6 @@ class Augmentation:
             if not 0 <= value <= limit:
                 raise ClipError(f"augmentation: {name} must be 0 to {limit}, got {value}")
 
-    @property
-    def enabled(self) -> bool:
-        """Whether any clip may change."""
-        return self != Augmentation()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:

@@ -18,7 +18,7 @@ from numpy.random import Generator
 
 from clipset.clips.box import ClipBox
 from clipset.clips.colour import ColourChange, draw_colour_change
-from clipset.clips.config import Sampling
+from clipset.clips.config import Augmentation, Sampling
 from clipset.clips.crops import draw_crop, regular_crops
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import ClipError
@@ -86,7 +86,7 @@ def sample_random_clips(
     shape = (num_clips, frames)
     offsets = generator.random(shape) if sampling.timing == "segments" else np.zeros(shape)
     changes: tuple[ColourChange, ...] = ()
-    if sampling.augmentation.enabled:
+    if sampling.augmentation != Augmentation():
         changes = tuple(draw_colour_change(sampling.augmentation, generator) for _ in boxes)
     return ClipPlan(
         boxes=tuple(boxes),

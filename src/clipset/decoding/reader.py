@@ -12,8 +12,8 @@ from jaxtyping import Float64, UInt8
 from numpy import ndarray
 
 from clipset.decoding.damage import MIN_USABLE_FRACTION, describe_damage, describe_missing
-from clipset.decoding.demux import VideoFile, check_size, scan_packets
-from clipset.decoding.rgb import RgbConverter, read_rotation, square_pixel_size
+from clipset.decoding.demux import VideoFile, scan_packets
+from clipset.decoding.rgb import RgbConverter
 from clipset.decoding.seek import FrameDecoder
 from clipset.errors import VideoError
 
@@ -76,17 +76,12 @@ class VideoReader:
         self.needed_frames: set[int] = set()
         self.missing_frames: set[int] = set()
         self._decoder = FrameDecoder(file, scan)
-        first_frame = self._decoder.decode_first()
-        width, height = square_pixel_size(first_frame, file.stream)
-        check_size(width, height)
-        self._rotation = read_rotation(first_frame)
-        if self._rotation.transpose:
-            width, height = height, width
+        self._converter = RgbConverter(self._decoder.decode_first(), file.stream)
         if end is not None:
             num_frames = max(1, int(np.searchsorted(scan.frame_times, end)))
         self.info = VideoInfo(
-            width=width,
-            height=height,
+            width=self._converter.width,
+            height=self._converter.height,
             frame_times=scan.frame_times[:num_frames],
             duration=scan.duration if end is None else min(scan.duration, end),
             expected_frames=file.stream.frames or None,
@@ -106,17 +101,11 @@ class VideoReader:
         last = len(self.info.frame_times) - 1
         if len(numbers) and (numbers[0] < 0 or numbers[-1] > last or (np.diff(numbers) < 1).any()):
             raise VideoError(f"frame indices must be in increasing order, from 0 to {last}")
-        width, height = self.info.width, self.info.height
-        shorter = min(width, height)
-        if short_side is not None and short_side < shorter:
-            width = max(1, round(width * short_side / shorter))
-            height = max(1, round(height * short_side / shorter))
-        converter = RgbConverter(width, height, self._rotation)
         for index, frame, is_exact in self._decoder.decode(indices):
             self.needed_frames.add(index)
             if not is_exact:
                 self.missing_frames.add(index)
-            yield index, converter.to_rgb(frame)
+            yield index, self._converter.to_rgb(frame, short_side)
 
     def check_usable(self) -> None:
         """Raise VideoError if most of the needed frames were replaced by others."""
