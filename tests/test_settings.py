@@ -37,7 +37,7 @@ def test_a_verb_shows_at_most_twelve_flags(verb: str, capfd: pytest.CaptureFixtu
 
 
 def test_the_defaults_are_those_of_a_recipe() -> None:
-    resolved = to_mapping(Recipe())
+    resolved = to_mapping(resolve_recipe({}))
     for each in list_settings():
         value = resolved
         for key in each.name.split("."):
@@ -48,7 +48,7 @@ def test_the_defaults_are_those_of_a_recipe() -> None:
 def test_the_template_is_a_recipe_with_every_setting() -> None:
     uncommented = re.sub(r"^# (\w+ = .+)$", r"\1", recipe_template(), flags=re.M)
     tables = tomllib.loads(uncommented)
-    assert resolve_recipe(tables) == Recipe()
+    assert resolve_recipe(tables) == resolve_recipe({})
     names = [each.name for each in list_settings()]
     assert len(re.findall(r"^# \w+ =", recipe_template(), flags=re.M)) == len(names)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from clipset.config import near_names, to_mapping
 from clipset.errors import ConfigError
 from clipset.presets import PRESETS
-from clipset.recipe import Recipe
+from clipset.recipe import resolve_recipe
 
 LINE_LENGTH = 100
 
@@ -37,7 +37,7 @@ def list_settings(section: str = "") -> list[Setting]:
         default=PRESETS[0],
         help="named settings for all sections; what is set by hand wins",
     )
-    settings = [preset, *_walk(Recipe(), "")]
+    settings = [preset, *_walk(resolve_recipe({}), "")]
     selected = [s for s in settings if not section or f"{s.name}.".startswith(f"{section}.")]
     if not selected:
         sections = {setting.name.rpartition(".")[0] for setting in settings} - {""}

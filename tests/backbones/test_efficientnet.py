@@ -88,7 +88,7 @@ def test_the_registry_gives_the_default_backbone_fused_and_frozen() -> None:
     state = torch.get_rng_state()
     spec, network = load_backbone("efficientnet_lite0")
     assert torch.equal(torch.get_rng_state(), state), "loading must not draw random numbers"
-    assert (spec.frames, spec.stride, spec.size, spec.dim) == (8, 8, 112, 1280)
+    assert (spec.frames, spec.stride, spec.size, spec.dim) == (8, 8, 224, 1280)
     assert spec.weights.sha256 == LITE0.sha256
     assert not network.training
     assert not any(parameter.requires_grad for parameter in network.parameters())

@@ -117,7 +117,7 @@ def test_flips_can_be_turned_off_without_changing_the_crops() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"num_clips": 0}, {"crop_scale": (0.0, 1.0)}, {"crop_scale": (0.5, 0.2)}]
+    "wrong", [{"num_clips": -1}, {"crop_scale": (0.0, 1.0)}, {"crop_scale": (0.5, 0.2)}]
 )
 def test_a_sampling_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ClipError):

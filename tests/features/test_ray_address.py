@@ -16,8 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def one_line(address: str, videos: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What the command says about an address."""
+    words = ["extract", str(videos), "--out", str(folder), "--ray", address, "--size", "32"]
     with pytest.raises(SystemExit) as end:
-        words = ["extract", str(videos), "--out", str(folder), "--ray", address, "--size", "32"]
         cli.main([*words, "--set=extract.preset=paper"])
     assert end.value.code == 2
     said = capsys.readouterr().err

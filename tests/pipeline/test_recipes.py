@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from clipset.clips.config import Sampling
 from clipset.config import build, flatten, read_toml, to_mapping
 from clipset.errors import ClipsetError
 from clipset.features.config import ExtractConfig
@@ -115,7 +114,7 @@ def test_a_preset_chooses_the_clips_and_single_settings_win_over_it() -> None:
     assert official.crop == "short-side"
     assert recipe.extract.sampling == replace(official, flip=False)
     assert build(Recipe, to_mapping(recipe), "again") == recipe
-    assert read_recipe(None).extract.sampling == Sampling()
+    assert read_recipe(None).extract.sampling.num_times == 0  # fitted to the videos
 
 
 def test_a_preset_at_the_top_applies_to_all_sections_but_those_with_their_own(
@@ -125,7 +124,7 @@ def test_a_preset_at_the_top_applies_to_all_sections_but_those_with_their_own(
     recipe = read_recipe(tmp_path / "r.toml")
     presets = (recipe.extract.preset, recipe.pretrain.preset, recipe.evaluate.preset)
     assert presets == ("recommended", "paper", "paper")
-    assert recipe.extract == ExtractConfig()
+    assert recipe.extract == load_settings(ExtractConfig, "recommended")
     assert recipe.pretrain == load_settings(PretrainConfig, "paper")
     assert "ordered" not in recipe.evaluate.probes
     assert read_recipe(None, ["preset=paper"]).extract == load_settings(ExtractConfig, "paper")

@@ -119,7 +119,7 @@ def test_each_step_is_a_verb_and_answers_in_json(
     )  # fmt: skip
     assert training["ssl_split"] == "train"
     shape = answer("embed", store, "--model", model, "--out", tmp_path / "vectors")["shape"]
-    assert shape == [24, 6, 1280 + 32]
+    assert shape == [24, 2, 1280 + 32]
     records = answer(
         "evaluate", store, "--model", model, "--seeds", 1, "--set=evaluate.training.epochs=2",
         "--set=evaluate.training.num_clips=4",
