@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,8 @@ from torch import Generator, Tensor, nn, optim
 
 from clipset.model.config import ModelConfig
 from clipset.probes.attentive import AttentiveStack
-from clipset.probes.base import ProbeSetup
+from clipset.probes.base import ClipInputs, ProbeSetup
+from clipset.probes.clips import equal_chunks
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.grid import HeadSettings, head_grid
 from clipset.probes.head_inputs import HeadInputs, divide_into_sets, encode_sets
@@ -42,23 +44,23 @@ def inputs(*, numbers: bool = False, videos: int = 40) -> HeadInputs:
     generator = Generator().manual_seed(0)
     classes = torch.arange(videos) % 4
     features = torch.randn(videos, 6, 10, generator=generator) + classes[:, None, None]
-    wanted = classes.float() - 1.5 if numbers else classes
-    return HeadInputs(features, features[:, :3], wanted, some_sets(features))
+    return head_inputs(features, classes.float() - 1.5 if numbers else classes)
 
 
-def some_sets(features: Tensor, valid: Tensor | None = None) -> Tensor:
+def head_inputs(features: Tensor, labels: Tensor, valid: Tensor | None = None) -> HeadInputs:
     clips = ClipBatch(features, features[..., :6], valid)
-    return divide_into_sets(clips, CONFIG.num_clips, Generator().manual_seed(5))
+    sets = divide_into_sets(clips, CONFIG.num_clips, Generator().manual_seed(5))
+    return HeadInputs(clips, labels, sets, ClipInputs(None))
 
 
 def train(
-    kind: str, settings: tuple[HeadSettings, ...], data: HeadInputs,
+    kind: str, settings: Sequence[HeadSettings], data: HeadInputs,
     config: ProbeTraining = CONFIG, drop_after: dict[int, set[int]] | None = None,
 ) -> HeadGrid:  # fmt: skip
     """All epochs of a grid; after some of them, only some heads are kept."""
     num_outputs = 1 if data.labels.is_floating_point() else 4
     grid = HeadGrid(
-        KINDS[kind], data, settings, videos=torch.arange(len(data.labels)),
+        KINDS[kind], data, dict(enumerate(settings)), videos=torch.arange(len(data.labels)),
         num_outputs=num_outputs, num_epochs=config.epochs, seed=3,
     )  # fmt: skip
     for epoch in range(1, config.epochs + 1):
@@ -68,15 +70,20 @@ def train(
     return grid
 
 
+def first_clips(data: HeadInputs) -> Tensor:
+    assert isinstance(data.clips, ClipBatch)
+    return data.clips.features[:, :3]
+
+
 @pytest.mark.parametrize("numbers", [False, True], ids=["classes", "numbers"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_grid_at_once_equals_its_heads_one_after_another(kind: str, numbers: bool) -> None:
     config = replace(FULL, head_learning_rates=(1e-3, 1e-2), batch_sizes=(8, 16))
     settings, data = head_grid(config), inputs(numbers=numbers)
     assert len(settings) == 64
-    together = train(kind, settings, data, config).predict(data.regular)
+    together = train(kind, settings, data, config).predict(first_clips(data))
     for number, setting in list(enumerate(settings))[::9]:
-        alone = train(kind, (setting,), data, config).predict(data.regular)[0]
+        alone = train(kind, (setting,), data, config).predict(first_clips(data))[0]
         torch.testing.assert_close(together[number], alone, atol=1e-4, rtol=0, equal_nan=True)
 
 
@@ -126,8 +133,8 @@ def plain_loop(data: HeadInputs, setting: HeadSettings) -> nn.Linear:
 def test_heads_that_are_left_train_on_as_if_none_had_been_dropped() -> None:
     data = inputs()
     settings = head_grid(FULL)
-    whole = train("linear", settings, data).predict(data.regular)
-    fewer = train("linear", settings, data, drop_after={2: {1, 30, 70}}).predict(data.regular)
+    whole = train("linear", settings, data).predict(first_clips(data))
+    fewer = train("linear", settings, data, drop_after={2: {1, 30, 70}}).predict(first_clips(data))
     assert set(fewer) == {1, 30, 70}
     for number, outputs in fewer.items():
         torch.testing.assert_close(outputs, whole[number], atol=1e-4, rtol=0)
@@ -136,7 +143,7 @@ def test_heads_that_are_left_train_on_as_if_none_had_been_dropped() -> None:
 def test_statistics_are_those_of_all_random_clips() -> None:
     data = inputs()
     mean, std = data.statistics(torch.arange(20))
-    rows = data.features[:20].flatten(0, 1)
+    rows = data.clips.features[:20].flatten(0, 1)
     torch.testing.assert_close(mean, rows.mean(dim=0))
     torch.testing.assert_close(std, rows.std(dim=0, correction=0))
 
@@ -147,19 +154,18 @@ def test_what_fills_up_for_clips_that_are_not_there_is_never_seen(kind: str) -> 
     data = inputs()
     valid = torch.ones(40, 6, dtype=torch.bool)
     valid[::3, 4:] = False
+    features = data.clips.features
     answers = []
     for filling in (0.0, 99.0):
-        features = data.features.masked_fill(~valid[..., None], filling)
-        sets = some_sets(features, valid)
-        partial_data = HeadInputs(
-            features, features, data.labels, sets, valid=valid, regular_valid=valid
-        )
+        filled = head_inputs(features.masked_fill(~valid[..., None], filling), data.labels, valid)
         settings = (HeadSettings(learning_rate=1e-2, weight_decay=0.1, batch_size=16),)
-        answers.append(train(kind, settings, partial_data).predict(features, valid)[0])
+        grid = train(kind, settings, filled)
+        chunks = equal_chunks(filled.clips, 7)
+        answers.append(torch.cat([grid.predict(clips.features)[0] for _, clips in chunks]))
     torch.testing.assert_close(*answers, atol=1e-5, rtol=0)
-    whole = mean_over_clips(data.features, valid)
-    torch.testing.assert_close(whole[0], data.features[0, :4].mean(dim=0))
-    torch.testing.assert_close(whole[1], data.features[1].mean(dim=0))
+    whole = mean_over_clips(features, valid)
+    torch.testing.assert_close(whole[0], features[0, :4].mean(dim=0))
+    torch.testing.assert_close(whole[1], features[1].mean(dim=0))
 
 
 def small_model() -> ScaleModel:
@@ -168,9 +174,8 @@ def small_model() -> ScaleModel:
 
 
 def labelled() -> LabelledVideos:
-    data = inputs()
     boxes = torch.rand(40, 6, 6, generator=Generator().manual_seed(1))
-    clips = ClipBatch(data.features, boxes)
+    clips = ClipBatch(inputs().clips.features, boxes)
     return LabelledVideos(clips, clips, torch.arange(40) % 4, (None,) * 40)
 
 

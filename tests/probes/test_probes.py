@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
-from torch import Generator
+from torch import Generator, Tensor
 
 from clipset.data.catalog import Catalog, Video, read_catalog_table
 from clipset.data.splits import subset_indices
@@ -22,13 +22,14 @@ from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
+from clipset.probes import ordered
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.finetune import FinetuneProbe
 from clipset.probes.grid import TransformerSettings
 from clipset.probes.linear import LinearProbe
+from clipset.probes.ordered import OrderedProbe
 from clipset.probes.ordered import Ridge as OurRidge
-from clipset.probes.ordered import RidgeSettings, channel_scale, fit_ridge, search_ridge
 from clipset.probes.registry import PROBES
 from clipset.probes.search import make_validation_split, split_training_videos
 from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos, make_task
@@ -174,17 +175,25 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
 
 
 @pytest.mark.parametrize("channels", [5, 300], ids=["fewer than videos", "more than videos"])
-def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(channels: int) -> None:
+@pytest.mark.parametrize("block_size", [25, 2048], ids=["in blocks", "at once"])
+def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(
+    channels: int, block_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordered, "BLOCK_SIZE", block_size)
     generator = Generator().manual_seed(0)
     train, queries = (torch.randn(n, channels, generator=generator) for n in (60, 9))
     wanted = torch.randn(60, generator=generator)
-    mean, scale = channel_scale(train)
-    train, queries = (train - mean) / scale, (queries - mean) / scale
-    ours = OurRidge(train, wanted, 1)
-    found = ours.predict(ours.solve(0.1), queries, 1.0)[:, 0]
+    ours = OurRidge(one_clip_each(train), wanted, 1)
+    assert ours.gram.shape == (min(60, channels),) * 2
+    found = ours.predict(ours.solve(0.1), ours.standardise(queries), 1.0)[:, 0]
     alpha = 0.1 * float(ours.gram.diagonal().mean())
-    theirs = Ridge(alpha=alpha).fit(train.double(), wanted.double()).predict(queries.double())
-    np.testing.assert_allclose(found.numpy(), theirs, atol=1e-4)
+    theirs = Ridge(alpha=alpha).fit(ours.standardise(train).double(), wanted.double())
+    predicted = theirs.predict(ours.standardise(queries).double())
+    np.testing.assert_allclose(found.numpy(), predicted, atol=1e-4)
+
+
+def one_clip_each(features: Tensor) -> ClipBatch:
+    return ClipBatch(features[:, None], torch.zeros(len(features), 1, 6))
 
 
 def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> None:
@@ -192,12 +201,16 @@ def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> N
     labels = torch.arange(40) % 4
     train = torch.randn(40, 5000, generator=generator)
     train[:, :4] += 40 * torch.eye(4)[labels]
-    settings = search_ridge(train[:30], labels[:30], train[30:], labels[30:], 4)
-    assert isinstance(settings, RidgeSettings)
-    layer = fit_ridge(train, labels, 4, settings)
-    known = (train - layer["mean"]) / layer["scale"]
-    found = (known @ layer["weight"] + layer["bias"]).softmax(dim=1)
-    assert OurRidge(train, labels, 4).gram.shape == (40, 40)
+    clips = one_clip_each(train)
+    task = EvaluationTask(
+        tuple("abcd"),
+        LabelledVideos(clips, clips, labels, (None,) * 40),
+        HeldOut((), clips, labels),
+    )
+    probe = OrderedProbe(ProbeSetup(task=task, model=None, config=QUICK, seed=0), "backbone")
+    classifier = probe.fit(probe.search(), torch.arange(40), 0)
+    found = predict_videos(classifier, clips)
+    assert OurRidge(clips, labels, 4).gram.shape == (40, 40)
     assert (found.argmax(dim=1) == labels).all()
     torch.testing.assert_close(found.sum(dim=1), torch.ones(40))
 
@@ -381,7 +394,7 @@ def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> No
     random = class_task(5.0).train.random
     held = class_task(5.0).test.clips
     truth = torch.arange(42) % 7
-    test = HeldOut(task.test.ids, task.test.clips, truth, random=lambda: held)
+    test = HeldOut(task.test.ids, task.test.clips, truth, random=held)
     train = replace(task.train, random=random)
     hidden = replace(task, train=train, test=test)
     rows: Any = ("knn", "scale_knn", "linear", "scale_linear", "finetune", "ordered")

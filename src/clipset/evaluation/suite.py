@@ -131,7 +131,7 @@ def select_clips(task: EvaluationTask, config: EvaluateConfig, name: ProbeName) 
 def _checked_copy(model: ScaleModel, task: EvaluationTask) -> ScaleModel:
     """A copy that probes may change, of a model for the backbone of the task."""
     try:
-        check_width(model.encoder, task.train.random)
+        check_width(model.encoder, task.train.random.read(slice(0, 1)))
     except StoreError as error:
         raise ProbeError(str(error)) from None
     return copy.deepcopy(model)

@@ -134,15 +134,18 @@ class FeatureStore:
     @cached_property
     def random(self) -> ClipTable:
         """The random clips."""
-        return self.table("random")
+        return self._open_table("random")
 
     @cached_property
     def regular(self) -> ClipTable:
         """The regular clips."""
-        return self.table("regular")
+        return self._open_table("regular")
 
     def table(self, kind: Kind) -> ClipTable:
         """The clips of one kind."""
+        return self.random if kind == "random" else self.regular
+
+    def _open_table(self, kind: Kind) -> ClipTable:
         rows = [next(r for r in entry.rows() if r[0] == kind) for entry in self.entries]
         first = np.array([first for _, first, _ in rows], dtype=np.int64)
         count = np.array([count for _, _, count in rows], dtype=np.int64)

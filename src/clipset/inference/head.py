@@ -188,7 +188,7 @@ def fit_head(
     card = HeadCard(
         probe=best,
         classes=classes,
-        dim=train.random.features.shape[-1],
+        dim=train.random.dim,
         model=setup.architecture,
         config=config,
         temperature=temperature,

@@ -29,7 +29,7 @@ from clipset.inference.head import FORMAT, Head, find_probe, fit_head, load_head
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.config import EvaluateConfig
-from clipset.probes.task import read_labelled
+from clipset.probes.task import open_labelled
 from clipset.progress import bar, log
 from clipset.representation import (
     DEFAULT_PARTS,
@@ -40,7 +40,6 @@ from clipset.representation import (
     part_widths,
 )
 from clipset.runs import read_run
-from clipset.sets.reading import read_clips
 from clipset.training.checkpoint import ScaleModel, load_model, read_card, read_training
 from clipset.training.joint import PretrainingSetup
 
@@ -173,12 +172,13 @@ class TrainedRun:
         if head is not None:
             return head
         pretraining = PretrainingSetup(self.store, read_training(model)) if self.model else None
-        read = partial(read_clips, self.store, model=self.architecture)
         class_index = {label: index for index, label in enumerate(classes)}
+        open_videos = partial(
+            open_labelled, self.store, class_index=class_index, model=self.architecture
+        )
         head = fit_head(
-            read_labelled(read, train, class_index), classes, self.model, config, seed=seed,
-            fingerprint=identity, pretraining=pretraining,
-            validation=read_labelled(read, validation, class_index) if validation else None,
+            open_videos(train), classes, self.model, config, seed=seed, fingerprint=identity,
+            validation=open_videos(validation) if validation else None, pretraining=pretraining,
         )  # fmt: skip
         try:
             save_head(head, folder)

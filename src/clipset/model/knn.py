@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+BLOCK_SIZE = 16_384  # vectors compared at once, which bounds the memory
+
 
 def knn_probabilities(
     train: Float[Tensor, "N R"],
@@ -48,6 +50,14 @@ def most_similar(
     vectors: Float[Tensor, "N R"], queries: Float[Tensor, "M R"], *, k: int
 ) -> tuple[Int[Tensor, "M K"], Float[Tensor, "M K"]]:
     """Indices of the k vectors with the largest cosine to each query, and the cosines."""
-    cosines = F.normalize(queries, dim=1) @ F.normalize(vectors, dim=1).T  # (M, N)
-    nearest = cosines.topk(min(k, len(vectors)), dim=1)  # (M, k)
-    return nearest.indices, nearest.values
+    queries = F.normalize(queries, dim=1)
+    indices, cosines = [], []
+    for start in range(0, len(vectors), BLOCK_SIZE):
+        block = F.normalize(vectors[start : start + BLOCK_SIZE], dim=1)
+        nearest = (queries @ block.T).topk(min(k, len(block)), dim=1)  # (M, k)
+        indices.append(nearest.indices + start)
+        cosines.append(nearest.values)
+    if len(indices) == 1:
+        return indices[0], cosines[0]
+    best = torch.cat(cosines, dim=1).topk(min(k, len(vectors)), dim=1)
+    return torch.cat(indices, dim=1).gather(1, best.indices), best.values

@@ -14,11 +14,20 @@ from torch import Tensor, nn
 from clipset.errors import ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
+from clipset.probes.clips import Clips, equal_chunks
 from clipset.probes.config import EvaluateConfig, Features, ProbeKey
-from clipset.probes.search import ValidationSplit, make_validation_split
+from clipset.probes.search import (
+    HALVINGS,
+    Trainings,
+    ValidationCurves,
+    ValidationSplit,
+    make_validation_split,
+    split_by_memory,
+    train_by_halving,
+)
 from clipset.probes.task import EvaluationTask
 from clipset.representation import VectorPart, encode_clips
-from clipset.sets.batch import ClipBatch, group_by_count, mean_over_clips
+from clipset.sets.batch import ClipBatch
 from clipset.training.checkpoint import ScaleModel
 
 CHUNK_SIZE = 256  # videos that are predicted at once
@@ -40,8 +49,8 @@ class ProbeSetup:
         """The architecture of transformers: the model's, or the default one for the boxes."""
         if self.model is not None:
             return self.model.config
-        box_size = self.task.train.random.boxes.shape[-1]
-        return ModelConfig(box_coordinates="official" if box_size == 7 else "paper")
+        box_dim = self.task.train.random.read(slice(0, 1)).boxes.shape[-1]
+        return ModelConfig(box_coordinates="official" if box_dim == 7 else "paper")
 
     def encoder(self) -> SetEncoder:
         """The pre-trained encoder."""
@@ -108,6 +117,46 @@ class Probe(ABC):
         """A fitted classifier from its `state_dict`."""
 
 
+class TrainedProbe(Probe):
+    """A probe whose candidates are trained epoch by epoch and compared by successive halving."""
+
+    num_halvings: ClassVar[int] = HALVINGS
+
+    @property
+    @abstractmethod
+    def num_epochs(self) -> int:
+        """Epochs that the learning rate is scheduled for."""
+
+    @abstractmethod
+    def default_settings(self) -> Any:
+        """The settings without a search."""
+
+    @abstractmethod
+    def training_bytes(self, settings: Any) -> int:
+        """The memory that the training of a candidate needs, roughly."""
+
+    @abstractmethod
+    def start(self, candidates: dict[int, Any], split: ValidationSplit) -> Trainings:
+        """Candidates at the start of their training."""
+
+    def search(self) -> Selection:
+        """Candidates that need too much memory together are trained in groups."""
+        candidates, split = self.search_space(), self.setup.split_validation()
+        early_stopping = self.setup.config.training.early_stopping
+        if not split.exists or (len(candidates) == 1 and not early_stopping):
+            return Selection(settings=self.default_settings(), epochs=self.num_epochs)
+        curves = ValidationCurves(len(candidates), self.num_epochs, self.num_halvings)
+        for group in split_by_memory([self.training_bytes(point) for point in candidates]):
+            train_by_halving(self.start({n: candidates[n] for n in group}, split), curves)
+        best, epochs = curves.best(early_stopping=early_stopping)
+        return Selection(
+            settings=candidates[best],
+            epochs=epochs,
+            num_candidates=len(candidates),
+            selected_on=split.description,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierShape:
     """What is needed beside the weights to rebuild a classifier."""
@@ -137,23 +186,16 @@ class ClipInputs(nn.Module):
         self.token: VectorPart = token
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "N V R"]:
-        if self.encoder is not None:
-            tokens = encode_clips(self.encoder, clips, (self.token,))
-            return torch.cat([clips.features, tokens], dim=-1)
-        if self.with_boxes:
+        if self.encoder is None:
+            return self.without_tokens(clips)
+        tokens = encode_clips(self.encoder, clips, (self.token,))
+        return torch.cat([clips.features, tokens], dim=-1)
+
+    def without_tokens(self, clips: ClipBatch) -> Float[Tensor, "N V R"]:
+        """The same without the encoder's tokens, which come last."""
+        if self.with_boxes and self.encoder is None:
             return torch.cat([clips.features, clips.boxes], dim=-1)
         return clips.features
-
-
-class VideoInputs(nn.Module):
-    """One vector of each video: the mean over its clips."""
-
-    def __init__(self, encoder: SetEncoder | None) -> None:
-        super().__init__()
-        self.clip_inputs = ClipInputs(encoder)
-
-    def forward(self, clips: ClipBatch) -> Float[Tensor, "N R"]:
-        return mean_over_clips(self.clip_inputs(clips), clips.valid)
 
 
 def own_tensors(state: Tensors) -> Tensors:
@@ -176,13 +218,11 @@ def average_clips(
 
 @torch.inference_mode()
 def predict_videos(
-    classifier: nn.Module, clips: ClipBatch, *, is_regression: bool = False
+    classifier: nn.Module, clips: Clips, *, is_regression: bool = False
 ) -> Float[Tensor, "M C"]:
     """Class probabilities (or targets) of videos, averaged over their clips."""
     index, outputs = [], []
-    for videos, group in group_by_count(clips):
+    for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
         index.append(videos)
-        for low in range(0, len(group), CHUNK_SIZE):
-            logits = classifier(group.select(slice(low, low + CHUNK_SIZE)))
-            outputs.append(average_clips(logits, is_regression))
+        outputs.append(average_clips(classifier(chunk), is_regression))
     return torch.cat(outputs)[torch.cat(index).argsort()]

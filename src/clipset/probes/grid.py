@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from clipset.probes.config import ProbeTraining
 from clipset.training.optim import OptimizerName
 
 HEAD_WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1, 1.0)  # to search: heads of a grid are trained at once
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,58 +32,55 @@ class TransformerSettings(HeadSettings):
     """of the pre-training losses beside fine-tuning; not searched"""
 
 
+Axes = dict[str, tuple[Any, ...]]  # values of each setting, the slowest one first
+
+
 def head_grid(config: ProbeTraining) -> tuple[HeadSettings, ...]:
     """The grid of heads."""
-    points = itertools.product(
-        config.batch_sizes, config.batch_norm, config.optimizers, config.head_learning_rates,
-        HEAD_WEIGHT_DECAYS,
-    )  # fmt: skip
-    return tuple(
-        HeadSettings(
-            learning_rate=learning_rate, weight_decay=decay, optimizer=optimizer, batch_norm=norm,
-            batch_size=batch_size,
-        )
-        for batch_size, norm, optimizer, learning_rate, decay in points
-    )  # fmt: skip
+    axes = _head_axes(config)
+    points = itertools.product(*axes.values())
+    return tuple(HeadSettings(**dict(zip(axes, point, strict=True))) for point in points)
 
 
 def transformer_grid(config: ProbeTraining) -> tuple[TransformerSettings, ...]:
     """The grid of transformers, the same from a random start and from a pre-trained model."""
-    points = itertools.product(
-        config.batch_sizes, config.batch_norm, config.optimizers, config.weight_decays,
-        config.encoder_lr_scales, config.learning_rates,
-    )  # fmt: skip
-    return tuple(
-        TransformerSettings(
-            learning_rate=learning_rate, weight_decay=decay, optimizer=optimizer, batch_norm=norm,
-            batch_size=batch_size, encoder_lr_scale=scale,
-        )
-        for batch_size, norm, optimizer, decay, scale, learning_rate in points
-    )  # fmt: skip
+    axes = _transformer_axes(config)
+    points = itertools.product(*axes.values())
+    return tuple(TransformerSettings(**dict(zip(axes, point, strict=True))) for point in points)
 
 
 def middle_head(config: ProbeTraining) -> HeadSettings:
     """What a head is trained with, without validation videos."""
-    return HeadSettings(
-        learning_rate=_middle(config.head_learning_rates),
-        weight_decay=_middle(HEAD_WEIGHT_DECAYS),
-        optimizer=config.optimizers[0],
-        batch_norm=config.batch_norm[0],
-        batch_size=_middle(config.batch_sizes),
-    )
+    return HeadSettings(**_middle(_head_axes(config)))
 
 
 def middle_transformer(config: ProbeTraining) -> TransformerSettings:
     """What a transformer is trained with, without validation videos."""
-    return TransformerSettings(
-        learning_rate=_middle(config.learning_rates),
-        weight_decay=_middle(config.weight_decays),
-        optimizer=config.optimizers[0],
-        batch_norm=config.batch_norm[0],
-        batch_size=_middle(config.batch_sizes),
-        encoder_lr_scale=_middle(config.encoder_lr_scales),
-    )
+    return TransformerSettings(**_middle(_transformer_axes(config)))
 
 
-def _middle(values: Sequence[T]) -> T:
-    return values[len(values) // 2]
+def _head_axes(config: ProbeTraining) -> Axes:
+    return {
+        "batch_size": config.batch_sizes,
+        "batch_norm": config.batch_norm,
+        "optimizer": config.optimizers,
+        "learning_rate": config.head_learning_rates,
+        "weight_decay": HEAD_WEIGHT_DECAYS,
+    }
+
+
+def _transformer_axes(config: ProbeTraining) -> Axes:
+    return {
+        "batch_size": config.batch_sizes,
+        "batch_norm": config.batch_norm,
+        "optimizer": config.optimizers,
+        "weight_decay": config.weight_decays,
+        "encoder_lr_scale": config.encoder_lr_scales,
+        "learning_rate": config.learning_rates,
+    }
+
+
+def _middle(axes: Axes) -> dict[str, Any]:
+    """The middle number of each setting, the first of those without an order."""
+    unordered = ("batch_norm", "optimizer")
+    return {n: values[0 if n in unordered else len(values) // 2] for n, values in axes.items()}

@@ -7,39 +7,44 @@ one batched computation (`HeadStack`). Linear, MLP and attentive probes define t
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn, optim
 
 from clipset.model.encoder import SetEncoder
 from clipset.probes.base import (
     ClassifierShape,
     ClipInputs,
-    Probe,
     Selection,
     Tensors,
+    TrainedProbe,
     average_clips,
     own_tensors,
     register_tensors,
 )
+from clipset.probes.clips import StoredClips, equal_chunks
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.grid import HeadSettings, head_grid, middle_head
-from clipset.probes.head_inputs import (
-    HeadInputs,
-    divide_into_sets,
-    encode_sets,
-    equal_counts,
+from clipset.probes.head_inputs import HeadInputs, divide_into_sets
+from clipset.probes.search import (
+    Score,
+    Trainings,
+    ValidationSplit,
+    count_epochs,
+    mean_score,
+    video_scores,
 )
-from clipset.probes.search import HALVINGS, ValidationCurves, count_epochs, score_outputs
+from clipset.probes.task import LabelledVideos
 from clipset.representation import VectorPart
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches
+from clipset.training.data import prefetch
 from clipset.training.optim import OptimizerName, cosine_schedule
 
 Labels = Int[Tensor, " B"] | Float[Tensor, " B"]
@@ -50,7 +55,7 @@ EPSILON = 1e-6  # of AdamW: smaller gradients are rounding errors, and must not 
 SMALLEST_PROBABILITY = 1e-12  # smaller ones move no weight, and denormal numbers are slow
 
 
-class HeadStack:
+class HeadStack(ABC):
     """E heads on the same inputs. Weights whose names begin with w are decayed."""
 
     def __init__(self, num_heads: int, in_dim: int, num_outputs: int, generator: Generator) -> None:
@@ -59,15 +64,15 @@ class HeadStack:
             name: value.expand(num_heads, *value.shape).clone() for name, value in initial.items()
         }
 
+    @abstractmethod
     def init_weights(self, in_dim: int, num_outputs: int, generator: Generator) -> Tensors:
         """The initial weights of one head; all heads start with the same."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(
         self, inputs: Float[Tensor, "B K R"], generator: Generator | None
     ) -> Float[Tensor, "E B L C"]:
         """The logits of each head, with dropout if there is a generator."""
-        raise NotImplementedError
 
     def gradients(
         self, inputs: Float[Tensor, "B K R"], labels: Labels, generator: Generator
@@ -88,6 +93,12 @@ class HeadStack:
     ) -> Float[Tensor, "E B C"]:
         """The predictions of each head for whole videos."""
         return average_clips(self.logits(inputs, None), is_regression)
+
+    def training_bytes(self, num_inputs: int) -> int:
+        """Memory of a step on some clips, roughly: weights, gradients, moments, activations."""
+        num_weights = sum(value.numel() for value in self.weights.values())
+        widths = sum(v.shape[:2].numel() for v in self.weights.values() if v.ndim == 3)
+        return 4 * 4 * (num_weights + num_inputs * widths)
 
     def keep(self, heads: list[int]) -> None:
         """Drop all but some of the heads."""
@@ -192,18 +203,20 @@ def _make_optimizers(
     return optimizers
 
 
-class HeadGrid:
-    """Heads in training; `predict` gives the present predictions of each head."""
+class HeadGrid(Trainings):
+    """Heads in training, by the numbers of their candidates; `predict` gives their predictions."""
 
     def __init__(
-        self, make_stack: MakeStack, inputs: HeadInputs, settings: tuple[HeadSettings, ...],
+        self, make_stack: MakeStack, inputs: HeadInputs, settings: dict[int, HeadSettings],
         *, videos: Int[Tensor, " B"], num_outputs: int, num_epochs: int, seed: int,
+        validation: ValidationInputs | None = None,
     ) -> None:  # fmt: skip
         self.inputs, self.videos, self.num_epochs, self.num_done = inputs, videos, num_epochs, 0
+        self.validation = validation
         self.mean, self.std = inputs.statistics(videos)
-        self.generators = {p.batch_size: Generator().manual_seed(seed) for p in settings}
+        self.generators = {p.batch_size: Generator().manual_seed(seed) for p in settings.values()}
         groups: dict[tuple[int, bool], dict[int, HeadSettings]] = {}
-        for number, point in enumerate(settings):
+        for number, point in settings.items():
             groups.setdefault((point.batch_size, point.batch_norm), {})[number] = point
         self.groups = [
             _HeadGroup(make_stack, inputs, num_outputs, seed, points) for points in groups.values()
@@ -218,12 +231,14 @@ class HeadGrid:
         self.num_done += 1
 
     def _run_batches(self, groups: list[_HeadGroup], batch_size: int, generator: Generator) -> None:
-        batches = draw_batches(len(self.videos), batch_size, generator)
+        batches = [self.videos[b] for b in draw_batches(len(self.videos), batch_size, generator)]
         num_steps = self.num_epochs * len(batches)
         has_norm = any(group.batch_norm for group in groups)
-        for step, batch in enumerate(batches, start=self.num_done * len(batches)):
-            videos = self.videos[batch]
-            inputs = self.inputs.draw(videos, generator)
+        drawn: Iterator[Tensor] = (self.inputs.draw(videos, generator) for videos in batches)
+        if isinstance(self.inputs.clips, StoredClips):
+            drawn = prefetch(drawn)
+        pairs = zip(batches, drawn, strict=True)
+        for step, (videos, inputs) in enumerate(pairs, start=self.num_done * len(batches)):
             labels = self.inputs.labels[videos]
             lr_scale = cosine_schedule(step, num_steps, peak=1.0, warmup_fraction=WARMUP_FRACTION)
             normed = self._normalise(inputs) if has_norm else inputs
@@ -237,23 +252,32 @@ class HeadGrid:
         self.groups = [group for group in self.groups if group.settings]
 
     @torch.inference_mode()
-    def predict(
-        self, regular: Float[Tensor, "M W R"], valid: Bool[Tensor, "M W"] | None = None
-    ) -> dict[int, Float[Tensor, "M C"]]:
-        """The predictions of every head for videos, from the inputs of their regular clips."""
+    def predict(self, inputs: Float[Tensor, "B W R"]) -> dict[int, Float[Tensor, "B C"]]:
+        """The predictions of every head for videos, from the inputs of their clips."""
         is_regression = self.inputs.labels.is_floating_point()
+        normed = (inputs - self.mean) / self.std
+        outputs: dict[int, Tensor] = {}
+        for group in self.groups:
+            group_inputs = normed if group.batch_norm else inputs
+            stacked = group.stack.predict(group_inputs, is_regression)  # (E, B, C)
+            outputs |= zip(group.settings, stacked, strict=True)
+        return outputs
+
+    def score(self) -> dict[int, Score]:
+        """The score of every head on the validation videos."""
+        assert self.validation is not None  # only called in a search
         index: list[Tensor] = []
-        outputs: dict[int, list[Tensor]] = {}
-        for videos, inputs in equal_counts(regular, valid, SCORE_CHUNK):
+        scores: dict[int, list[Tensor]] = {}
+        for videos, inputs in self.validation:
             index.append(videos)
-            normed = (inputs - self.mean) / self.std
-            for group in self.groups:
-                group_inputs = normed if group.batch_norm else inputs
-                stacked = group.stack.predict(group_inputs, is_regression)  # (E, B, C)
-                for number, predicted in zip(group.settings, stacked, strict=True):
-                    outputs.setdefault(number, []).append(predicted)
+            labels = self.validation.labels[videos]
+            for number, outputs in self.predict(inputs).items():
+                scores.setdefault(number, []).append(video_scores(outputs, labels))
         order = torch.cat(index).argsort()
-        return {number: torch.cat(chunks)[order] for number, chunks in outputs.items()}
+        return {
+            number: mean_score(torch.cat(chunks, dim=1)[:, order])
+            for number, chunks in scores.items()
+        }
 
     def only_head(self) -> Tensors:
         """The weights of the only head, with the normalisation before it."""
@@ -268,6 +292,22 @@ class HeadGrid:
         if inputs.shape[:2].numel() < 2:
             return (inputs - self.mean) / self.std
         return F.batch_norm(inputs.flatten(0, 1), None, None, training=True).view_as(inputs)
+
+
+class ValidationInputs:
+    """The inputs of the validation videos, chunk by chunk; computed once if they are in memory."""
+
+    def __init__(self, videos: LabelledVideos, clip_inputs: ClipInputs) -> None:
+        self.clips, self.labels, self.clip_inputs = videos.regular, videos.labels, clip_inputs
+        in_memory = isinstance(self.clips, ClipBatch)
+        self.chunks = list(self._read()) if in_memory else None
+
+    def __iter__(self) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, "B W R"]]]:
+        return self._read() if self.chunks is None else iter(self.chunks)
+
+    def _read(self) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, "B W R"]]]:
+        for videos, clips in equal_chunks(self.clips, SCORE_CHUNK):
+            yield videos, self.clip_inputs(clips)
 
 
 class HeadClassifier(nn.Module):
@@ -286,10 +326,9 @@ class HeadClassifier(nn.Module):
         return self.stack.logits(inputs, None)[0]
 
 
-class HeadProbe(Probe):
+class HeadProbe(TrainedProbe):
     """A head on frozen features: the grid is trained at once, then the best point on all videos."""
 
-    num_halvings: ClassVar[int] = HALVINGS
     token: ClassVar[VectorPart] = "set"
     """what the set encoder adds to a clip's feature"""
     with_boxes: ClassVar[bool] = False
@@ -306,55 +345,38 @@ class HeadProbe(Probe):
 
     @cached_property
     def inputs(self) -> HeadInputs:
-        """The inputs of all training videos, computed once."""
-        train, encoder = self.setup.task.train, self.encoder
-        generator = Generator().manual_seed(self.setup.seed)
+        """The inputs of all training videos."""
+        train, generator = self.setup.task.train, Generator().manual_seed(self.setup.seed)
         sets = divide_into_sets(train.random, self.setup.config.training.num_clips, generator)
-        return HeadInputs(
-            train.random.features if encoder else self.clip_inputs(None)(train.random),
-            self.clip_inputs(encoder)(train.regular),
-            train.labels,
-            sets,
-            tokens=encode_sets(encoder, train.random, sets, self.token) if encoder else None,
-            valid=train.random.valid,
-            regular_valid=train.regular.valid,
-        )
+        return HeadInputs(train.random, train.labels, sets, self.clip_inputs(self.encoder))
 
     @property
     def num_epochs(self) -> int:
-        """Epochs that the learning rate is scheduled for."""
         config = self.setup.config.training
         return count_epochs(len(self.setup.task.train), config, max(config.max_steps, MIN_STEPS))
 
     def search_space(self) -> tuple[HeadSettings, ...]:
         return head_grid(self.setup.config.training)
 
-    def search(self) -> Selection:
-        split, candidates = self.setup.split_validation(), self.search_space()
-        if not split.exists:
-            middle = middle_head(self.setup.config.training)
-            return Selection(settings=middle, epochs=self.num_epochs)
-        regular, valid, labels = self._validation_inputs(split.validation)
-        curves = ValidationCurves(len(candidates), self.num_epochs, self.num_halvings)
-        grid = self._make_grid(candidates, split.train, self.setup.seed)
-        for epoch in range(1, self.num_epochs + 1):
-            grid.run_epoch()
-            outputs = grid.predict(regular, valid)
-            for candidate, predicted in outputs.items():
-                curves.add(candidate, score_outputs(predicted, labels))
-            if epoch in curves.halving_epochs:
-                grid.keep(curves.better_half(outputs))
-        early_stopping = self.setup.config.training.early_stopping
-        best, epochs = curves.best(early_stopping=early_stopping)
-        return Selection(
-            settings=candidates[best],
-            epochs=epochs,
-            num_candidates=len(candidates),
-            selected_on=split.description,
-        )
+    def default_settings(self) -> HeadSettings:
+        return middle_head(self.setup.config.training)
+
+    def training_bytes(self, settings: HeadSettings) -> int:
+        return self._one_head.training_bytes(settings.batch_size * self.inputs.sets.shape[2])
+
+    @cached_property
+    def _one_head(self) -> HeadStack:
+        make_stack = self.stack_factory(self.setup.config)
+        return make_stack(1, self.inputs.dim, self.setup.task.num_outputs, Generator())
+
+    def start(self, candidates: dict[int, HeadSettings], split: ValidationSplit) -> HeadGrid:
+        task = self.setup.task
+        videos = split.videos(task.train, task.validation)
+        validation = ValidationInputs(videos, self.clip_inputs(self.encoder))
+        return self._make_grid(candidates, split.train, self.setup.seed, validation)
 
     def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> HeadClassifier:
-        grid = self._make_grid((selection.settings,), videos, seed)
+        grid = self._make_grid({0: selection.settings}, videos, seed)
         for _ in range(selection.epochs or self.num_epochs):
             grid.run_epoch()
         make_stack = self.stack_factory(self.setup.config)
@@ -366,21 +388,14 @@ class HeadProbe(Probe):
         return HeadClassifier(own_tensors(state), cls.clip_inputs(shape.encoder), make_stack)
 
     def _make_grid(
-        self, settings: tuple[HeadSettings, ...], videos: Int[Tensor, " B"], seed: int
+        self,
+        settings: dict[int, HeadSettings],
+        videos: Int[Tensor, " B"],
+        seed: int,
+        validation: ValidationInputs | None = None,
     ) -> HeadGrid:
         return HeadGrid(
             self.stack_factory(self.setup.config), self.inputs, settings, videos=videos,
             num_outputs=self.setup.task.num_outputs, num_epochs=self.num_epochs, seed=seed,
+            validation=validation,
         )  # fmt: skip
-
-    def _validation_inputs(
-        self, validation: Int[Tensor, " B"] | None
-    ) -> tuple[Float[Tensor, "M W R"], Bool[Tensor, "M W"] | None, Tensor]:
-        """Inputs, valid mask and labels of the validation videos."""
-        if validation is not None:
-            inputs, valid = self.inputs, self.inputs.regular_valid
-            mask = None if valid is None else valid[validation]
-            return inputs.regular[validation], mask, inputs.labels[validation]
-        val = self.setup.task.validation
-        assert val is not None  # the source is the split `val`
-        return self.clip_inputs(self.encoder)(val.regular), val.regular.valid, val.labels

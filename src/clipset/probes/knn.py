@@ -8,18 +8,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from clipset.model.encoder import SetEncoder
 from clipset.model.knn import knn_probabilities, knn_regression
 from clipset.probes.base import (
+    CHUNK_SIZE,
     ClassifierShape,
+    ClipInputs,
     Probe,
     Selection,
     Tensors,
-    VideoInputs,
     own_tensors,
     register_tensors,
 )
+from clipset.probes.clips import Clips, equal_chunks
 from clipset.probes.config import KNNScaling
-from clipset.sets.batch import ClipBatch
+from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.statistics import feature_statistics
 
 K = 20  # neighbours that vote, as in the paper
@@ -31,6 +34,24 @@ class KNNSettings:
 
     k: int = K
     scaling: KNNScaling = "raw"
+
+
+class VideoInputs(nn.Module):
+    """One vector of each video: the mean over its clips."""
+
+    def __init__(self, encoder: SetEncoder | None) -> None:
+        super().__init__()
+        self.clip_inputs = ClipInputs(encoder)
+
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "N R"]:
+        return mean_over_clips(self.clip_inputs(clips), clips.valid)
+
+    def all_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
+        """The vectors of many videos, read chunk by chunk."""
+        vectors = torch.zeros(len(clips), self(clips.read(slice(0, 1))).shape[1])
+        for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
+            vectors[videos] = self(chunk)
+        return vectors
 
 
 class KNNClassifier(nn.Module):
@@ -73,16 +94,12 @@ class KNNProbe(Probe):
         return Selection(settings=self.search_space()[0])
 
     def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG002
-        train, inputs = self.setup.task.train, VideoInputs(self.encoder)
-        vectors = inputs(train.regular)[videos]
+        train, inputs = self.setup.task.train.select(videos), VideoInputs(self.encoder)
+        vectors = inputs.all_vectors(train.regular)
         settings: KNNSettings = selection.settings
         mean, std = scaling_statistics(vectors, settings.scaling)
-        tensors = {
-            "bank": (vectors - mean) / std,
-            "labels": train.labels[videos],
-            "mean": mean,
-            "std": std,
-        }
+        bank = vectors.sub_(mean).div_(std)
+        tensors = {"bank": bank, "labels": train.labels, "mean": mean, "std": std}
         return KNNClassifier(tensors, inputs, self.setup.task.num_outputs).eval()
 
     @classmethod

@@ -6,7 +6,8 @@ Nothing here sees a test video.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,7 @@ from clipset.probes.task import LabelledVideos
 
 VALIDATION_FRACTION = 0.25  # of the training videos, without a split `val`
 HALVINGS = 2  # how often the weaker half of the candidates is dropped
+TRAINING_MEMORY = 3 * 2**29  # bytes of the candidates that are trained at the same time
 Score = tuple[float, float]  # higher is better: accuracy, log-likelihood; or minus the MSE
 IndexPair = tuple[Int[Tensor, " A"], Int[Tensor, " B"]]
 
@@ -33,9 +35,7 @@ class ValidationSplit:
 
     source: Literal["val", "train", "none"]
     train: Int[Tensor, " A"]
-    validation: Int[Tensor, " B"] | None = (
-        None  # indices of training videos, if they are the source
-    )
+    validation: Int[Tensor, " B"] | None = None  # indices of training videos, if `source` is train
     description: str | None = None
 
     @property
@@ -79,7 +79,11 @@ def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> 
         learn, check = next(splitter.split(train.classes, train.classes, list(train.groups)))
         return torch.as_tensor(learn), torch.as_tensor(check)
     if train.targets is not None:
-        return _random_split(len(train), fraction, seed)
+        size = max(round(fraction * len(train)), 1)
+        if len(train) - size < 2:
+            return None
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        return order[size:].sort().values, order[:size].sort().values
     counts = torch.bincount(train.classes)
     several = (counts[train.classes] > 1).nonzero().squeeze(1)
     single = (counts[train.classes] == 1).nonzero().squeeze(1)
@@ -92,30 +96,40 @@ def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> 
     return torch.cat([several[torch.as_tensor(learn)], single]), several[torch.as_tensor(check)]
 
 
-def _random_split(num_videos: int, fraction: float, seed: int) -> IndexPair | None:
-    size = max(round(fraction * num_videos), 1)
-    if num_videos - size < 2:
-        return None
-    order = torch.randperm(num_videos, generator=torch.Generator().manual_seed(seed))
-    return order[size:].sort().values, order[:size].sort().values
-
-
 def has_groups(train: LabelledVideos) -> bool:
     """Whether every training video names its group, and there are at least two."""
     return None not in train.groups and len(set(train.groups)) > 1
 
 
+def video_scores(
+    outputs: Float[Tensor, "M C"], labels: Int[Tensor, " M"] | Float[Tensor, " M"]
+) -> Float[Tensor, "2 M"]:
+    """Whether each video is right and the log-likelihood of its class, or minus its squared error.
+
+    NaN where a prediction diverged.
+    """
+    if labels.is_floating_point():
+        errors = -((outputs[:, 0] - labels) ** 2)
+        scores = torch.stack([errors, torch.zeros_like(errors)])
+    else:
+        correct = (outputs.argmax(dim=1) == labels).float()
+        own = outputs[torch.arange(len(labels)), labels]
+        scores = torch.stack([correct, own.clamp_min(1e-9).log()])
+    return torch.where(outputs.isfinite().all(dim=1), scores, torch.nan)
+
+
+def mean_score(scores: Float[Tensor, "2 M"]) -> Score:
+    """The score of predictions on validation videos; the lowest one if they diverged."""
+    if not bool(scores.isfinite().all()):
+        return -math.inf, -math.inf
+    return scores[0].mean().item(), scores[1].mean().item()
+
+
 def score_outputs(
     outputs: Float[Tensor, "M C"], labels: Int[Tensor, " M"] | Float[Tensor, " M"]
 ) -> Score:
-    """The score of predictions on validation videos; the lowest one if they diverged."""
-    if not bool(torch.isfinite(outputs).all()):
-        return -math.inf, -math.inf
-    if labels.is_floating_point():
-        return -float(((outputs[:, 0] - labels) ** 2).mean()), 0.0
-    accuracy = (outputs.argmax(dim=1) == labels).float().mean().item()
-    likelihood = outputs[torch.arange(len(labels)), labels].clamp_min(1e-9).log().mean().item()
-    return accuracy, likelihood
+    """The score of predictions for all validation videos."""
+    return mean_score(video_scores(outputs, labels))
 
 
 class ValidationCurves:
@@ -127,10 +141,6 @@ class ValidationCurves:
         self.halving_epochs = {
             max(num_epochs >> back, 1) for back in range(1, num_halvings + 1) if num_epochs > 1
         }  # ..., a quarter, a half of the epochs
-
-    def add(self, candidate: int, score: Score) -> None:
-        """The score of a candidate after its next epoch."""
-        self.scores[candidate].append(score)
 
     def better_half(self, candidates: Iterable[int]) -> set[int]:
         """The better half of some candidates, by the best epoch of each."""
@@ -151,6 +161,46 @@ class ValidationCurves:
         ]
         _, candidate, epoch = max(ranked)
         return -candidate, -epoch
+
+
+class Trainings(ABC):
+    """Candidates in training, by their numbers."""
+
+    @abstractmethod
+    def run_epoch(self) -> None:
+        """Train every candidate on every video once."""
+
+    @abstractmethod
+    def score(self) -> dict[int, Score]:
+        """The present score of each candidate on the validation videos."""
+
+    @abstractmethod
+    def keep(self, candidates: set[int]) -> None:
+        """Drop all but some candidates."""
+
+
+def train_by_halving(trainings: Trainings, curves: ValidationCurves) -> None:
+    """Train candidates for all epochs; the weaker half is dropped now and then."""
+    for epoch in range(1, curves.num_epochs + 1):
+        trainings.run_epoch()
+        scores = trainings.score()
+        for candidate, score in scores.items():
+            curves.scores[candidate].append(score)
+        if epoch in curves.halving_epochs:
+            trainings.keep(curves.better_half(scores))
+
+
+def split_by_memory(num_bytes: Sequence[int], limit: int = TRAINING_MEMORY) -> list[list[int]]:
+    """Candidates in groups whose trainings fit a limit together; at least one in each group."""
+    groups: list[list[int]] = []
+    total = math.inf
+    for candidate, own in enumerate(num_bytes):
+        total += own
+        if total > limit:
+            groups.append([])
+            total = own
+        groups[-1].append(candidate)
+    return groups
 
 
 def count_epochs(num_videos: int, config: ProbeTraining, max_steps: int) -> int:

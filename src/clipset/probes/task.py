@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,16 +13,13 @@ from torch import Tensor
 from clipset.data.catalog import Catalog, Video
 from clipset.data.splits import scored_split, subset_indices
 from clipset.errors import ProbeError
-from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
+from clipset.probes.clips import Clips, StoredClips, concat_clips, fits_memory, open_clips
 from clipset.progress import log
-from clipset.sets.batch import ClipBatch
-from clipset.sets.reading import read_clips
 from clipset.training.config import PretrainConfig
 from clipset.training.joint import PretrainingSetup
 
-ReadClips = Callable[[Kind, Int[np.ndarray, " N"]], ClipBatch]
 VideosByIndex = dict[int, Video]  # by their index in the store
 
 
@@ -31,8 +27,8 @@ VideosByIndex = dict[int, Video]  # by their index in the store
 class LabelledVideos:
     """Videos with class indices or targets: random clips for training, regular ones to predict."""
 
-    random: ClipBatch
-    regular: ClipBatch
+    random: Clips
+    regular: Clips
     classes: Int[Tensor, " N"]
     groups: tuple[str | None, ...]
     targets: Float[Tensor, " N"] | None = None
@@ -47,6 +43,8 @@ class LabelledVideos:
 
     def select(self, videos: Int[Tensor, " M"]) -> LabelledVideos:
         """Some of the videos, by index."""
+        if torch.equal(videos, torch.arange(len(self))):
+            return self
         return LabelledVideos(
             self.random.select(videos),
             self.regular.select(videos),
@@ -57,11 +55,11 @@ class LabelledVideos:
 
     def train_on_all_clips(self) -> LabelledVideos:
         """The same videos; training also sees the regular clips."""
-        return replace(self, random=self.random.concat_clips(self.regular))
+        return replace(self, random=concat_clips(self.random, self.regular))
 
     def predict_from_all_clips(self) -> LabelledVideos:
         """The same videos; predictions also average over the random clips."""
-        return replace(self, regular=self.random.concat_clips(self.regular))
+        return replace(self, regular=concat_clips(self.random, self.regular))
 
     def standardise_targets(self, mean: float, std: float) -> LabelledVideos:
         """The same videos with targets of mean 0 and deviation 1; classes stay."""
@@ -73,17 +71,16 @@ class LabelledVideos:
 class HeldOut:
     """The test videos: clips to predict from, and labels that only `evaluate` reads.
 
-    `clips` are the regular ones; the random ones are read when they are needed. `groups` is empty
-    if no video has a group.
+    `clips` are the regular ones. `groups` is empty if no video has a group.
     """
 
     def __init__(
         self,
         ids: tuple[str, ...],
-        clips: ClipBatch,
+        clips: Clips,
         classes: Int[Tensor, " M"],
         targets: Float[Tensor, " M"] | None = None,
-        random: Callable[[], ClipBatch] | None = None,
+        random: Clips | None = None,
         groups: tuple[str | None, ...] = (),
     ) -> None:
         self.ids, self.clips, self._random = ids, clips, random
@@ -97,7 +94,7 @@ class HeldOut:
         """The same videos; predictions also average over the random clips."""
         if self._random is None:
             raise ProbeError("the test videos have no random clips; set test_clips to 'regular'")
-        clips = self._random().concat_clips(self.clips)
+        clips = concat_clips(self._random, self.clips)
         return HeldOut(self.ids, clips, self._classes, self._targets, groups=self.groups)
 
     def evaluate(
@@ -180,7 +177,10 @@ def make_task(
         if (video.target if is_regression else video.label) is not None
     }
     split = scored_split(labelled.values())
-    train, test, val = (_in_split(labelled, name) for name in ("train", split, "val"))
+    train, test, val = (
+        {index: video for index, video in labelled.items() if video.split == name}
+        for name in ("train", split, "val")
+    )
     _check_labels(labelled, train, test, is_regression)
     if len(labelled) < len(videos):
         kind = "target" if is_regression else "label"
@@ -188,21 +188,29 @@ def make_task(
     classes = () if is_regression else tuple(sorted({v.label or "" for v in train.values()}))
     _check_test_classes(test, classes, split)
     class_index = {name: index for index, name in enumerate(classes)}
-    read = partial(read_clips, store, model=training.model if training else model)
+    if split == "val":
+        val = {}
+    elif classes:  # without classes that have no training video
+        val = {index: video for index, video in val.items() if video.label in class_index}
+    box_model = training.model if training else model
+    in_memory = fits_memory(store, np.array([*train, *val, *test]))
+    open_videos = partial(
+        open_labelled, store, class_index=class_index, model=box_model, in_memory=in_memory
+    )
     test_index = np.array(list(test))
     return EvaluationTask(
         classes=classes,
-        train=read_labelled(read, train, class_index),
+        train=open_videos(train),
         test=HeldOut(
             ids=tuple(video.id for video in test.values()),
-            clips=read("regular", test_index),
+            clips=open_clips(store, "regular", test_index, box_model, in_memory=in_memory),
             classes=_class_tensor(test, class_index),
             targets=_target_tensor(test, class_index),
-            random=lambda: read("random", test_index),
+            random=StoredClips(store, ("random",), test_index, box_model),
             groups=tuple(video.group for video in test.values()),
         ),
         split=split,
-        validation=_read_validation(read, val, class_index) if split == "test" else None,
+        validation=open_videos(val) if val else None,
         pretraining=pretraining_setup(store, catalog, training) if training else None,
     )
 
@@ -216,31 +224,24 @@ def pretraining_setup(
     )
 
 
-def _in_split(videos: VideosByIndex, name: str) -> VideosByIndex:
-    return {index: video for index, video in videos.items() if video.split == name}
-
-
-def read_labelled(
-    read: ReadClips, videos: VideosByIndex, class_index: dict[str, int]
+def open_labelled(
+    store: FeatureStore,
+    videos: VideosByIndex,
+    *,
+    class_index: dict[str, int],
+    model: ModelConfig | None,
+    in_memory: bool | None = None,
 ) -> LabelledVideos:
-    """The clips and labels of some videos of a store."""
+    """The clips and labels of some videos; clips are in memory, by default if they are few."""
     index = np.array(list(videos))
+    in_memory = fits_memory(store, index) if in_memory is None else in_memory
     return LabelledVideos(
-        random=read("random", index),
-        regular=read("regular", index),
+        random=open_clips(store, "random", index, model, in_memory=in_memory),
+        regular=open_clips(store, "regular", index, model, in_memory=in_memory),
         classes=_class_tensor(videos, class_index),
         groups=tuple(video.group for video in videos.values()),
         targets=_target_tensor(videos, class_index),
     )
-
-
-def _read_validation(
-    read: ReadClips, videos: VideosByIndex, class_index: dict[str, int]
-) -> LabelledVideos | None:
-    """The validation videos, without classes that have no training video."""
-    if class_index:
-        videos = {index: video for index, video in videos.items() if video.label in class_index}
-    return read_labelled(read, videos, class_index) if videos else None
 
 
 def _class_tensor(videos: VideosByIndex, class_index: dict[str, int]) -> Int[Tensor, " N"]:

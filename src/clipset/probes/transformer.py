@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
@@ -11,21 +11,23 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from clipset.model.encoder import SetEncoder
-from clipset.probes.base import ClassifierShape, Probe, Selection, Tensors, predict_videos
+from clipset.probes.base import (
+    ClassifierShape,
+    Selection,
+    Tensors,
+    TrainedProbe,
+    predict_videos,
+)
+from clipset.probes.clips import StoredClips
 from clipset.probes.config import ProbeTraining
 from clipset.probes.grid import TransformerSettings, middle_transformer, transformer_grid
-from clipset.probes.search import (
-    HALVINGS,
-    ValidationCurves,
-    ValidationSplit,
-    count_epochs,
-    score_outputs,
-)
+from clipset.probes.search import Score, Trainings, ValidationSplit, count_epochs, score_outputs
 from clipset.probes.task import LabelledVideos
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
-from clipset.sets.statistics import feature_statistics
+from clipset.sets.statistics import RunningStatistics
+from clipset.training.data import STATISTICS_CHUNK, prefetch
 from clipset.training.joint import JointPretraining
 from clipset.training.optim import Optimization, decay_groups
 
@@ -103,17 +105,47 @@ class TransformerTraining:
         # Dropout does not depend on other trainings in between.
         torch.manual_seed(self.seed * 1_000_003 + self.optimization.num_done)
         self.network.train()
-        for videos in draw_batches(len(self.train), self.batch_size, self.generator):
-            clips = draw_subset(
-                self.train.random.select(videos), self.config.num_clips, self.generator
-            )
-            if self.config.mix_means:
-                clips = mix_means(clips, self.generator)
+        batches = self._draw_batches()
+        if isinstance(self.train.random, StoredClips):
+            batches = prefetch(batches)
+        for videos, clips in batches:
             loss = clip_loss(self.network(clips), self.train.labels[videos])
             if self.joint_loss is not None:
                 loss = loss + self.config.joint_weight * self.joint_loss.loss()
             self.optimization.step(loss)
         self.network.eval()
+
+    def _draw_batches(self) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
+        for videos in draw_batches(len(self.train), self.batch_size, self.generator):
+            batch = self.train.random.read(videos)
+            clips = draw_subset(batch, self.config.num_clips, self.generator)
+            yield videos, mix_means(clips, self.generator) if self.config.mix_means else clips
+
+
+class TransformerTrainings(Trainings):
+    """Several transformers in training, by the numbers of their candidates."""
+
+    def __init__(
+        self, trainings: dict[int, TransformerTraining], validation: LabelledVideos
+    ) -> None:
+        self.trainings, self.validation = trainings, validation
+
+    def run_epoch(self) -> None:
+        for training in self.trainings.values():
+            training.run_epoch()
+
+    def score(self) -> dict[int, Score]:
+        clips, labels = self.validation.regular, self.validation.labels
+        is_regression = labels.is_floating_point()
+        return {
+            number: score_outputs(
+                predict_videos(training.network, clips, is_regression=is_regression), labels
+            )
+            for number, training in self.trainings.items()
+        }
+
+    def keep(self, candidates: set[int]) -> None:
+        self.trainings = {n: t for n, t in self.trainings.items() if n in candidates}
 
 
 def init_head(layer: nn.Linear, generator: Generator) -> None:
@@ -136,40 +168,40 @@ def clip_loss(
     return total / (batch * length)
 
 
-class TransformerProbe(Probe):
+class TransformerProbe(TrainedProbe):
     """The architecture of the pre-trained model, from a random start."""
 
     kind = "transformer"
 
     @property
     def num_epochs(self) -> int:
-        """Epochs that the learning rate is scheduled for."""
         config = self.setup.config.training
         return count_epochs(len(self.setup.task.train), config, config.max_steps)
 
     def search_space(self) -> tuple[TransformerSettings, ...]:
         return transformer_grid(self.setup.config.training)
 
-    def search(self) -> Selection:
-        """Early stopping off and a single candidate: there is nothing to search."""
-        candidates, split = self.search_space(), self.setup.split_validation()
-        early_stopping = self.setup.config.training.early_stopping
-        if not split.exists or (len(candidates) == 1 and not early_stopping):
-            middle = middle_transformer(self.setup.config.training)
-            return Selection(settings=middle, epochs=self.num_epochs)
-        curves = self._train_candidates(candidates, split)
-        best, epochs = curves.best(early_stopping=early_stopping)
-        return Selection(
-            settings=candidates[best],
-            epochs=epochs,
-            num_candidates=len(candidates),
-            selected_on=split.description,
-        )
+    def default_settings(self) -> TransformerSettings:
+        return middle_transformer(self.setup.config.training)
+
+    def training_bytes(self, settings: TransformerSettings) -> int:
+        """Weights, gradients and two moments; the activations are those of one candidate."""
+        parameters = self.make_classifier(settings.batch_norm).parameters()
+        return 4 * 4 * sum(parameter.numel() for parameter in parameters)
+
+    def start(
+        self, candidates: dict[int, TransformerSettings], split: ValidationSplit
+    ) -> TransformerTrainings:
+        task = self.setup.task
+        train = task.train.select(split.train)
+        trainings = {
+            number: self._start(settings, train, self.setup.seed)
+            for number, settings in candidates.items()
+        }
+        return TransformerTrainings(trainings, split.videos(task.train, task.validation))
 
     def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> SetClassifier:
-        train = self.setup.task.train
-        subset = train if len(videos) == len(train) else train.select(videos)
-        training = self._start(selection.settings, subset, seed)
+        training = self._start(selection.settings, self.setup.task.train.select(videos), seed)
         for _ in range(selection.epochs or self.num_epochs):
             training.run_epoch()
         return training.network.eval()
@@ -187,9 +219,7 @@ class TransformerProbe(Probe):
 
     def make_classifier(self, batch_norm: bool) -> SetClassifier:
         """A classifier with fresh weights."""
-        encoder = SetEncoder(
-            self.setup.task.train.random.features.shape[-1], self.setup.architecture
-        )
+        encoder = SetEncoder(self.setup.task.train.random.dim, self.setup.architecture)
         encoder.set_statistics(*self._statistics)
         return self.classifier_of(encoder, batch_norm)
 
@@ -213,7 +243,11 @@ class TransformerProbe(Probe):
         if self.setup.model is not None:
             encoder = self.setup.model.encoder
             return encoder.get_buffer("feature_mean"), encoder.get_buffer("feature_std")
-        return feature_statistics(self.setup.task.train.random.valid_features())
+        statistics, clips = RunningStatistics(), self.setup.task.train.random
+        for low in range(0, len(clips), STATISTICS_CHUNK):
+            chunk = slice(low, low + STATISTICS_CHUNK)
+            statistics.update(clips.read(chunk).valid_features())
+        return statistics.mean, statistics.std
 
     def _start(
         self, settings: TransformerSettings, train: LabelledVideos, seed: int
@@ -227,27 +261,3 @@ class TransformerProbe(Probe):
             seed=seed,
             joint=self.joint,
         )
-
-    def _train_candidates(
-        self, candidates: Sequence[TransformerSettings], split: ValidationSplit
-    ) -> ValidationCurves:
-        """The validation curves of all candidates, by successive halving."""
-        task = self.setup.task
-        train = task.train if split.source == "val" else task.train.select(split.train)
-        validation = split.videos(task.train, task.validation)
-        trainings = {
-            index: self._start(candidate, train, self.setup.seed)
-            for index, candidate in enumerate(candidates)
-        }
-        curves = ValidationCurves(len(candidates), self.num_epochs, HALVINGS)
-        for epoch in range(1, self.num_epochs + 1):
-            for index, training in trainings.items():
-                training.run_epoch()
-                outputs = predict_videos(
-                    training.network, validation.regular, is_regression=task.is_regression
-                )
-                curves.add(index, score_outputs(outputs, validation.labels))
-            if epoch in curves.halving_epochs:
-                better = curves.better_half(trainings)
-                trainings = {index: trainings[index] for index in trainings if index in better}
-        return curves

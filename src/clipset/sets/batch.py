@@ -26,6 +26,16 @@ class ClipBatch:
         return len(self.features)
 
     @property
+    def num_clips(self) -> int:
+        """Clips of each video, padding included."""
+        return self.features.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """The width of a feature."""
+        return self.features.shape[2]
+
+    @property
     def counts(self) -> Int[Tensor, " N"]:
         """The number of valid clips of each video."""
         if self.valid is None:
@@ -35,6 +45,8 @@ class ClipBatch:
     def select(self, videos: Int[Tensor, " B"] | slice) -> ClipBatch:
         """The clips of some of the videos."""
         return self._apply(lambda tensor: tensor[videos])
+
+    read = select  # clips of a store, in `clipset.probes.clips`, are read into memory by this
 
     def to(self, device: torch.device) -> ClipBatch:
         """The same clips on another device."""
