@@ -63,6 +63,8 @@ class ProbeTraining:
     """weight of the pre-training losses beside fine-tuning, on all videos, labelled or not"""
     head_learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     """learning rates to search for heads on frozen features"""
+    head_weight_decays: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
+    """weight decays to search for heads on frozen features"""
     batch_sizes: tuple[int, ...] = (64,)
     """videos in a batch, to search for heads and transformers"""
     optimizers: tuple[Literal["adamw", "sgd"], ...] = ("adamw",)
@@ -80,11 +82,12 @@ class ProbeTraining:
                 raise ProbeError(
                     f"{name} must list at least one value, each more than 0, got {values}"
                 )
-        if not self.weight_decays or not all(0 <= value < math.inf for value in self.weight_decays):
-            raise ProbeError(
-                f"weight_decays must list at least one value, each at least 0, "
-                f"got {self.weight_decays}"
-            )
+        for name in ("weight_decays", "head_weight_decays"):
+            values = getattr(self, name)
+            if not values or not all(0 <= value < math.inf for value in values):
+                raise ProbeError(
+                    f"{name} must list at least one value, each at least 0, got {values}"
+                )
         for name in ("optimizers", "batch_norm"):
             if not getattr(self, name):
                 raise ProbeError(f"{name} must list at least one value, got none")

@@ -9,8 +9,6 @@ from typing import Any
 from clipset.probes.config import ProbeTraining
 from clipset.training.optim import OptimizerName
 
-HEAD_WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1, 1.0)  # to search: heads of a grid are trained at once
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSettings:
@@ -65,7 +63,7 @@ def _head_axes(config: ProbeTraining) -> Axes:
         "batch_norm": config.batch_norm,
         "optimizer": config.optimizers,
         "learning_rate": config.head_learning_rates,
-        "weight_decay": HEAD_WEIGHT_DECAYS,
+        "weight_decay": config.head_weight_decays,
     }
 
 
