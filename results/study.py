@@ -51,7 +51,7 @@ from clipset.process.locks import exclusive
 from clipset.progress import log
 from clipset.report.wording import format_duration
 from clipset.runs import environment
-from clipset.training.checkpoint import ScaleModel
+from clipset.training.checkpoint import ScaleModel, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos
 
@@ -106,8 +106,8 @@ def steps_per_epoch(store: FeatureStore, config: PretrainConfig) -> int:
     return open_clip_source(store, videos, config, in_memory=False).batches_in_epoch(config)
 
 
-def apply_budget(unit: Unit, store: FeatureStore, device: str) -> tuple[PretrainConfig, int]:
-    """The settings of pre-training with the epochs of the budget, and the number of steps."""
+def apply_budget(unit: Unit, store: FeatureStore, device: str) -> PretrainConfig:
+    """The settings of pre-training with the epochs of the budget."""
     config, budget = unit.recipe.pretrain, unit.budget
     num_steps = steps_per_epoch(store, config)
     target = budget.steps
@@ -115,25 +115,26 @@ def apply_budget(unit: Unit, store: FeatureStore, device: str) -> tuple[Pretrain
         target = round(budget.seconds / measure_speed(unit, device))
     if target is not None:
         config = replace(config, epochs=max(1, round(target / num_steps)))
-    return config, config.epochs * num_steps
+    return config
 
 
 def run_unit(unit: Unit, device: str) -> None:
     """Train, and evaluate with each fraction of the labels; what was done before is skipped."""
     store = open_store(unit.store, unit.catalog)
-    config, num_steps = apply_budget(unit, store, device)
+    config = apply_budget(unit, store, device)
     record = unit.read() or {
         "fingerprint": unit.fingerprint,
         **{name: getattr(unit, name) for name in ("dataset", "backbone", "variant", "fold")},
         "seed": unit.seed,
         "budget": to_mapping(unit.budget),
         "recipe": to_mapping(replace(unit.recipe, pretrain=config)),
-        "steps": num_steps,
+        "steps": None,
         "seconds": {},
         **run_facts(),
     }
     write_json(unit.folder / "unit.json", record)
     model = pretrain(store, unit.folder / "model", config, seed=unit.seed, device=device)
+    record["steps"] = read_card(unit.folder / "model").steps
     record["seconds"]["pretrain"] = sum(epoch_seconds(unit.folder / "model"))
     task = make_task(store, store.catalog, training=config)
     for fraction in unit.pending_fractions:

@@ -7,6 +7,7 @@ used.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -56,6 +57,7 @@ from clipset.runs import (
     watch_file,
 )
 from clipset.text import name_text, path_text
+from clipset.time_budget import DataSize, RunClock
 from clipset.training.config import weight_settings
 
 if TYPE_CHECKING:
@@ -97,13 +99,15 @@ def run(
     seed: int = 0,
     device: str = "auto",
     allow_leaks: bool = False,
+    minutes: float | None = None,
 ) -> RunResult:
     """Extract features, pre-train, embed, evaluate and report; a finished step is skipped.
 
     `recipe` is a TOML file or a Recipe; `preset` names settings for all steps; `seed` is that of
     pre-training and evaluation. Several tasks (label sets, official splits) share the features; all
     other steps are done for each task in a folder of its own. Splits that share files or groups are
-    refused unless they are official, or `allow_leaks` is True.
+    refused unless they are official, or `allow_leaks` is True. `minutes` bounds the whole run:
+    pre-training and probes are cut to fit, extraction is not.
     """
     started_at, recipe, out = time.perf_counter(), _resolve(recipe, preset), Path(out)
     videos = videos if isinstance(videos, Catalog) else Path(videos)
@@ -112,6 +116,8 @@ def run(
     allow_leaks = allow_leaks or recipe.data.official
     leaks = check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
     listing_seconds = time.perf_counter() - started_at
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"minutes must be more than 0, got {minutes}")
     check_device_name(device)
     if device not in ("auto", "cpu"):
         find_device(device)  # refused here if this machine does not have it
@@ -121,8 +127,11 @@ def run(
                 locks.enter_context(exclusive(path))
         check_run_folder(out)
         extraction = _Extraction(out, catalog, recipe.extract, device)
+        size = DataSize.of(tasks, extraction.manifest.backbone.dim, recipe)
+        clock = RunClock(recipe, size, device, started_at=started_at, minutes=minutes)
         if extraction.has_all_videos:
-            _check_pretraining(out, tasks, recipe, seed=seed, device=device)
+            planned = clock.recorded_recipe(out)
+            _check_pretraining(out, tasks, planned, seed=seed, device=device)
         name, source = _name_data(videos, recipe)
         folder = RunFolder(
             out,
@@ -136,20 +145,21 @@ def run(
         _write_catalog(folder, catalog, time.perf_counter() - listing_seconds)
         folder.step(
             "extract",
-            extraction.run,
+            lambda: extraction.run(clock),
             fingerprint=extraction.fingerprint,
             skip=extraction.is_current,
             started_at=extraction.started_at,
         )
         store = open_store(out / "store", catalog)
-        if "clips" in store.manifest.made_by:
-            folder.content["clips"] = store.manifest.made_by["clips"]
+        folder.decide("clips", store.manifest.made_by.get("clips", ""))
         if extraction.is_current and store.failed:
             log(retry_hint(len(store.failed)))
+        recipe = clock.limit(folder)
         if len(tasks) == 1:
-            note = _TaskRun(folder, store, recipe, device).run()
+            note = _TaskRun(folder, store, recipe, device, clock).run()
         else:
-            note = _run_tasks(folder, tasks, recipe, device)
+            note = _run_tasks(folder, tasks, recipe, device, clock)
+        note = "; ".join(filter(None, (note, folder.content["decisions"].get("time limit"))))
     return RunResult(
         folder=out,
         report=out / "report.html",
@@ -224,8 +234,9 @@ class _Extraction:
         if not self.is_current:
             self._plan()
 
-    def run(self) -> StepRecord:
+    def run(self, clock: RunClock) -> StepRecord:
         """Extract the pending videos."""
+        clock.begin("extract")
         from clipset.backbones.registry import backbone_files
         from clipset.features.extract import extract
 
@@ -322,8 +333,16 @@ def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: i
 class _TaskRun:
     """The steps of one task after extraction: pretrain, embed, evaluate, report."""
 
-    def __init__(self, folder: RunFolder, store: FeatureStore, recipe: Recipe, device: str) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        store: FeatureStore,
+        recipe: Recipe,
+        device: str,
+        clock: RunClock,
+    ) -> None:
         self.run_folder, self.store, self.recipe, self.device = folder, store, recipe, device
+        self.clock = clock
         self.folder, self.seed = folder.folder, folder.seed
         self.model_names = model_names(recipe, folder.seed)
 
@@ -341,7 +360,8 @@ class _TaskRun:
             outputs=VECTOR_FILES,
         )  # fmt: skip
         settings = {k: v for k, v in to_mapping(recipe.evaluate).items() if k != "preset"}
-        inputs = fingerprint(inputs, embedded.outputs, settings, recipe.data.test_split)
+        limit = [] if self.clock.minutes is None else [self.clock.minutes]
+        inputs = fingerprint(inputs, embedded.outputs, settings, recipe.data.test_split, *limit)
         evaluated = step("evaluate", self.evaluate, fingerprint=inputs, outputs=RESULT_FILES)
         _report(self.run_folder)
         return evaluated.note or trained.note
@@ -365,8 +385,13 @@ class _TaskRun:
 
     def pretrain(self) -> StepRecord:
         """Train the models, or load those that are trained already."""
-        from clipset.training.pretrain import is_trained
+        from clipset.training.batches import choose_batches
+        from clipset.training.pretrain import is_trained, ssl_videos
 
+        self.clock.begin("pretrain")
+        videos = ssl_videos(self.store, self.recipe.pretrain.ssl_split)
+        choice = choose_batches(self.store, videos, self.recipe.pretrain)
+        self.run_folder.decide("batches", str(choice))
         trained = []
         for name, seed in self.model_names.items():
             _refuse_other_link(self.store, self.folder / name, self.recipe, seed)
@@ -382,6 +407,7 @@ class _TaskRun:
         """Write the vectors of all videos."""
         from clipset.representation import embed_store, write_vectors
 
+        self.clock.begin("embed")
         self._record_device()
         encoder = self.models[0].encoder if self.models else None
         table = embed_store(self.store, encoder, device=find_device(self.device))
@@ -392,6 +418,7 @@ class _TaskRun:
         from clipset.evaluation.suite import run_suite
         from clipset.probes.task import make_task
 
+        self.clock.begin("evaluate")
         try:
             task = make_task(self.store, self.store.catalog, training=self.recipe.pretrain)
         except ProbeError as reason:
@@ -402,8 +429,9 @@ class _TaskRun:
             return StepRecord("evaluate", note=note)
         model = self.models[0] if self.models else None
         suite = run_suite(
-            task, model, self.recipe.evaluate, seed=self.seed, more_models=self.models[1:]
-        )
+            task, model, self.recipe.evaluate, seed=self.seed, more_models=self.models[1:],
+            deadline=self.clock.deadline,
+        )  # fmt: skip
         try:
             suite.write(self.folder / "results.json", protocol_facts(self.recipe))
         except OutputError:
@@ -412,7 +440,8 @@ class _TaskRun:
             for score in suite.results:  # finished probes are printed if they cannot be written
                 log(f"{row_name(*score.key)}: {score.metric} {score.value:.4f}")
             raise
-        return StepRecord("evaluate")
+        left_out = ", ".join(suite.left_out)
+        return StepRecord("evaluate", note=left_out and f"no time left for probes: {left_out}")
 
     def _record_device(self) -> None:
         """Record the device that the work is done on, once it is known."""
@@ -426,7 +455,9 @@ def protocol_facts(recipe: Recipe) -> dict[str, Any]:
     return facts if label_fraction is None else facts | {"label_fraction": label_fraction}
 
 
-def _run_tasks(folder: RunFolder, tasks: Sequence[Task], recipe: Recipe, device: str) -> str:
+def _run_tasks(
+    folder: RunFolder, tasks: Sequence[Task], recipe: Recipe, device: str, clock: RunClock
+) -> str:
     """The steps of each task in a folder of its own, then all scores side by side."""
     notes, content = [], folder.content
     for task in tasks:
@@ -444,7 +475,7 @@ def _run_tasks(folder: RunFolder, tasks: Sequence[Task], recipe: Recipe, device:
         write_catalog(task.catalog, inner.folder / "catalog.csv")
         store = open_store(folder.folder / "store", task.catalog)
         _copy_models(inner, store, [folder.folder / other.name for other in tasks], recipe)
-        note = _TaskRun(inner, store, recipe, device).run()
+        note = _TaskRun(inner, store, recipe, device, clock).run()
         notes += [f"{task.name}: {note}"] if note else []
         folder.record(
             StepRecord(task.name, seconds=time.perf_counter() - began, skipped=inner.all_skipped)

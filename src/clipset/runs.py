@@ -72,6 +72,7 @@ class _Content(msgspec.Struct):
     device: str = ""
     started: str = ""
     environment: dict[str, str] = {}
+    decisions: dict[str, str] = {}
     steps: list[StepRecord] = []
 
 
@@ -101,6 +102,8 @@ class RunFolder:
             "device": recorded.get("device", device),  # the work of before was done there
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "environment": environment(),
+            "decisions": recorded.get("decisions", {}),
+            "time_limit": recorded.get("time_limit", {}),
         }
         if leaks:
             self.content["allowed_leaks"] = list(leaks)
@@ -139,6 +142,12 @@ class RunFolder:
                 record.seconds = old.seconds
         self.record(record)
         return record
+
+    def decide(self, topic: str, line: str) -> None:
+        """Record, in a line for the reader, what was decided from the data; empty: nothing."""
+        decisions = {k: v for k, v in self.content["decisions"].items() if k != topic}
+        self.content["decisions"] = decisions | ({topic: line} if line else {})
+        self._write()
 
     def record(self, step: StepRecord) -> None:
         """Record a step that is done or skipped."""

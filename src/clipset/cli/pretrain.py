@@ -31,7 +31,7 @@ def pretrain_command(
     Args:
         store: The store's folder.
         out: The model's folder.
-        epochs: Passes over the videos.
+        epochs: Passes over the videos (default: as many as pay).
     """
     from clipset.data.leaks import check_leaks
     from clipset.features.store import open_store

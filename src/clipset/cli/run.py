@@ -19,6 +19,7 @@ def run_command(
     preset: flags.Preset = None,
     backbone: str | None = None,
     epochs: int | None = None,
+    minutes: float | None = None,
     retry_failed: Annotated[bool | None, flags.SWITCH] = None,
     recipe: flags.RecipeFile = None,
     set: flags.Changes = (),
@@ -37,7 +38,8 @@ def run_command(
         videos: A folder (sub-folders are labels) or a catalog (.csv with a column `path`).
         out: The run's folder: store, model, vectors, results.json, report.html.
         backbone: The frozen network; `clipset backbones` lists them.
-        epochs: Epochs of pre-training.
+        epochs: Epochs of pre-training (default: as many as pay).
+        minutes: Time for the whole run: pre-training and probes are cut to fit, extraction is not.
         retry_failed: Decode every failed video again, not only those with a transient error.
     """
     from clipset.pipeline import run
@@ -50,5 +52,8 @@ def run_command(
         "pretrain.epochs": epochs,
     }
     settings, seed = read_recipe(recipe, set, typed_settings), common.random_seed
-    result = run(videos, out, settings, seed=seed, device=common.device, allow_leaks=allow_leaks)
+    result = run(
+        videos, out, settings, seed=seed, device=common.device, allow_leaks=allow_leaks,
+        minutes=minutes,
+    )  # fmt: skip
     show_result(result, common, run_lines(result))

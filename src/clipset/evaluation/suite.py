@@ -21,7 +21,7 @@ from clipset.evaluation.statistics import compare_probes, interval
 from clipset.files import write_together
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
-from clipset.probes.registry import make_probe, probe_key
+from clipset.probes.registry import PROBES, make_probe, probe_key
 from clipset.probes.task import EvaluationTask
 from clipset.progress import bar
 from clipset.representation.encode import check_width
@@ -35,6 +35,8 @@ class SuiteResult:
     results: list[ProbeResult]
     comparisons: list[Comparison]
     predictions: Predictions
+    left_out: tuple[ProbeName, ...] = ()
+    """probes that the deadline left no time for"""
 
     def write(self, path: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Write the results, with `comparisons.json` and `predictions.safetensors` beside them.
@@ -76,12 +78,14 @@ def run_suite(
     seed: int = 0,
     probes: Sequence[ProbeName] | None = None,
     more_models: Sequence[ScaleModel] = (),
+    deadline: float | None = None,
 ) -> SuiteResult:
     """Run probes (by default those of the settings) and compare them.
 
     Without a model, only those on the backbone's features. With `more_models`, of pre-trainings
     with other seeds, SCALE probes are repeated once for each model, not `num_seeds` times. The
-    models themselves are not changed.
+    models themselves are not changed. After the `deadline` (`time.perf_counter`), only probes
+    without a training are run.
     """
     config = config or EvaluateConfig()
     names = [
@@ -94,11 +98,16 @@ def run_suite(
     models = [] if model is None else [_checked_copy(m, task) for m in (model, *more_models)]
     seeds = tuple(range(seed, seed + config.num_seeds))
     results: list[ProbeResult] = []
+    left_out: list[ProbeName] = []
     runs: dict[ProbeKey, ProbeRun] = {}
     scores: ScoredPredictions | None = None
     with bar("probing", len(names), "probes") as advance:
         for name in names:
             began, key = time.perf_counter(), probe_key(name)
+            if deadline is not None and began > deadline and results and PROBES[name][1].is_seeded:
+                left_out.append(name)
+                advance()
+                continue
             runs[key] = _run_probe(name, select_clips(task, config, name), models, config, seeds)
             scores = score_predictions(task, runs[key].outputs)
             result = _make_result(key, task, runs[key], scores, time.perf_counter() - began)
@@ -115,7 +124,12 @@ def run_suite(
         groups=task.test.groups,
     )
     comparisons = compare_probes(predictions)
-    return SuiteResult(results=results, comparisons=comparisons, predictions=predictions)
+    return SuiteResult(
+        results=results,
+        comparisons=comparisons,
+        predictions=predictions,
+        left_out=tuple(left_out),
+    )
 
 
 def select_clips(task: EvaluationTask, config: EvaluateConfig, name: ProbeName) -> EvaluationTask:

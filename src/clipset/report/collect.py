@@ -139,7 +139,7 @@ def _collect_facts(run_record: Mapping[str, Any], store: FeatureStore) -> Facts:
     return {
         "run": [
             *((name, str(run_record.get(name, ""))) for name in ("started", "seed", "device")),
-            *((name, str(run_record[name])) for name in ("clips",) if name in run_record),
+            *((name, str(line)) for name, line in run_record.get("decisions", {}).items()),
             *(("allowed leak", str(leak)) for leak in run_record.get("allowed_leaks", [])),
         ],
         "backbone": [

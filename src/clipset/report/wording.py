@@ -42,6 +42,7 @@ CURVE_NAMES = {
     "loss": "Loss (sum of both)",
     "masked_clip": "Masked clip loss",
     "set_contrast": "Set contrastive loss",
+    "validation_loss": "Loss of held-out videos",
 }
 
 

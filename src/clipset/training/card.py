@@ -22,6 +22,8 @@ class ModelCard:
     training: dict[str, Any] = field(default_factory=dict)
     backbone: dict[str, Any] = field(default_factory=dict)
     videos: int = 0
+    held_out: int = 0
+    steps: int = 0
     split: str = ""
     seed: int = 0
     fingerprint: str = ""
@@ -66,6 +68,7 @@ For a whole store: `clipset embed STORE --model MODEL --out VECTORS`.
 | | |
 |---|---|
 | data | {data}: {videos} videos without their labels |
+| steps of the optimiser | {steps} |
 | splits of the data | {splits}; trained on: {split} |
 | seed | {seed} |
 | fingerprint of settings and data | {fingerprint} |
@@ -91,6 +94,7 @@ def model_page(card: ModelCard) -> str:
         boxes=card.model.box_dim,
         data=card.data or "not recorded",
         videos=card.videos,
+        steps=card.steps,
         splits=", ".join(card.splits) or "none",
         split="all videos" if card.split == "all" else card.split,
         seed=card.seed,

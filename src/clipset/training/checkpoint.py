@@ -219,6 +219,7 @@ class RunState:
     dim: int
     seed: int
     best: tuple[float, int] | None = None
+    loss_curve: tuple[tuple[int, float], ...] = ()
     scaler: dict[str, Any] = field(default_factory=dict)
     format: int = CHECKPOINT_FORMAT
 

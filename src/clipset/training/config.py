@@ -23,13 +23,15 @@ class PretrainConfig:
     """videos to learn from, without labels (the published code takes all, test videos too)"""
     seeds: int = 1
     """pre-trainings of a run, with consecutive seeds; SCALE rows are means over their models"""
-    epochs: int = 500
-    """passes over the videos"""
-    batch_size: int = 512
+    epochs: int | None = None
+    """passes over the videos (default: as many as pay, by the number of videos and the loss of
+    training videos that are held out)"""
+    batch_size: int = 128
     """videos in a batch"""
-    batch_from: Literal["all", "group"] = "all"
+    batch_from: Literal["auto", "all", "group"] = "auto"
     """videos of a batch: any, or of one group of the catalog (one person, one place), so that the
-    group does not tell a video from its negatives"""
+    group does not tell a video from its negatives; auto: of one group if groups are named, large
+    and mixed"""
     mix_means: bool = False
     """move each set's mean feature a random part of the way to another video's, so that constant
     properties of a video, such as the person, do not tell it from its negatives"""
@@ -57,8 +59,9 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("seeds", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise TrainingError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise TrainingError(f"{name} must be at least 1, got {value}")
         if self.clips_per_set < 2:
             raise TrainingError(f"clips_per_set must be at least 2, got {self.clips_per_set}")
         if not 0 < self.mask_ratio < 1:

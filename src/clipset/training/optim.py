@@ -18,13 +18,24 @@ OptimizerName = Literal["adamw", "sgd"]
 ParamGroup = dict[str, Any]  # of torch.optim; `lr_scale` multiplies the learning rate
 
 
-def cosine_schedule(step: int, num_steps: int, *, peak: float, warmup_fraction: float) -> float:
-    """The learning rate: linear warm-up from 0, then a cosine down to 0."""
+def cosine_schedule(
+    step: int,
+    num_steps: int,
+    *,
+    peak: float,
+    warmup_fraction: float,
+    decay_start: int | None = None,
+) -> float:
+    """The learning rate: linear warm-up from 0, then a cosine down to 0.
+
+    The cosine begins after the warm-up, or at the step `decay_start`.
+    """
     warmup_steps = max(warmup_fraction * num_steps, 1e-9)
     if step < warmup_steps:
         return peak * step / warmup_steps
-    progress = (step - warmup_steps) / max(num_steps - warmup_steps, 1e-9)
-    return peak * 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))
+    start = warmup_steps if decay_start is None else max(decay_start, warmup_steps)
+    progress = (step - start) / max(num_steps - start, 1e-9)
+    return peak * 0.5 * (1.0 + math.cos(math.pi * min(max(progress, 0.0), 1.0)))
 
 
 def is_without_decay(name: str, parameter: nn.Parameter) -> bool:
@@ -79,6 +90,7 @@ class Optimization:
         self.module = module
         self.optimizer = make_optimizer(optimizer, groups, learning_rate)
         self.peak, self.num_steps = learning_rate, num_steps
+        self.decay_start: int | None = None  # step at which the learning rate begins to fall
         self.warmup_fraction, self.max_grad_norm = warmup_fraction, max_grad_norm
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         self.num_done = 0
@@ -87,7 +99,11 @@ class Optimization:
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
         return cosine_schedule(
-            self.num_done, self.num_steps, peak=self.peak, warmup_fraction=self.warmup_fraction
+            self.num_done,
+            self.num_steps,
+            peak=self.peak,
+            warmup_fraction=self.warmup_fraction,
+            decay_start=self.decay_start,
         )
 
     def step(self, loss: Tensor) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Bool
 
 from clipset.config import fingerprint, to_mapping
 from clipset.devices import find_device
@@ -19,6 +19,8 @@ from clipset.features.store import FeatureStore
 from clipset.files import check_output
 from clipset.process.locks import exclusive
 from clipset.progress import log
+from clipset.training.batches import BatchChoice, check_groups, choose_batches
+from clipset.training.budget import hold_out
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import (
     RunState,
@@ -33,7 +35,7 @@ from clipset.training.data import ClipSource
 from clipset.training.distributed import ProcessGroup, join_process_group
 from clipset.training.optim import choose_precision
 from clipset.training.trainer import PretrainingRun
-from clipset.training.validation import Validation
+from clipset.training.validation import HeldOutLoss, Validation
 
 
 def ssl_videos(store: FeatureStore, ssl_split: Literal["train", "all"]) -> np.ndarray:
@@ -64,17 +66,44 @@ def pretrain(
         trained = processes.run(lambda: _load_trained(folder, card))
         if trained is not None:
             return trained
-        if processes.is_main and config.batch_from == "all" and config.batch_size > len(videos):
-            log(f"batch_size {config.batch_size} is reduced to the {len(videos)} training videos")
-        source = processes.run(lambda: open_clip_source(store, videos, config))
+        choice = choose_batches(store, videos, config)
+        if processes.is_main and config.batch_from == "auto":
+            log(str(choice))
+        held_out_mask = _hold_out(store, videos, config, choice, seed)
+        num_held_out = int(held_out_mask.sum())
+        card = replace(card, videos=len(videos) - num_held_out, held_out=num_held_out)
+
+        def open_part(mask: Bool[np.ndarray, " N"]) -> ClipSource:
+            groups = None if choice.groups is None else choice.groups[torch.from_numpy(mask)]
+            own_videos, model = videos[mask], config.model
+            return ClipSource(store, own_videos, model, groups=groups, mix_means=config.mix_means)
+
+        source = processes.run(lambda: open_part(~held_out_mask))
+        if processes.is_main and choice.groups is None and config.batch_size > len(source):
+            log(f"batch_size {config.batch_size} is reduced to the {len(source)} training videos")
+        held_out = None
+        if num_held_out:
+            held_out_source = processes.run(lambda: open_part(held_out_mask))
+            held_out = HeldOutLoss(held_out_source, config, seed=seed)
         validation = processes.run(lambda: _validation(store, config, seed, processes))
         processes.run(lambda: check_output(folder, "folder") if processes.is_main else None)
         processes.run(lambda: locks.enter_context(exclusive(folder)) if processes.is_main else None)
         run = PretrainingRun(
-            source, config, folder, card, processes=processes, validation=validation
+            source,
+            config,
+            folder,
+            card,
+            processes=processes,
+            validation=validation,
+            held_out=held_out,
         )
         run.resume()
         run.train()
+        if processes.is_main and run.num_epochs < run.max_epochs:
+            log(
+                f"pre-training ends after {run.num_epochs} of up to {run.max_epochs} epochs: the "
+                f"loss of {num_held_out} held-out training videos was flat"
+            )
         processes.run(lambda: run.save() if processes.is_main else None)
         return run.model.to("cpu").eval()
 
@@ -121,7 +150,8 @@ def training_videos(
             f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
             f"the store has {available}; lower clips_per_set or extract more clips"
         )
-    groups = group_indices(store, videos, config)
+    check_groups(store, videos, config)
+    groups = choose_batches(store, videos, config).groups
     sizes = [len(videos)] if groups is None else list(Counter(groups.tolist()).values())
     smallest_batch, size = min((size // -(-size // config.batch_size), size) for size in sizes)
     if smallest_batch < processes.world_size:
@@ -132,34 +162,11 @@ def training_videos(
     return videos
 
 
-def group_indices(
-    store: FeatureStore, videos: np.ndarray, config: PretrainConfig
-) -> Int[Tensor, " N"] | None:
-    """The group index of each video, for batches of one group each."""
-    if config.batch_from == "all":
-        return None
-    group_names = {video.id: video.group for video in store.catalog}
-    names = [group_names.get(store.ids[index]) for index in videos]
-    counts = Counter(names)
-    if None in counts:
-        raise TrainingError(
-            f"batches of one group need the group of every video; {counts[None]} of {len(names)} "
-            f"have none (the column group of the catalog)"
-        )
-    single = sorted(str(name) for name, count in counts.items() if count < 2)
-    if single:
-        raise TrainingError(
-            f"batches of one group need groups of at least 2 videos; {single[0]!r} has one"
-        )
-    group_index = {name: index for index, name in enumerate(counts)}
-    return torch.tensor([group_index[name] for name in names])
-
-
 def open_clip_source(
     store: FeatureStore, videos: np.ndarray, config: PretrainConfig, in_memory: bool | None = None
 ) -> ClipSource:
     """The training clips; in memory if they fit, unless `in_memory` decides."""
-    groups = group_indices(store, videos, config)
+    groups = choose_batches(store, videos, config).groups
     return ClipSource(
         store, videos, config.model, in_memory=in_memory, groups=groups,
         mix_means=config.mix_means,
@@ -168,7 +175,7 @@ def open_clip_source(
 
 def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:
     checksums = [store.entries[index].checksum for index in videos]
-    groups = group_indices(store, videos, config)
+    groups = choose_batches(store, videos, config).groups
     by_group = [] if groups is None else [groups.tolist()]
     return ModelCard(
         dim=store.manifest.backbone.dim,
@@ -199,6 +206,18 @@ def _find_trained(folder: Path, card: ModelCard) -> ModelCard | None:
 
 def _load_trained(folder: Path, card: ModelCard) -> ScaleModel | None:
     return None if _find_trained(folder, card) is None else load_model(folder)
+
+
+def _hold_out(
+    store: FeatureStore, videos: np.ndarray, config: PretrainConfig, choice: BatchChoice, seed: int
+) -> Bool[np.ndarray, " N"]:
+    """Which training videos decide when pre-training ends, if no number of epochs is set."""
+    mask = np.zeros(len(videos), dtype=bool)
+    if config.epochs is None:
+        groups = np.zeros(len(videos), int) if choice.groups is None else choice.groups.numpy()
+        is_train = np.isin(videos, ssl_videos(store, "train"))  # never a video that is scored
+        mask[np.flatnonzero(is_train)[hold_out(groups[is_train], seed)]] = True
+    return mask
 
 
 def _validation(

@@ -16,6 +16,12 @@ from clipset.errors import OutputError, TrainingError
 from clipset.model.losses import ScaleLosses
 from clipset.progress import bar
 from clipset.sets.sampling import SetPair
+from clipset.training.budget import (
+    count_max_epochs,
+    count_planned_epochs,
+    find_plateau,
+    is_check_due,
+)
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import (
     RunState,
@@ -34,7 +40,7 @@ from clipset.training.data import ClipSource, tensors_of
 from clipset.training.distributed import ProcessGroup
 from clipset.training.monitor import Metrics, Monitor, token_statistics
 from clipset.training.optim import Optimization, choose_precision, decay_groups
-from clipset.training.validation import Validation
+from clipset.training.validation import HeldOutLoss, Validation
 
 CHECKPOINT_SECONDS = 20.0
 CHECKPOINTS_KEPT = 2
@@ -52,12 +58,15 @@ class PretrainingRun:
         *,
         processes: ProcessGroup,
         validation: Validation | None = None,
+        held_out: HeldOutLoss | None = None,
     ) -> None:
         self.source, self.config, self.folder, self.card = source, config, folder, card
         self.processes, self.device, self.seed = processes, processes.device, card.seed
-        self.validation = validation
+        self.validation, self.held_out = validation, held_out
         self.steps_per_epoch = source.batches_in_epoch(config)
-        self.num_epochs = config.epochs
+        self.max_epochs = config.epochs or count_max_epochs(len(source), self.steps_per_epoch)
+        self.num_epochs = self.max_epochs
+        self.loss_curve: list[tuple[int, float]] = []  # epochs done, loss of held-out videos
         self.epoch, self.best = 0, (-1.0, 0)  # epochs done; best score and its epoch
         self.model = self._init_model()
         self.dtype = choose_precision(config.precision, self.device)
@@ -70,6 +79,7 @@ class PretrainingRun:
             max_grad_norm=config.max_grad_norm,
             scaler=torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16),
         )
+        self._plan_epochs()
 
     def _init_model(self) -> ScaleModel:
         torch.manual_seed(self.seed)
@@ -95,6 +105,8 @@ class PretrainingRun:
             self.epoch, self.best = state.epoch, state.best or self.best
             self.optimization.num_done = epoch * self.steps_per_epoch
             self.optimization.scaler.load_state_dict(state.scaler)
+            self.loss_curve = list(state.loss_curve)
+            self._plan_epochs()
         self.processes.barrier()
         if is_main:
             remove_partial_files(folder)
@@ -106,18 +118,17 @@ class PretrainingRun:
         if not self.processes.is_main:
             while self.epoch < self.num_epochs:
                 self._epoch()
-                self.epoch += 1
             return
         monitor = Monitor(self.folder, num_epochs=self.num_epochs, done=self.epoch)
         saved = time.monotonic()
         with bar("pre-training", self.num_epochs, "epochs", done=self.epoch) as advance:
             while self.epoch < self.num_epochs:
                 metrics = self._epoch()
-                self.epoch += 1
                 metrics |= self._validate(monitor)
                 monitor.write(metrics)
                 speed = metrics["samples_per_second"]
-                advance(note=f"loss {metrics['loss']:.3f}, {speed:.0f} videos/s")
+                note = f"loss {metrics['loss']:.3f}, {speed:.0f} videos/s"
+                advance(note=note, total=self.num_epochs)
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     with monitor.tolerate("a new checkpoint; the previous one stays"):
                         self._save_checkpoint()
@@ -126,7 +137,8 @@ class PretrainingRun:
     def save(self) -> None:
         """Write the trained model; if that fails, write a checkpoint instead."""
         try:
-            save_model(self.model, self.card, self.folder)
+            card = replace(self.card, steps=self.optimization.num_done)
+            save_model(self.model, card, self.folder)
         except OutputError as error:
             with suppress(OutputError):
                 self._save_checkpoint()
@@ -154,6 +166,7 @@ class PretrainingRun:
             dim=self.source.dim,
             seed=self.seed,
             best=self.best if self.best[1] else None,
+            loss_curve=tuple(self.loss_curve),
             scaler=self.optimization.scaler.state_dict(),
         )
 
@@ -170,7 +183,17 @@ class PretrainingRun:
                 save_model(self.model, replace(self.card, validation=result), self.folder / "best")
         return {"validation_knn": score}
 
+    def _plan_epochs(self) -> None:
+        """Without a number of epochs, training ends when it stops paying."""
+        if self.config.epochs is not None:
+            return
+        plateau = self.processes.broadcast(find_plateau(self.loss_curve, self.max_epochs))
+        self.num_epochs = count_planned_epochs(plateau, self.max_epochs)
+        self.optimization.num_steps = self.num_epochs * self.steps_per_epoch
+        self.optimization.decay_start = plateau * self.steps_per_epoch
+
     def _epoch(self) -> Metrics:
+        """Train on every video once, and check now and then whether it still pays."""
         start = time.perf_counter()
         generator = torch.Generator().manual_seed(_mix_seeds(self.seed, 1, self.epoch))
         sums: dict[str, float] = {}
@@ -178,13 +201,17 @@ class PretrainingRun:
             for name, value in self._step(pair).items():
                 sums[name] = sums.get(name, 0.0) + value * size / len(self.source)
         seconds = time.perf_counter() - start
-        return {
-            "epoch": self.epoch + 1,
-            **sums,
-            **(token_statistics(self.model, pair, self.device) if self.processes.is_main else {}),
-            "seconds": seconds,
-            "samples_per_second": len(self.source) / seconds,
-        }
+        self.epoch += 1
+        metrics: Metrics = {"epoch": self.epoch, **sums}
+        if self.processes.is_main:
+            metrics |= token_statistics(self.model, pair, self.device)
+        if self.held_out is not None and is_check_due(self.epoch, self.max_epochs):
+            loss = self.held_out.measure(self.model, self.device)
+            metrics["validation_loss"] = loss
+            self.loss_curve.append((self.epoch, loss))
+            self._plan_epochs()
+        speed = {"seconds": seconds, "samples_per_second": len(self.source) / seconds}
+        return metrics | speed
 
     def _step(self, pair: SetPair) -> dict[str, float]:
         step, learning_rate = self.optimization.num_done, self.optimization.learning_rate

@@ -1,9 +1,14 @@
-"""k-NN accuracy on validation videos while training; it has no influence on the training."""
+"""Validation while training: the loss of held-out videos, and k-NN accuracy.
+
+Both use training videos, or the split `val`, never the scored split. The k-NN accuracy has no
+influence on the training.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +24,33 @@ from clipset.model.knn import knn_probabilities
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.reading import read_clips
 from clipset.training.checkpoint import ScaleModel
-from clipset.training.data import tensors_of
+from clipset.training.config import PretrainConfig
+from clipset.training.data import ClipSource, tensors_of
+from clipset.training.distributed import SINGLE_PROCESS
 
 HELD_OUT_FRACTION = 0.2  # of the train split, if there is no validation split
 ENCODE_CHUNK = 256  # videos encoded at once
+
+
+class HeldOutLoss:
+    """The pre-training loss of videos that are not trained on, for the same sets and masks."""
+
+    def __init__(self, source: ClipSource, config: PretrainConfig, *, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.batches = list(source.batches(config, generator, SINGLE_PROCESS))
+        self.num_videos = len(source)
+
+    @torch.no_grad()
+    def measure(self, model: ScaleModel, device: torch.device) -> float:
+        """The mean loss of a video."""
+        training = model.training
+        model.eval()
+        total = 0.0
+        for size, pair in self.batches:
+            inputs: dict[str, Any] = tensors_of(pair, device)
+            total += size * float(model.losses(**inputs).total)
+        model.train(training)
+        return total / self.num_videos
 
 
 class Validation:

@@ -1,0 +1,98 @@
+"""Which videos form a batch: any of them, or those of one group of the catalog."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from clipset.data.catalog import Video
+from clipset.errors import TrainingError
+from clipset.features.store import FeatureStore
+from clipset.training.config import PretrainConfig
+
+MIN_GROUPED = 0.9  # fraction of the videos that have a group
+MIN_GROUP_SIZE = 32  # videos in the group of the median video: its negatives
+MAX_LABEL_FRACTION = 0.5  # of a group's most frequent label, on average
+
+
+@dataclass(frozen=True, slots=True)
+class BatchChoice:
+    """The group index of each video for batches of one group each, or None, and the reason."""
+
+    groups: Int[Tensor, " N"] | None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        kind = "any videos" if self.groups is None else "one group each"
+        return f"batches of {kind}: {self.reason}"
+
+
+def choose_batches(
+    store: FeatureStore, videos: Int[np.ndarray, " N"], config: PretrainConfig
+) -> BatchChoice:
+    """Batches as the settings have them; `auto` decides by the groups of the catalog.
+
+    Videos without a group, and those of groups with one video, form one group.
+    """
+    by_id = {video.id: video for video in store.catalog}
+    members = [by_id.get(store.ids[index]) for index in videos]
+    names = [None if video is None else video.group for video in members]
+    if config.batch_from == "all":
+        return BatchChoice(None, "batch_from is all")
+    reason = "batch_from is group"
+    if config.batch_from == "auto":
+        useful, reason = assess_groups([video for video in members if video is not None])
+        if not useful:
+            return BatchChoice(None, reason)
+    counts = Counter(names)
+    several = [name for name, count in counts.items() if name is not None and count > 1]
+    index: dict[str | None, int] = {name: number for number, name in enumerate(several)}
+    return BatchChoice(torch.tensor([index.get(name, len(index)) for name in names]), reason)
+
+
+def assess_groups(videos: list[Video]) -> tuple[bool, str]:
+    """Whether negatives of the own group are worth it: groups are named, large and mixed."""
+    groups: dict[str, list[Video]] = defaultdict(list)
+    for video in videos:
+        if video.group is not None:
+            groups[video.group].append(video)
+    num_grouped = sum(map(len, groups.values()))
+    if num_grouped < MIN_GROUPED * len(videos) or len(groups) < 2:
+        return False, f"{num_grouped} of {len(videos)} videos have a group, of {len(groups)} groups"
+    sizes = sorted(len(own) for own in groups.values() for _ in own)
+    median_size = sizes[len(sizes) // 2]
+    if median_size < MIN_GROUP_SIZE:
+        return False, f"groups of {median_size} videos are small, {MIN_GROUP_SIZE} are needed"
+    num_labelled = num_frequent = 0
+    for own in groups.values():
+        labels = Counter(v.label for v in own if v.label is not None and v.split in (None, "train"))
+        num_labelled += labels.total()
+        num_frequent += max(labels.values(), default=0)
+    if num_frequent > MAX_LABEL_FRACTION * num_labelled:
+        return False, f"one label has {num_frequent / num_labelled:.0%} of the videos of a group"
+    return True, f"{len(groups)} groups of about {median_size} videos with different labels"
+
+
+def check_groups(
+    store: FeatureStore, videos: Int[np.ndarray, " N"], config: PretrainConfig
+) -> None:
+    """Refuse `batch_from = "group"` where a video has no group, or is alone in it."""
+    if config.batch_from != "group":
+        return
+    group_names = {video.id: video.group for video in store.catalog}
+    counts = Counter(group_names.get(store.ids[index]) for index in videos)
+    if None in counts:
+        raise TrainingError(
+            f"batches of one group need the group of every video; {counts[None]} of {len(videos)} "
+            f"have none (the column group of the catalog)"
+        )
+    single = sorted(str(name) for name, count in counts.items() if count < 2)
+    if single:
+        raise TrainingError(
+            f"batches of one group need groups of at least 2 videos; {single[0]!r} has one"
+        )
