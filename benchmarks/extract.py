@@ -47,7 +47,7 @@ from clipset.progress import set_quiet
 
 VIDEOMAE_B = '''
 """A transformer of VideoMAE-B's size and cost, with random weights: for timing only."""
-from clipset.networks.videomae import VideoMAE, VideoMAEConfig
+from clipset.networks.video_transformers import VideoMAE, VideoMAEConfig
 
 
 def make():

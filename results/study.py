@@ -42,7 +42,7 @@ from clipset.evaluation.statistics import compare_probes
 from clipset.evaluation.suite import SuiteResult, run_suite
 from clipset.features.extract import extract, plan_store
 from clipset.features.store import FeatureStore, open_store
-from clipset.features.store_check import check_store
+from clipset.features.store import check_store
 from clipset.files import write_json
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.registry import probe_key

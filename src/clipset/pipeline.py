@@ -39,11 +39,11 @@ from clipset.evaluation.statistics import (
 from clipset.features.store import (
     FeatureStore,
     check_any_read,
+    check_store,
     open_store,
     read_manifest,
     retry_hint,
 )
-from clipset.features.store_check import check_store
 from clipset.files import write_atomic, write_json, writing
 from clipset.process.locks import exclusive
 from clipset.progress import bar, log

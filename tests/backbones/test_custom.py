@@ -195,7 +195,7 @@ def test_an_installed_package_offers_a_backbone_by_entry_point(
 ) -> None:
     (tmp_path / "their_package.py").write_text(
         MODULE + SPEC + "from clipset.backbones.registry import BackboneEntry\n"
-        "ENTRY = BackboneEntry(spec=make_with_spec()[0], find_weights=lambda: None, load=None)\n"
+        "ENTRY = BackboneEntry(spec=make_with_spec()[0], locate=lambda: None, load=None)\n"
     )
     info = tmp_path / "their_package-1.0.dist-info"
     info.mkdir()

@@ -15,7 +15,7 @@ from clipset.backbones.huggingface_files import read_preprocessing
 from clipset.backbones.registry import find_backbone, load_backbone
 from clipset.clips.config import Sampling
 from clipset.errors import BackboneError, StoreError
-from clipset.features.provenance import load_network, name_to_load
+from clipset.features.extract import load_network, name_to_load
 from clipset.features.store import Manifest
 
 transformers: Any = pytest.importorskip("transformers")

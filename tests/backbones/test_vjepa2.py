@@ -11,8 +11,7 @@ from torch import Tensor
 from clipset.backbones.checkpoints import match_keys
 from clipset.backbones.vjepa2 import LARGE, LAYOUT, load_vjepa2
 from clipset.errors import BackboneError
-from clipset.networks.vit_blocks import ViTConfig
-from clipset.networks.vjepa2 import VJEPA2
+from clipset.networks.video_transformers import VJEPA2, ViTConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "vjepa2" / "checkpoint.pth"

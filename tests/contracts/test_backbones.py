@@ -29,9 +29,7 @@ from clipset.backbones.videomae import load_videomae
 from clipset.backbones.vjepa2 import load_vjepa2
 from clipset.config import build, to_mapping
 from clipset.networks.slow_r50 import SlowConfig
-from clipset.networks.svt import SVTConfig
-from clipset.networks.videomae import VideoMAEConfig
-from clipset.networks.vit_blocks import ViTConfig
+from clipset.networks.video_transformers import SVTConfig, VideoMAEConfig, ViTConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHAPE: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192}

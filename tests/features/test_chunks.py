@@ -20,6 +20,7 @@ from clipset.clips import decode
 from clipset.clips.decode import decode_video
 from clipset.data.catalog import Video, read_catalog
 from clipset.decoding.reader import VideoReader
+from clipset.errors import VideoError
 from clipset.features import encode
 from clipset.features.decode_pool import decode_in_process
 from clipset.features.encode import EncodedVideo
@@ -92,13 +93,15 @@ def test_a_file_that_changes_between_two_chunks_is_refused(
     monkeypatch.setattr(decode, "CHUNK_BYTES", 5 * CLIP_BYTES)
     path = write_video(tmp_path / "a.mp4", seed=1)
     outcomes = []
-    for outcome in decode_in_process(
-        0, Video(id="a", path=path), decode_request(plan_store(TINY)[0])
+    for _, outcome in decode_in_process(
+        [Video(id="a", path=path)], decode_request(plan_store(TINY)[0])
     ):
         write_video(path, seed=2)
         outcomes.append(outcome)
-    assert [outcome.reason for outcome in outcomes] == [None, "the file changed while it was read"]
-    assert [outcome.is_last for outcome in outcomes] == [False, True]
+    first, failure = outcomes
+    assert isinstance(first, decode.DecodedClips)
+    assert not first.facts.is_last_chunk
+    assert str(failure) == "the file changed while it was read"
 
 
 def test_a_piece_that_fails_stands_for_its_video() -> None:
@@ -107,9 +110,8 @@ def test_a_piece_that_fails_stands_for_its_video() -> None:
         frames_found=1, frames_missing=0, num_chunks=2, clip_indices=(0,),
     )  # fmt: skip
     rows = encode.ClipRows(*(np.zeros((1, n), dtype=np.float32) for n in (4, 7, 2)))
-    first, late = EncodedVideo(0, facts, rows), replace(EncodedVideo(0, facts, rows), seconds=1.0)
-    broken = EncodedVideo(0, reason="broken")
-    assert list(encode.join_chunks([first, broken, late])) == [broken]
+    chunk, broken = EncodedVideo(facts, rows), VideoError("broken")
+    assert list(encode.join_chunks([(0, chunk), (0, broken), (0, chunk)])) == [(0, broken)]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as on Linux")

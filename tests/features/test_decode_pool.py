@@ -13,8 +13,9 @@ import pytest
 from tests.conftest import SMALL
 from tests.features import tiny_backbone
 
-from clipset.clips.decode import DecodeRequest
+from clipset.clips.decode import DecodedClips, DecodeRequest
 from clipset.data.catalog import Video
+from clipset.errors import VideoError
 from clipset.features import decode_pool
 from clipset.features.decode_pool import DecodeResult
 from clipset.features.extract import decode_request, plan_store
@@ -37,7 +38,7 @@ def test_one_worker_is_enough_while_nobody_waits_for_it(
         for _ in videos:
             while pool.queue.empty():
                 time.sleep(0.01)
-            indices.append(next(results).index)
+            indices.append(next(results)[0])
         assert len(pool.workers) == 1
     assert indices == [0, 1, 2, 3]
 
@@ -50,8 +51,8 @@ def test_more_workers_start_while_the_first_one_is_waited_for(
     with closing(decode_pool.DecodePool(videos, request_of_clips, 3, 60.0)) as pool:
         results = list(pool.results())
         assert len(pool.workers) == 3
-    assert sorted(result.index for result in results) == [0, 1, 2, 3]
-    assert all(result.clips is not None for result in results)
+    assert sorted(index for index, _ in results) == [0, 1, 2, 3]
+    assert all(isinstance(clips, DecodedClips) for _, clips in results)
 
 
 def test_a_stuck_video_does_not_let_later_ones_pile_up(
@@ -65,15 +66,15 @@ def test_a_stuck_video_does_not_let_later_ones_pile_up(
         started.append(index)
         if index == 1:
             stuck.wait(60.0)
-        yield DecodeResult(index, None, "decoded nothing")
+        yield index, VideoError("decoded nothing")
 
     monkeypatch.setattr(decode_pool.DecodeWorker, "decode", decode)
     videos = small_store.catalog.videos[:12]
     with closing(decode_pool.DecodePool(videos, request_of_clips, 3, 60.0)) as pool:
         results = pool.results()
-        first = [next(results).index for _ in range(4)]
+        first = [next(results)[0] for _ in range(4)]
         time.sleep(0.2)
         assert sorted(first) == [0, 2, 3, 4]
         assert max(started) == 4  # three after the one that is stuck
         stuck.set()
-        assert sorted(result.index for result in results) == [1, *range(5, 12)]
+        assert sorted(index for index, _ in results) == [1, *range(5, 12)]

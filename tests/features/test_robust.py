@@ -21,11 +21,11 @@ from clipset.backbones.registry import load_backbone
 from clipset.backbones.runtime import PendingFeatures, TorchEngine, open_engine
 from clipset.clips.decode import decode_video
 from clipset.data.catalog import Catalog
-from clipset.errors import BackboneError, StoreError
+from clipset.errors import BackboneError, StoreError, VideoError
 from clipset.features import decode_pool, encode, writer
 from clipset.features import extract as extraction
 from clipset.features.decode_pool import DecodeResult
-from clipset.features.encode import encode_videos
+from clipset.features.encode import EncodedVideo, encode_videos
 from clipset.features.extract import decode_request, extract
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
@@ -241,18 +241,17 @@ def test_a_card_that_sees_several_videos_at_once_gives_the_same_features(
     engine.device = "cpu:0"  # not the name of the CPU
     engine._run = lambda clips: (sizes.append(len(clips)), run(clips))[1]  # type: ignore[method-assign]
     request = decode_request(store.manifest)
-    cuts = [
-        DecodeResult(place, cut)
+    cuts: list[DecodeResult] = [
+        (place, cut)
         for place, video in enumerate(few)
         for cut in decode_video(video.id, video.path, request)
     ]
-    cuts.insert(2, DecodeResult(6, None, "unreadable"))
-    ids = [*(video.id for video in few), "bad"]
-    seen = {each.index: each for each in encode_videos(engine, cuts, ids)}
+    cuts.insert(2, (6, VideoError("unreadable")))
+    seen = dict(encode_videos(engine, cuts))
     assert sizes == [36, 36]  # three videos of 12 clips at a time
-    assert seen.pop(6).reason == "unreadable"
+    assert str(seen.pop(6)) == "unreadable"
     for place, each in seen.items():
-        assert each.rows is not None
+        assert isinstance(each, EncodedVideo)
         rows = store.random.row_indices(np.array([place]))[0]
         np.testing.assert_array_equal(
             each.rows.features[:8].astype(np.float16), store.random.features[rows]
@@ -275,12 +274,12 @@ def test_the_seconds_of_the_videos_add_up_to_those_of_the_backbone(
     monkeypatch.setattr(engine, "start", start_slowly)
     request = decode_request(open_store(whole).manifest)
     cuts = [
-        DecodeResult(place, cut)
+        (place, cut)
         for place, video in enumerate(few)
         for cut in decode_video(video.id, video.path, request)
     ]
-    seen = list(encode_videos(engine, cuts, [video.id for video in few]))
-    assert sum(each.seconds or 0.0 for each in seen) == 3.0 * len(few)
+    seen = [each for _, each in encode_videos(engine, cuts) if isinstance(each, EncodedVideo)]
+    assert sum(each.seconds for each in seen) == 3.0 * len(few)
 
 
 def test_features_can_be_stored_in_full_and_the_reader_knows(few: Catalog, tmp_path: Path) -> None:

@@ -11,13 +11,7 @@ from jaxtyping import UInt8
 from torch import Generator, Tensor
 
 from clipset.backbones.custom import list_entry_points
-from clipset.backbones.registry import (
-    BackboneEntry,
-    BackboneSpec,
-    how_to_get_weights,
-    list_backbones,
-    load_backbone,
-)
+from clipset.backbones.registry import BackboneSpec, list_backbones, load_backbone
 from clipset.backbones.runtime import Engine, open_engine
 
 TIMED_SECONDS = 1.0  # shortest measurement of the speed
@@ -63,13 +57,27 @@ class BackboneCheck:
     clips_per_second: float
 
 
-def backbone_rows() -> tuple[BackboneRow, ...]:
+def backbone_rows() -> list[BackboneRow]:
     """Every registered backbone, then those of installed packages."""
-    entry_points = (
-        BackboneRow(name=point.name, source=f"entry point {point.value}", available=True)
-        for point in list_entry_points()
-    )
-    return (*(_backbone_row(entry) for entry in list_backbones()), *entry_points)
+    rows = []
+    for entry in list_backbones():
+        spec, available = entry.spec, entry.find_weights() is not None
+        row = BackboneRow(
+            name=spec.name,
+            dim=spec.dim,
+            frames=spec.frames,
+            stride=spec.stride,
+            size=spec.size,
+            licence=spec.weights.licence,
+            file=spec.weights.file,
+            source=spec.weights.source,
+            available=available,
+            how_to_get=None if available else entry.how_to_get_weights(),
+        )
+        rows.append(row)
+    for name, point in list_entry_points().items():
+        rows.append(BackboneRow(name=name, source=f"entry point {point.value}", available=True))
+    return rows
 
 
 def check_backbone(
@@ -128,20 +136,3 @@ def measure_speed(engine: Engine, clip: UInt8[Tensor, "1 T 3 S S"]) -> float:
         if seconds > TIMED_SECONDS or count >= MAX_CLIPS:
             return count / max(seconds, 1e-9)
         count *= 2
-
-
-def _backbone_row(entry: BackboneEntry) -> BackboneRow:
-    spec = entry.spec
-    available = entry.find_weights() is not None
-    return BackboneRow(
-        name=spec.name,
-        dim=spec.dim,
-        frames=spec.frames,
-        stride=spec.stride,
-        size=spec.size,
-        licence=spec.weights.licence,
-        file=spec.weights.file,
-        source=spec.weights.source,
-        available=available,
-        how_to_get=None if available else how_to_get_weights(entry),
-    )

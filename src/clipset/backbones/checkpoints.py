@@ -120,41 +120,57 @@ def check_state(content: Mapping[str, Any], source: str) -> State:
     }
 
 
-def rename_keys(
-    build: Callable[[], nn.Module], state: State, file_key: Callable[[str], str]
-) -> State:
-    """The state under the names of the network; `file_key` gives the file's name of a key."""
-    with torch.device("meta"):
-        network_keys = {file_key(key): key for key in build().state_dict()}
-    return {network_keys.get(key, key): tensor for key, tensor in state.items()}
+def load_checkpoint(build: Callable[[], Network], layout: CheckpointLayout, path: Path) -> Network:
+    """The network that `build` makes, with the tensors of a checkpoint."""
+    return network_from_state(build, read_state(path, layout), layout, path)
 
 
 def network_from_state(
-    build: Callable[[], Network], state: State, layout: CheckpointLayout, path: Path
+    build: Callable[[], Network],
+    state: State,
+    layout: CheckpointLayout,
+    path: Path,
+    file_key: Callable[[str], str] | None = None,
 ) -> Network:
-    """The network that `build` makes, with the tensors of `state`, in float32."""
+    """The network that `build` makes, with the tensors of `state`, in float32.
+
+    `file_key` gives the name that a key of the network has in the file, if that is another one.
+    """
     with torch.device("meta"):
         network = build()
+    if file_key is not None:
+        network_keys = {file_key(key): key for key in network.state_dict()}
+        state = {network_keys.get(key, key): tensor for key, tensor in state.items()}
     matched = match_keys(network, state, layout, path)
     check_finite(matched, path)
-    copies = {key: _copy(tensor) for key, tensor in matched.items()}
+    copies = {  # which do not need the file any more
+        key: tensor.to(torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
+        for key, tensor in matched.items()
+    }
     network.load_state_dict(copies, strict=True, assign=True)
     return network
 
 
 def match_keys(network: nn.Module, state: State, layout: CheckpointLayout, path: Path) -> State:
     """The tensors under the names of `network`; every key must be used or ignored by name."""
-    named = _remove_prefix(state, layout, path)
+    needed = {
+        key: tensor
+        for key, tensor in state.items()
+        if not any(re.fullmatch(pattern, key) for pattern in layout.ignored_keys)
+    }
+    prefix = next((p for p in layout.prefixes if any(key.startswith(p) for key in needed)), "")
+    named = {key.removeprefix(prefix): tensor for key, tensor in needed.items()}
+    if len(named) < len(needed):
+        raise BackboneError(f"{path} has keys with and without the prefix {prefix!r}")
     expected = network.state_dict()
-    shapes = [
-        f"{key}: {tuple(named[key].shape)} instead of {tuple(expected[key].shape)}"
-        for key in expected
-        if key in named and named[key].shape != expected[key].shape
-    ]
     problems = describe_mismatch(
         missing=[key for key in expected if key not in named],
         unknown=[key for key in named if key not in expected],
-        shapes=shapes,
+        shapes=[
+            f"{key}: {tuple(named[key].shape)} instead of {tuple(tensor.shape)}"
+            for key, tensor in expected.items()
+            if key in named and named[key].shape != tensor.shape
+        ],
     )
     if problems:
         raise BackboneError(f"{path} does not fit: {problems}; {describe_state(state)}")
@@ -177,10 +193,8 @@ def check_finite(state: Mapping[str, Tensor], path: Path) -> None:
 
 def first_nonfinite(state: Mapping[str, Tensor]) -> str | None:
     """The name of the first tensor that holds NaN or infinity, if there is one."""
-    for key, tensor in state.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            return key
-    return None
+    floating = ((key, tensor) for key, tensor in state.items() if tensor.is_floating_point())
+    return next((key for key, tensor in floating if not torch.isfinite(tensor).all()), None)
 
 
 def describe_state(state: State) -> str:
@@ -203,25 +217,6 @@ def list_keys(keys: Iterable[str]) -> str:
     return ", ".join(keys[:MAX_LISTED]) + more
 
 
-def _remove_prefix(state: State, layout: CheckpointLayout, path: Path) -> State:
-    """The keys that are not ignored, without their prefix."""
-    needed = {
-        key: tensor
-        for key, tensor in state.items()
-        if not any(re.fullmatch(pattern, key) for pattern in layout.ignored_keys)
-    }
-    prefix = next((p for p in layout.prefixes if any(key.startswith(p) for key in needed)), "")
-    named = {key.removeprefix(prefix): tensor for key, tensor in needed.items()}
-    if len(named) < len(needed):
-        raise BackboneError(f"{path} has keys with and without the prefix {prefix!r}")
-    return named
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """A copy that does not need the file any more, in float32 unless it is of integers."""
-    return tensor.to(torch.float32, copy=True) if tensor.is_floating_point() else tensor.clone()
-
-
 def _check_safetensors(path: Path) -> None:
     try:
         with safetensors.safe_open(path, framework="pt"):
@@ -239,18 +234,14 @@ def _read_torch(path: Path, zipped: bool) -> object:
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
-        raise BackboneError(_why_refused(path, str(error))) from None
+        match = re.search(r"GLOBAL (\S+)", str(error))
+        if match is None:
+            raise BackboneError(f"{path} is not a checkpoint that torch saved") from None
+        raise BackboneError(
+            f"{path} holds more than weights: it asks for {match[1]}, and clipset runs no code "
+            "from a file; ask its author for a file of tensors only (safetensors)"
+        ) from None
     except Exception as error:  # the unpickler of torch raises anything on odd bytes
         truncated = isinstance(error, EOFError) or "unexpected EOF" in str(error)
         reason = "is truncated; download it again" if truncated else "is not a checkpoint of torch"
         raise BackboneError(f"{path} {reason} ({type(error).__name__})") from None
-
-
-def _why_refused(path: Path, message: str) -> str:
-    match = re.search(r"GLOBAL (\S+)", message)
-    if match is None:
-        return f"{path} is not a checkpoint that torch saved"
-    return (
-        f"{path} holds more than weights: it asks for {match[1]}, and clipset runs no code from a "
-        "file; ask its author for a file of tensors only (safetensors)"
-    )

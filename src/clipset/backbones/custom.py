@@ -11,8 +11,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -24,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import check_file, check_finite
-from clipset.backbones.openvino_file import OpenVinoFile
 from clipset.backbones.registry import (
     IMAGENET,
     BackboneEntry,
@@ -33,6 +31,7 @@ from clipset.backbones.registry import (
     check_recorded,
     list_backbones,
 )
+from clipset.backbones.runtime import OpenVinoFile
 from clipset.checksums import sha256_of_files
 from clipset.errors import BackboneError, error_line
 
@@ -55,31 +54,9 @@ class ScriptedNetwork(nn.Module):
         return features
 
 
-def is_custom(name: str) -> bool:
-    """Whether a name is that of a file, or of a function of an installed package."""
-    if name.startswith("hf:"):
-        return False
-    if is_file_name(name):
-        return True
-    point = find_entry_point(name)
-    return point is not None and not isinstance(load_entry_point(point), BackboneEntry)
-
-
 def is_file_name(name: str) -> bool:
     """Whether a name is that of a file rather than of a registered backbone."""
     return split_file_name(name)[0].suffix in (".py", *SCRIPTS, *GRAPHS)
-
-
-def is_installed(name: str) -> bool:
-    """Whether a name alone means a network: a registered one, an entry point or a local folder.
-
-    Nothing is run, imported or downloaded to find out. A file is not enough: it is code.
-    """
-    if name.startswith("hf:"):
-        return Path(name.removeprefix("hf:")).expanduser().is_dir()
-    if is_file_name(name):
-        return False
-    return name in {entry.spec.name for entry in list_backbones()} or bool(find_entry_point(name))
 
 
 def split_file_name(name: str) -> tuple[Path, str]:
@@ -100,37 +77,55 @@ def absolute_name(name: str) -> str:
     return f"{file.absolute()}:{function}" if function else str(file.absolute())
 
 
-def list_entry_points() -> tuple[EntryPoint, ...]:
-    """The backbones of installed packages; none is imported for that."""
-    return tuple(entry_points(group=GROUP))
+def list_entry_points() -> dict[str, EntryPoint]:
+    """The backbones of installed packages, by name; none is imported for that."""
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def find_entry_point(name: str) -> EntryPoint | None:
-    """The entry point of that name, if a package has it."""
-    return next((point for point in list_entry_points() if point.name == name), None)
+def is_installed(name: str) -> bool:
+    """Whether a name alone means a network: a registered one, an entry point or a local folder.
+
+    Nothing is run, imported or downloaded to find out. A file is not enough: it is code.
+    """
+    if name.startswith("hf:"):
+        return Path(name.removeprefix("hf:")).expanduser().is_dir()
+    if is_file_name(name):
+        return False
+    return name in {entry.spec.name for entry in list_backbones()} or name in list_entry_points()
 
 
-def load_entry_point(point: EntryPoint) -> Any:
-    """The object of an entry point: a function, or an entry of the registry."""
+def load_entry_point(name: str) -> Any:
+    """The object of an entry point: a function, or an entry of the registry. None if unknown."""
+    point = list_entry_points().get(name)
     try:
-        return point.load()
+        return point and point.load()
     except Exception as error:  # whatever the package does
         raise BackboneError(
-            f"the backbone {point.name!r} of {point.value} cannot be imported: {error_line(error)}"
+            f"the backbone {name!r} of {point and point.value} cannot be imported: "
+            f"{error_line(error)}"
         ) from error
+
+
+def is_custom(name: str) -> bool:
+    """Whether a name is that of a file, or of a function of an installed package."""
+    if name.startswith("hf:"):
+        return False
+    if is_file_name(name):
+        return True
+    made = load_entry_point(name)
+    return made is not None and not isinstance(made, BackboneEntry)
 
 
 def custom_entry(name: str) -> BackboneEntry | None:
     """The registry entry of a custom backbone, or None if there is no such."""
     if not is_custom(name):
-        point = find_entry_point(name)
-        entry = load_entry_point(point) if point else None
+        entry = load_entry_point(name)
         return entry if isinstance(entry, BackboneEntry) else None
     spec, network = load_custom(name)
     path, _ = split_file_name(name)
     return BackboneEntry(
         spec=spec,
-        find_weights=lambda: path if path.is_file() else None,
+        locate=lambda: path if path.is_file() else None,
         load=lambda _spec, _path: network,
     )
 
@@ -151,9 +146,8 @@ def load_custom(
     if weights is not None:
         raise BackboneError(f"{name} has its own weights, it takes none from {weights}")
     describe = partial(_describe_network, frames=frames, stride=stride, size=size)
-    point = None if is_file_name(name) else find_entry_point(name)
-    if point is not None:
-        function = load_entry_point(point)
+    if not is_file_name(name):
+        function = load_entry_point(name)
         source = inspect.getsourcefile(function) if callable(function) else None
         return describe(_call_function(function, name), name, [Path(source)] if source else [])
     file, function_name = split_file_name(name)
@@ -169,8 +163,15 @@ def load_custom(
         return describe(read_script(file), file.name, [file])
     if not function_name:
         raise BackboneError(f"{file} needs the name of a function, as in {file}:make")
-    with _importable_folder(file.parent):
+    folder = str(file.parent.absolute())
+    is_added = folder not in sys.path
+    if is_added:  # last: an installed module is found before one beside the file
+        sys.path.append(folder)
+    try:
         made = _call_function(read_function(file, function_name), name)
+    finally:
+        if is_added:
+            sys.path.remove(folder)
     return describe(made, f"{file.name}:{function_name}", [file])
 
 
@@ -205,28 +206,6 @@ def read_script(file: Path) -> ScriptedNetwork:
         ) from None
 
 
-def measure_dim(network: nn.Module, name: str, frames: int, size: int) -> int:
-    """The width of the features, from the feature of a black clip."""
-    try:
-        with torch.no_grad():
-            feature = network(torch.zeros(1, frames, 3, size, size))
-    except BackboneError:
-        raise
-    except Exception as error:  # whatever the network does
-        raise BackboneError(
-            f"{name} cannot run on a clip of (1, {frames}, 3, {size}, {size}) (clips, frames, "
-            f"RGB, height, width): {error_line(error)}; set another with --frames and --size"
-        ) from error
-    if not isinstance(feature, Tensor):
-        raise BackboneError(f"{name} must return a tensor, got {type(feature).__name__}")
-    if feature.ndim != 2 or len(feature) != 1 or not feature.is_floating_point():
-        raise BackboneError(
-            f"{name} must return floating point features (1, D) for one clip, "
-            f"got {feature.dtype} {tuple(feature.shape)}"
-        )
-    return int(feature.shape[1])
-
-
 def _call_function(function: Callable[[], object], name: str) -> object:
     try:
         return function()
@@ -246,37 +225,53 @@ def _describe_network(
     size: int | None,
 ) -> LoadedBackbone:
     """Spec and network of what a function returned, checked and frozen."""
-    match made:
-        case nn.Module() as network:
-            spec = None
-        case (BackboneSpec() as spec, nn.Module() as network):
-            pass
-        case _:
-            raise BackboneError(
-                f"{name} must return an nn.Module, or a BackboneSpec and an nn.Module, "
-                f"got {type(made).__name__}"
-            )
+    given, network = made if isinstance(made, tuple) and len(made) == 2 else (None, made)
+    if not isinstance(network, nn.Module) or not isinstance(given, BackboneSpec | None):
+        raise BackboneError(
+            f"{name} must return an nn.Module, or a BackboneSpec and an nn.Module, "
+            f"got {type(made).__name__}"
+        )
     network.eval().requires_grad_(False)
     check_finite(network.state_dict(), Path(name))
-    shape = {
-        "frames": frames or (spec.frames if spec else FRAMES),
-        "stride": stride or (spec.stride if spec else STRIDE),
-        "size": size or (spec.size if spec else SIZE),
-    }
-    dim = measure_dim(network, name, shape["frames"], shape["size"])
-    spec = replace(spec, **shape) if spec else _default_spec(name, dim, **shape)
-    if dim != spec.dim:
-        raise BackboneError(f"{name} gives features of {dim} numbers, its spec says {spec.dim}")
-    digest = sha256_of_files(files + _weight_files(spec, files)) if files else None
-    return replace(spec, weights=replace(spec.weights, sha256=digest)), network
-
-
-def _default_spec(name: str, dim: int, *, frames: int, stride: int, size: int) -> BackboneSpec:
-    return BackboneSpec(
-        name=name, dim=dim, frames=frames, stride=stride, size=size,
+    spec = given or BackboneSpec(
+        name=name, dim=1, frames=FRAMES, stride=STRIDE, size=SIZE,
         mean=IMAGENET.mean, std=IMAGENET.std, pooling="by the network", paper="not stated",
         weights=Weights(file=name, licence="not stated", source="a custom backbone"),
     )  # fmt: skip
+    spec = replace(
+        spec,
+        frames=frames or spec.frames,
+        stride=stride or spec.stride,
+        size=size or spec.size,
+    )
+    dim = _measure_dim(network, name, spec)
+    if given is not None and dim != given.dim:
+        raise BackboneError(f"{name} gives features of {dim} numbers, its spec says {given.dim}")
+    digest = sha256_of_files(files + _weight_files(spec, files)) if files else None
+    return replace(spec, dim=dim, weights=replace(spec.weights, sha256=digest)), network
+
+
+def _measure_dim(network: nn.Module, name: str, spec: BackboneSpec) -> int:
+    """The width of the features, from the feature of a black clip."""
+    shape = (1, spec.frames, 3, spec.size, spec.size)
+    try:
+        with torch.no_grad():
+            feature = network(torch.zeros(shape))
+    except BackboneError:
+        raise
+    except Exception as error:  # whatever the network does
+        raise BackboneError(
+            f"{name} cannot run on a clip of {shape} (clips, frames, RGB, height, width): "
+            f"{error_line(error)}; set another with --frames and --size"
+        ) from error
+    if not isinstance(feature, Tensor):
+        raise BackboneError(f"{name} must return a tensor, got {type(feature).__name__}")
+    if feature.ndim != 2 or len(feature) != 1 or not feature.is_floating_point():
+        raise BackboneError(
+            f"{name} must return floating point features (1, D) for one clip, "
+            f"got {feature.dtype} {tuple(feature.shape)}"
+        )
+    return int(feature.shape[1])
 
 
 def custom_files(name: str, spec: BackboneSpec) -> list[Path]:
@@ -295,17 +290,3 @@ def _weight_files(spec: BackboneSpec, files: list[Path]) -> list[Path]:
     """The file of weights that a spec names, if it is beside the Python file."""
     paths = (file.parent / spec.weights.file for file in files)
     return [path for path in paths if path.is_file() and path not in files][:1]
-
-
-@contextmanager
-def _importable_folder(folder: Path) -> Iterator[None]:
-    """Let a Python file import its neighbours, unless an installed module has that name."""
-    entry = str(folder.absolute())
-    if entry in sys.path:
-        yield
-        return
-    sys.path.append(entry)
-    try:
-        yield
-    finally:
-        sys.path.remove(entry)

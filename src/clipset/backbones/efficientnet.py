@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from clipset.backbones.checkpoints import (
-    CheckpointLayout,
-    network_from_state,
-    read_state,
-    rename_keys,
-)
+from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
 from clipset.backbones.registry import BackboneEntry, BackboneSpec, InPackage, Weights
 from clipset.networks.efficientnet import EfficientNetLite
 
@@ -47,8 +42,7 @@ def load_efficientnet(variant: EfficientNetVariant, path: Path) -> EfficientNetL
     """The network as it was trained: batch norms not fused."""
     build = partial(EfficientNetLite, variant.width_scale, variant.depth_scale)
     layout = CheckpointLayout()
-    state = rename_keys(build, read_state(path, layout), _file_key)
-    return network_from_state(build, state, layout, path).eval()
+    return network_from_state(build, read_state(path, layout), layout, path, _file_key).eval()
 
 
 def _file_key(key: str) -> str:
@@ -77,8 +71,8 @@ def _efficientnet_entry(variant: EfficientNetVariant) -> BackboneEntry:
         ),
         paper="Tan and Le, EfficientNet: Rethinking Model Scaling for CNNs, ICML 2019 (Lite, 2020)",
     )  # fmt: skip
-    find_weights = InPackage(variant.package, f"models/{variant.file}", install)
-    return BackboneEntry(spec=spec, find_weights=find_weights, load=load)
+    locate = InPackage(variant.package, f"models/{variant.file}", install)
+    return BackboneEntry(spec=spec, load=load, locate=locate)
 
 
 LITE0 = EfficientNetVariant(

@@ -27,9 +27,8 @@ from clipset.backbones.huggingface_files import (
 from clipset.backbones.registry import BackboneEntry, BackboneSpec, Weights
 from clipset.config import read_json
 from clipset.errors import BackboneError, error_line
-from clipset.networks.layers import LayeredNetwork
+from clipset.networks.video_transformers import LayeredNetwork
 
-PREFIX = "hf:"
 MAX_LAYERS = 1000
 IMAGE_FRAMES = 16  # frames of a clip for an image model
 
@@ -148,7 +147,10 @@ class HuggingFaceNetwork(LayeredNetwork):
             model.get_submodule(family.last_norm) if family.last_norm else nn.Identity()
         )
         self.family, self.dim, self.call_options = family, dim, call_options
-        self.blocks = _find_blocks(self.trunk) if family.layer_token else nn.ModuleList()
+        depth = getattr(self.trunk.config, "num_hidden_layers", 0) if family.layer_token else 0
+        lists = (module for module in self.trunk.modules() if isinstance(module, nn.ModuleList))
+        found = (modules for modules in lists if depth and len(modules) == depth)
+        self.blocks = next(found, nn.ModuleList())
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         if self.family.video:
@@ -159,13 +161,22 @@ class HuggingFaceNetwork(LayeredNetwork):
     def pooled_output(self, pixels: Tensor) -> Float[Tensor, "B D"]:
         """The pooled output for a batch of clips or of frames."""
         output = self.trunk(**{self.family.input_name: pixels}, **self.call_options)
-        features: Tensor = self.last_norm(_pool_output(output, self.family.pool))
+        pool, pooler_output = self.family.pool, getattr(output, "pooler_output", None)
+        if pool == "pooler" or (pool == "any" and pooler_output is not None):
+            features = output.pooler_output.flatten(1)
+        elif pool == "first":
+            features = output.last_hidden_state[:, 0]
+        elif output.last_hidden_state.ndim == 3:
+            features = output.last_hidden_state.mean(dim=1)
+        else:
+            features = output.last_hidden_state.flatten(2).mean(dim=2)
+        features = self.last_norm(features)
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise BackboneError(
                 f"{type(self.trunk).__name__} gives features {tuple(features.shape)}, "
                 f"its config says {self.dim}"
             )
-        return features
+        return features  # type: ignore[no-any-return]
 
     def pool_block(self, output: Any) -> Float[Tensor, "N D"]:
         """The first token of a block, or the mean of all."""
@@ -175,37 +186,34 @@ class HuggingFaceNetwork(LayeredNetwork):
 
 def huggingface_entry(name: str) -> BackboneEntry:
     """The registry entry of `hf:<folder or name>`, read from the model's own files."""
-    model = name.removeprefix(PREFIX)
+    model = name.removeprefix("hf:")
     folder = find_folder(model)
     config = _read_config(folder)
     family = _find_family(config)
     vision = getattr(config, "vision_config", config)
-    preprocessing = read_preprocessing(folder)
+    mean, std, size = read_preprocessing(folder)
     try:
         frames = _native_frames(vision) if family.video else IMAGE_FRAMES
-        size = preprocessing.size or _native_size(vision)
+        size = size or _native_size(vision)
     except (AttributeError, TypeError, ValueError, IndexError, OverflowError):
         raise BackboneError(
             f"{folder / 'config.json'} does not say how many frames of which size it takes"
         ) from None
-    spec = BackboneSpec(
-        name=name,
-        dim=_hidden_size(vision, folder),
-        frames=frames,
-        stride=family.stride,
-        size=size,
-        mean=preprocessing.mean,
-        std=preprocessing.std,
-        pooling=family.pooling,
-        weights=Weights(
-            file=" or ".join(WEIGHT_FILES),
-            licence=read_licence(folder),
-            source=model if Path(model).expanduser().is_dir() else f"huggingface.co/{model}",
-        ),
-        paper=f"{config.model_type} of Hugging Face transformers",
-        is_image=not family.video,
+    sizes = getattr(vision, "hidden_sizes", None) or [None]
+    hidden_size = getattr(vision, "hidden_size", None) or sizes[-1]
+    if not isinstance(hidden_size, int):
+        raise BackboneError(f"the config.json in {folder} does not say how wide its features are")
+    weights = Weights(
+        file=" or ".join(WEIGHT_FILES),
+        licence=read_licence(folder),
+        source=model if Path(model).expanduser().is_dir() else f"huggingface.co/{model}",
     )
-    return BackboneEntry(spec=spec, find_weights=lambda: find_weights(model), load=load_huggingface)
+    spec = BackboneSpec(
+        name=name, dim=hidden_size, frames=frames, stride=family.stride, size=size,
+        mean=mean, std=std, pooling=family.pooling, weights=weights,
+        paper=f"{config.model_type} of Hugging Face transformers", is_image=not family.video,
+    )  # fmt: skip
+    return BackboneEntry(spec=spec, locate=lambda: find_weights(model), load=load_huggingface)
 
 
 def load_huggingface(spec: BackboneSpec, path: Path) -> HuggingFaceNetwork:
@@ -214,8 +222,7 @@ def load_huggingface(spec: BackboneSpec, path: Path) -> HuggingFaceNetwork:
         raise BackboneError(f"the weights of {spec.name} must be one of {', '.join(WEIGHT_FILES)}")
     config = _read_config(path.parent)
     family = _find_family(config)
-    vision = getattr(config, "vision_config", config)
-    call_options = _fit_size(spec, family, vision)
+    call_options = _fit_size(spec, family, getattr(config, "vision_config", config))
     model = _load_model(family, config, path)
     if family.resize == "after":
         _set_native_size(model.config, spec)
@@ -225,26 +232,10 @@ def load_huggingface(spec: BackboneSpec, path: Path) -> HuggingFaceNetwork:
     return network
 
 
-def _pool_output(output: Any, pool: str) -> Tensor:
-    if pool == "pooler" or (pool == "any" and getattr(output, "pooler_output", None) is not None):
-        return output.pooler_output.flatten(1)  # type: ignore[no-any-return]
-    hidden: Tensor = output.last_hidden_state
-    if pool == "first":
-        return hidden[:, 0]
-    return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.flatten(2).mean(dim=2)
-
-
 def _find_family(config: Any) -> ModelFamily:
     if config.model_type == "videomae" and config.use_mean_pooling:
         return MODEL_FAMILIES["videomae, fine-tuned"]
     return MODEL_FAMILIES.get(config.model_type, OTHER_FAMILY)
-
-
-def _find_blocks(trunk: nn.Module) -> nn.ModuleList:
-    """The list of the model's layers; an empty one if none has the length that the config says."""
-    count = getattr(trunk.config, "num_hidden_layers", 0)
-    lists = (module for module in trunk.modules() if isinstance(module, nn.ModuleList))
-    return next((modules for modules in lists if len(modules) == count), nn.ModuleList())
 
 
 def _import_transformers() -> Any:
@@ -283,14 +274,6 @@ def _check_layer_counts(content: Any, path: Path) -> None:
             _check_layer_counts(value, path)
         elif "layers" in name and isinstance(value, int) and not 0 <= value <= MAX_LAYERS:
             raise BackboneError(f"{path}: {name} must be 0 to {MAX_LAYERS}, got {value}")
-
-
-def _hidden_size(config: Any, folder: Path) -> int:
-    sizes = getattr(config, "hidden_sizes", None) or [None]
-    hidden_size = getattr(config, "hidden_size", None) or sizes[-1]
-    if not isinstance(hidden_size, int):
-        raise BackboneError(f"the config.json in {folder} does not say how wide its features are")
-    return hidden_size
 
 
 def _native_frames(config: Any) -> int:

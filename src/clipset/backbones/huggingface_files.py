@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,6 @@ PREPROCESSORS = ("video_preprocessor_config.json", "preprocessor_config.json")
 PROCESSORS = ("video_processor", "image_processor")  # sections of a processor_config.json
 
 Triple = tuple[float, float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preprocessing:
-    """The normalisation of a model's input, on the scale 0..255, and its size."""
-
-    mean: Triple
-    std: Triple
-    size: int | None
 
 
 def find_folder(name: str) -> Path:
@@ -54,29 +44,26 @@ def find_weights(name: str) -> Path:
     return path
 
 
-def read_preprocessing(folder: Path) -> Preprocessing:
-    """Mean, std and size from the model's own preprocessor file."""
-    try:
-        return _preprocessing(folder, _read_preprocessor(folder))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BackboneError(f"the preprocessor file in {folder} does not fit: {error}") from None
-
-
-def _preprocessing(folder: Path, values: Mapping[str, Any]) -> Preprocessing:
+def read_preprocessing(folder: Path) -> tuple[Triple, Triple, int | None]:
+    """Mean and std on the scale 0..255, and size, from the model's own preprocessor file."""
+    values = _read_preprocessor(folder)
     if "Vivit" in str(values.get("image_processor_type")):  # its own defaults: pixels to -1..1
         values = {"rescale_factor": 1 / 127.5, "offset": True} | dict(values)
-    factor = float(values.get("rescale_factor", 1 / 255)) if values.get("do_rescale", True) else 1.0
-    if not 0 < factor < math.inf:
-        raise BackboneError(f"rescale_factor in {folder} must be above 0, got {factor}")
-    shift = 1.0 if values.get("offset", False) else 0.0
-    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    if values.get("do_normalize", True):
-        mean, std = _triple(values, "image_mean", folder), _triple(values, "image_std", folder)
-    return Preprocessing(
-        mean=((mean[0] + shift) / factor, (mean[1] + shift) / factor, (mean[2] + shift) / factor),
-        std=(std[0] / factor, std[1] / factor, std[2] / factor),
-        size=_input_size(values, folder),
-    )
+    try:
+        rescales = values.get("do_rescale", True)
+        factor = float(values.get("rescale_factor", 1 / 255)) if rescales else 1.0
+        if not 0 < factor < math.inf:
+            raise BackboneError(f"rescale_factor in {folder} must be above 0, got {factor}")
+        shift = 1.0 if values.get("offset", False) else 0.0
+        mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+        if values.get("do_normalize", True):
+            mean, std = _triple(values, "image_mean", folder), _triple(values, "image_std", folder)
+        size = _input_size(values, folder)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BackboneError(f"the preprocessor file in {folder} does not fit: {error}") from None
+    red, green, blue = mean
+    mean = ((red + shift) / factor, (green + shift) / factor, (blue + shift) / factor)
+    return mean, (std[0] / factor, std[1] / factor, std[2] / factor), size
 
 
 def read_licence(folder: Path) -> str:

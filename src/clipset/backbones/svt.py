@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
-from clipset.backbones.registry import KINETICS, BackboneSpec, Weights, downloaded_entry
-from clipset.networks.svt import SVT, SVTConfig
+from clipset.backbones.checkpoints import CheckpointLayout, load_checkpoint
+from clipset.backbones.registry import KINETICS, BackboneEntry, BackboneSpec, Weights
+from clipset.networks.video_transformers import SVT, SVTConfig
 
 # The released file is the teacher, flat; a training checkpoint has it under "teacher".
 LAYOUT = CheckpointLayout(
@@ -16,12 +16,12 @@ LAYOUT = CheckpointLayout(
 
 def load_svt(path: Path, config: SVTConfig) -> SVT:
     """The teacher of an SVT checkpoint, released or of a training run."""
-    return network_from_state(lambda: SVT(config), read_state(path, LAYOUT), LAYOUT, path)
+    return load_checkpoint(lambda: SVT(config), LAYOUT, path)
 
 
 ENTRIES = (
-    downloaded_entry(
-        BackboneSpec(  # 16 frames at stride 4 as in the SCALE paper (SVT: 8 at stride 32)
+    BackboneEntry(
+        spec=BackboneSpec(  # 16 frames at stride 4 as in the SCALE paper (SVT: 8 at stride 32)
             name="svt_vitb16", dim=768, frames=16, stride=4, size=224,
             mean=KINETICS.mean, std=KINETICS.std,
             pooling="class token after the last norm; teacher; positions resized trilinearly",
@@ -31,7 +31,7 @@ ENTRIES = (
             ),
             paper="Self-supervised Video Transformer (Ranasinghe et al., CVPR 2022)",
         ),
-        lambda _, path: load_svt(path, SVTConfig()),
+        load=lambda _, path: load_svt(path, SVTConfig()),
         patch_size=16,
     ),
 )  # fmt: skip

@@ -13,15 +13,9 @@ import torch
 from torch import Tensor
 
 from clipset.backbones.checkpoints import CheckpointLayout, State, network_from_state, read_state
-from clipset.backbones.registry import (
-    KINETICS,
-    BackboneEntry,
-    BackboneSpec,
-    Weights,
-    downloaded_entry,
-)
+from clipset.backbones.registry import KINETICS, BackboneEntry, BackboneSpec, Weights
 from clipset.errors import BackboneError
-from clipset.networks.videomae import VideoMAE, VideoMAEConfig
+from clipset.networks.video_transformers import VideoMAE, VideoMAEConfig
 
 LAYOUT = CheckpointLayout(
     levels=("model", "module"),
@@ -115,9 +109,9 @@ def _videomae_entry(
         ),
         paper="VideoMAE (Tong et al., NeurIPS 2022)",
     )  # fmt: skip
-    return downloaded_entry(
-        spec,
-        lambda _, path: load_videomae(path, config, classes),
+    return BackboneEntry(
+        spec=spec,
+        load=lambda _, path: load_videomae(path, config, classes),
         tubelet_size=config.tubelet_size,
         patch_size=config.patch_size,
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
-from clipset.backbones.registry import IMAGENET, BackboneSpec, Weights, downloaded_entry
-from clipset.networks.vit_blocks import ViTConfig
-from clipset.networks.vjepa2 import VJEPA2
+from clipset.backbones.checkpoints import CheckpointLayout, load_checkpoint
+from clipset.backbones.registry import IMAGENET, BackboneEntry, BackboneSpec, Weights
+from clipset.networks.video_transformers import VJEPA2, ViTConfig
 
 LAYOUT = CheckpointLayout(  # the averaged copy, which the authors' frozen evaluations use
     levels=("target_encoder",),
@@ -19,12 +18,12 @@ LARGE = ViTConfig(embed_dim=1024, depth=24, num_heads=16, mlp_dim=4096)
 
 def load_vjepa2(path: Path, config: ViTConfig) -> VJEPA2:
     """The averaged encoder of an official V-JEPA 2 checkpoint."""
-    return network_from_state(lambda: VJEPA2(config), read_state(path, LAYOUT), LAYOUT, path)
+    return load_checkpoint(lambda: VJEPA2(config), LAYOUT, path)
 
 
 ENTRIES = (
-    downloaded_entry(
-        BackboneSpec(
+    BackboneEntry(
+        spec=BackboneSpec(
             name="vjepa2_vitl", dim=1024, frames=64, stride=4, size=256,
             mean=IMAGENET.mean, std=IMAGENET.std,
             pooling="last norm, then mean of all tokens; averaged copy of the encoder",
@@ -34,7 +33,7 @@ ENTRIES = (
             ),
             paper="V-JEPA 2 (Assran et al., 2025)",
         ),
-        lambda _, path: load_vjepa2(path, LARGE),
+        load=lambda _, path: load_vjepa2(path, LARGE),
         tubelet_size=2,
         patch_size=16,
     ),

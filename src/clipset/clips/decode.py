@@ -77,6 +77,11 @@ class VideoFacts:
             return len(self.clip_indices)
         return self.random_count + self.regular_count
 
+    @property
+    def is_last_chunk(self) -> bool:
+        """Whether no more chunks of this video follow."""
+        return self.chunk + 1 == self.num_chunks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedClips:
@@ -169,7 +174,7 @@ def _decode_chunk(
         claimed_duration=info.claimed_duration,
         **chunk_facts,
     )
-    if facts.chunk + 1 == facts.num_chunks:
+    if facts.is_last_chunk:
         video.check_usable()
     boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
     times = info.frame_times[plan.frame_indices].astype(np.float32)  # (V, T)

@@ -18,18 +18,11 @@ import torch
 from clipset.backbones.custom import absolute_name
 from clipset.backbones.runtime import Engine, open_engine
 from clipset.data.catalog import Catalog, Video
+from clipset.errors import VideoError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import MAX_AHEAD, DecodeWorker
-from clipset.features.encode import EncodedVideo, encode_chunks, join_chunks
-from clipset.features.extract import (
-    choose_engine,
-    decode_request,
-    describe_provenance,
-    pending_videos,
-    plan_store,
-    write_videos,
-)
-from clipset.features.provenance import load_network
+from clipset.features.encode import EncodeResult, encode_chunks, join_chunks
+from clipset.features.extract import choose_engine, decode_request, load_network, plan_store
 from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
 from clipset.ray_cluster import actor_resources, connect_ray, get_result
@@ -49,16 +42,16 @@ def extract_on_ray(
     """`extract` on a Ray cluster ("local": one within this process); the same bytes."""
     config = config or ExtractConfig()
     manifest, _ = plan_store(config, catalog.videos, Path(out))
+    config = replace(config, backbone=absolute_name(config.backbone.strip()))
     with StoreWriter(
         Path(out), manifest, catalog, sources=catalog.videos, retry_failed=config.retry_failed
     ) as writer:
         if writer.pending:
             with connect_ray(address) as ray:
-                videos = pending_videos(writer, catalog)
-                actors, engine = _start_actors(ray, writer, config, device, len(videos))
-                writer.record_provenance(describe_provenance(manifest, config, engine))
-                title = f"extracting ({engine} on {len(actors)} Ray actors)"
-                write_videos(writer, _encode_all(ray, actors, videos), title, total=len(catalog))
+                actors, engine_name = _start_actors(ray, writer, config, device)
+                writer.record_provenance(engine_name, config.backbone)
+                title = f"extracting ({engine_name} on {len(actors)} Ray actors)"
+                writer.write_all(_encode_all(ray, actors, writer.pending_videos), title)
     return FeatureStore(out)
 
 
@@ -79,17 +72,17 @@ class EncodeActor:
         with self.lock:
             return self._open_engine().name
 
-    def encode(self, index: int, video: Video) -> EncodedVideo:
+    def encode(self, index: int, video: Video) -> EncodeResult:
         """Decode and encode one video."""
         if not hasattr(self.local, "worker"):
             request = decode_request(self.manifest)
             self.local.worker = DecodeWorker(request, timeout=self.config.timeout_seconds)
-        chunks: list[EncodedVideo] = []
-        for result in self.local.worker.decode(0, video):
+        chunks: list[EncodeResult] = []
+        for result in self.local.worker.decode(index, video):
             with self.lock:
-                chunks += encode_chunks(self._open_engine(), [result], [video.id])
+                chunks += encode_chunks(self._open_engine(), [result])
         [encoded] = join_chunks(chunks)
-        return replace(encoded, index=index)
+        return encoded
 
     def _open_engine(self) -> Engine:
         if self.engine is None:
@@ -101,7 +94,7 @@ class EncodeActor:
 
 
 def _start_actors(
-    ray: Any, writer: StoreWriter, config: ExtractConfig, device: str, num_videos: int
+    ray: Any, writer: StoreWriter, config: ExtractConfig, device: str
 ) -> tuple[list[Any], str]:
     """As many actors as the cluster has room for, all with the engine of the first one."""
     max_actors, resources = actor_resources(ray, device)
@@ -111,19 +104,15 @@ def _start_actors(
         max_concurrency=CONCURRENT_VIDEOS,
         **resources,
     )
-
-    config = replace(config, backbone=absolute_name(config.backbone.strip()))
-    threads = torch.get_num_threads()
-
-    def start(engine: str) -> Any:
-        return actor.remote(writer.manifest, config, engine, device, threads)
-
-    first = start(choose_engine(writer, config))
-    engine: str = get_result(ray, first.engine_name.remote())
-    return [first, *(start(engine) for _ in range(min(max_actors, num_videos) - 1))], engine
+    threads, engine_name = torch.get_num_threads(), choose_engine(writer, config)
+    actors = [actor.remote(writer.manifest, config, engine_name, device, threads)]
+    engine_name = get_result(ray, actors[0].engine_name.remote())
+    for _ in range(min(max_actors, len(writer.pending)) - 1):
+        actors.append(actor.remote(writer.manifest, config, engine_name, device, threads))
+    return actors, engine_name
 
 
-def _encode_all(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -> Iterator[EncodedVideo]:
+def _encode_all(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -> Iterator[EncodeResult]:
     """Give each free actor the next video; results come as they are ready."""
     idle = deque(list(actors) * CONCURRENT_VIDEOS)
     running: dict[Any, tuple[Any, int]] = {}
@@ -143,4 +132,4 @@ def _encode_all(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -> Ite
             yield get_result(ray, ready)
         except ray.exceptions.RayActorError:
             reason = f"its machine was lost {MAX_RETRIES + 1} times"
-            yield EncodedVideo(index, reason=reason, transient=True)
+            yield index, VideoError(reason, transient=True)

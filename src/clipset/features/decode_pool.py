@@ -7,45 +7,31 @@ import queue
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from typing import IO
+from io import BufferedReader, BufferedWriter
 
 import msgspec
 
 from clipset.clips.decode import DecodedClips, DecodeRequest, decode_video
 from clipset.data.catalog import Video
-from clipset.errors import StoreError
+from clipset.errors import StoreError, VideoError
 from clipset.features.decode_worker import (
     DecodeReply,
     DecodeTask,
     WorkerSetup,
-    describe_error,
-    is_transient,
+    as_video_error,
 )
 from clipset.process.isolation import python_command
 
-MEMORY_BYTES = 8 << 30  # of one worker; a video that needs more fails
 PIPE_BYTES = 1 << 20  # the default pipe holds 1/16 of this
 START_SECONDS = 5.0  # a worker usually starts and decodes its first video within this time
 MAX_AHEAD = 1024  # videos that may be started after one that is not finished
 COMMAND = python_command("clipset.features.decode_worker")
 
-
-@dataclass(frozen=True, slots=True)
-class DecodeResult:
-    """One chunk of the video at `index`, or the reason why the video failed."""
-
-    index: int
-    clips: DecodedClips | None
-    reason: str | None = None
-    transient: bool = False
-
-    @property
-    def is_last(self) -> bool:
-        """Whether no more chunks of this video follow."""
-        return self.clips is None or self.clips.facts.chunk + 1 == self.clips.facts.num_chunks
+DecodeResult = tuple[int, DecodedClips | VideoError]
+"""The index of a video, and a chunk of it or the reason why it failed."""
 
 
 @contextmanager
@@ -54,24 +40,21 @@ def decode_videos(
 ) -> Iterator[Iterator[DecodeResult]]:
     """Decode videos in worker processes (0: in this one); results come as they are ready."""
     if workers == 0:
-        yield (
-            result
-            for index, video in enumerate(videos)
-            for result in decode_in_process(index, video, request)
-        )
+        yield decode_in_process(videos, request)
         return
     with closing(DecodePool(videos, request, min(workers, max(len(videos), 1)), timeout)) as pool:
         yield pool.results()
 
 
-def decode_in_process(index: int, video: Video, request: DecodeRequest) -> Iterator[DecodeResult]:
-    """Decode a video in this process, chunk by chunk."""
-    try:
-        for clips in decode_video(video.id, video.path, request, end=video.end):
-            yield DecodeResult(index, clips)
-            del clips  # free a chunk before the next one is decoded
-    except Exception as error:
-        yield DecodeResult(index, None, describe_error(error), is_transient(error))
+def decode_in_process(videos: Sequence[Video], request: DecodeRequest) -> Iterator[DecodeResult]:
+    """Decode videos in this process, chunk by chunk."""
+    for index, video in enumerate(videos):
+        try:
+            for clips in decode_video(video.id, video.path, request, end=video.end):
+                yield index, clips
+                del clips  # free a chunk before the next one is decoded
+        except Exception as error:
+            yield index, as_video_error(error)
 
 
 class DecodePool:
@@ -95,7 +78,7 @@ class DecodePool:
         self._next_index = 0
         self._unfinished: set[int] = set()  # indices of videos that were started
         self._num_proven = 0  # workers that have decoded something
-        self._start_workers(1)
+        self._grow()
 
     def results(self) -> Iterator[DecodeResult]:
         """The results of all videos, as they are ready."""
@@ -104,13 +87,14 @@ class DecodePool:
             result = self._wait_for_result()
             if isinstance(result, BaseException):
                 raise result
-            if result.is_last:
+            index, clips = result
+            if isinstance(clips, VideoError) or clips.facts.is_last_chunk:
                 remaining -= 1
                 with self._state:
-                    self._unfinished.discard(result.index)
+                    self._unfinished.discard(index)
                     self._state.notify_all()
             yield result
-            del result  # do not hold a video's clips while waiting for the next
+            del result, clips  # do not hold a video's clips while waiting for the next
 
     def close(self) -> None:
         """End the workers, finished or not."""
@@ -123,16 +107,15 @@ class DecodePool:
             with suppress(queue.Empty):
                 self.queue.get(timeout=0.05)
 
-    def _start_workers(self, count: int) -> None:
+    def _grow(self) -> None:
+        """Double the number of workers, up to the maximum."""
+        count = min(max(len(self.workers), 1), self.max_workers - len(self.workers))
         for _ in range(count):
             worker = DecodeWorker(self.request, timeout=self.timeout)
             thread = threading.Thread(target=self._run, args=(worker,), daemon=True, name="decode")
             self.workers.append(worker)
             self.threads.append(thread)
             thread.start()
-
-    def _grow(self) -> None:
-        self._start_workers(min(len(self.workers), self.max_workers - len(self.workers)))
 
     def _wait_for_result(self) -> DecodeResult | BaseException:
         """The next result; more workers are started if there is none, but not all at once."""
@@ -144,21 +127,6 @@ class DecodePool:
             except queue.Empty:
                 self._grow()
         return self.queue.get()
-
-    def _next_video(self) -> int | None:
-        """The index of the next video, once it may be started; None at the end."""
-        with self._state:
-            self._state.wait_for(lambda: self._closed or self._may_start())
-            if self._closed or self._next_index == len(self.videos):
-                return None
-            index = self._next_index
-            self._next_index += 1
-            self._unfinished.add(index)
-            return index
-
-    def _may_start(self) -> bool:
-        first = min(self._unfinished, default=self._next_index)
-        return self._next_index == len(self.videos) or self._next_index - first <= MAX_AHEAD
 
     def _run(self, worker: DecodeWorker) -> None:
         """Decode videos with one worker until there are no more."""
@@ -178,6 +146,21 @@ class DecodePool:
         finally:
             worker.close()
 
+    def _next_video(self) -> int | None:
+        """The index of the next video, once it may be started; None at the end."""
+        with self._state:
+            self._state.wait_for(lambda: self._closed or self._may_start())
+            if self._closed or self._next_index == len(self.videos):
+                return None
+            index = self._next_index
+            self._next_index += 1
+            self._unfinished.add(index)
+            return index
+
+    def _may_start(self) -> bool:
+        first = min(self._unfinished, default=self._next_index)
+        return self._next_index == len(self.videos) or self._next_index - first <= MAX_AHEAD
+
 
 class DecodeWorker:
     """A worker process that decodes one video at a time; replaced when it crashes or hangs."""
@@ -188,38 +171,16 @@ class DecodeWorker:
 
     def decode(self, index: int, video: Video) -> Iterator[DecodeResult]:
         """Decode a video chunk by chunk; a failure is the last result."""
-        result = self.decode_chunk(index, video)
-        yield result
-        while not result.is_last:
-            result = self.decode_chunk(index, video, next_chunk=True)
-            yield result
-
-    def decode_chunk(self, index: int, video: Video, *, next_chunk: bool = False) -> DecodeResult:
-        """Decode the first or the next chunk of a video; after the timeout the worker is killed."""
+        task: DecodeTask = (video.id, os.fsencode(video.path.absolute()), video.end)
+        is_last = False
         try:
-            process = self.process = self.process or self._start()
-        except (EOFError, OSError) as error:
-            raise StoreError(f"a worker process did not start ({error})") from error
-        timed_out = threading.Event()
-
-        def stop() -> None:
-            timed_out.set()
-            process.kill()
-
-        timer = threading.Timer(self.timeout, stop)
-        timer.start()
-        try:
-            return self._exchange(process, index, video, next_chunk)
-        except (EOFError, OSError):
-            code = process.wait()
-            reason = f"the decoder crashed ({_describe_exit(code)})"
-            if timed_out.is_set():
-                reason = f"took longer than {self.timeout:g} s"
-            return DecodeResult(index, None, reason, transient=True)
-        finally:
-            timer.cancel()
-            if timed_out.is_set() or process.poll() is not None:
-                self.close()
+            while not is_last:
+                clips = self._decode_chunk(task)
+                task, is_last = None, clips.facts.is_last_chunk
+                yield index, clips
+                del clips  # free a chunk before the next one is decoded
+        except VideoError as error:
+            yield index, error
 
     def kill(self) -> None:
         """Kill the process from another thread, so that `decode` returns."""
@@ -239,53 +200,62 @@ class DecodeWorker:
                 with suppress(OSError):
                     pipe.close()
 
+    def _decode_chunk(self, task: DecodeTask) -> DecodedClips:
+        """Decode one chunk; a worker that takes longer than the timeout is killed."""
+        try:
+            process = self.process or self._start()
+        except (EOFError, OSError) as error:
+            raise StoreError(f"a worker process did not start ({error})") from error
+        deadline = time.monotonic() + self.timeout
+        timer = threading.Timer(self.timeout, process.kill)
+        timer.start()
+        try:
+            reply, content = _exchange(process, task)
+            if reply.facts is None:
+                raise VideoError(reply.reason, transient=reply.transient)
+            return DecodedClips.from_buffer(content, reply.facts, self.request)
+        except (EOFError, OSError):  # its pipes are closed
+            reason = f"the decoder crashed ({_describe_exit(process.wait())})"
+            if time.monotonic() >= deadline:
+                reason = f"took longer than {self.timeout:g} s"
+            raise VideoError(reason, transient=True) from None
+        finally:
+            timer.cancel()
+            if time.monotonic() >= deadline or process.poll() is not None:
+                self.close()
+
     def _start(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
+        process = self.process = subprocess.Popen(  # it can be killed while it starts
             COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
             process_group=0 if os.name == "posix" else None,  # Ctrl-C is for the parent
         )
-        self.process = process  # it can be killed while it starts
-        assert process.stdin is not None
-        assert process.stdout is not None
-        _widen(process.stdout)
-        setup = WorkerSetup(self.request, memory_bytes=MEMORY_BYTES, timeout=self.timeout)
-        process.stdin.write(msgspec.json.encode(setup) + b"\n")
-        process.stdin.flush()
-        if not process.stdout.readline().endswith(b"\n"):
-            raise EOFError(_describe_exit(process.wait()))
+        with suppress(ImportError, AttributeError, OSError):  # not every system can
+            import fcntl
+
+            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # type: ignore[arg-type]
+        _exchange(process, (self.request, self.timeout))
         return process
 
-    def _exchange(
-        self, process: subprocess.Popen[bytes], index: int, video: Video, next_chunk: bool
-    ) -> DecodeResult:
-        """Send a task and receive its reply."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        path = os.fsencode(video.path.absolute())
-        task = DecodeTask(id=video.id, path=path, end=video.end, next_chunk=next_chunk)
-        process.stdin.write(msgspec.json.encode(task) + b"\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError
-        reply = msgspec.json.decode(line, type=DecodeReply)
-        if reply.facts is None:
-            return DecodeResult(index, None, reply.reason, reply.transient)
-        content = bytearray(reply.num_bytes)
-        if process.stdout.readinto(content) != reply.num_bytes:  # type: ignore[attr-defined]
-            raise EOFError
-        return DecodeResult(index, DecodedClips.from_buffer(content, reply.facts, self.request))
 
-
-def _widen(pipe: IO[bytes]) -> None:
-    """Enlarge a pipe where the system allows it."""
-    with suppress(ImportError, AttributeError, OSError):
-        import fcntl
-
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+def _exchange(
+    process: subprocess.Popen[bytes], message: WorkerSetup | DecodeTask
+) -> tuple[DecodeReply, bytearray]:
+    """Send a message; receive the reply and the bytes that follow it."""
+    assert isinstance(process.stdin, BufferedWriter)
+    assert isinstance(process.stdout, BufferedReader)
+    process.stdin.write(msgspec.json.encode(message) + b"\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError(_describe_exit(process.wait()))
+    reply = msgspec.json.decode(line, type=DecodeReply)
+    content = bytearray(reply.num_bytes)
+    if process.stdout.readinto(content) != reply.num_bytes:
+        raise EOFError(_describe_exit(process.wait()))
+    return reply, content
 
 
 def _describe_exit(code: int) -> str:

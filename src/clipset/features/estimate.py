@@ -16,12 +16,11 @@ import numpy as np
 from clipset.backbones.runtime import Engine, open_engine
 from clipset.clips.decode import DecodedClips
 from clipset.data.catalog import Catalog, Video
-from clipset.errors import StoreError
+from clipset.errors import StoreError, VideoError
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_pool import DecodeResult, DecodeWorker
+from clipset.features.decode_pool import DecodeWorker
 from clipset.features.extract import decode_request, plan_store
 from clipset.features.ledger import KINDS
-from clipset.features.store import Manifest
 from clipset.row_files import HEADER_BYTES
 
 SAMPLE_VIDEOS = 3  # videos that are decoded
@@ -52,27 +51,29 @@ def estimate(
     config = config or ExtractConfig()
     manifest, network = plan_store(config, catalog.videos)
     engine = open_engine(manifest.backbone, network, device=device, engine=config.engine)
-    request = decode_request(manifest)
-    with closing(DecodeWorker(request, timeout=config.timeout_seconds)) as worker:
-        sample, decode_seconds = _decode_sample(worker, _spread(catalog.videos))
-    counts = [clips.facts.random_count + clips.facts.regular_count for clips in sample]
-    num_clips = float(np.mean(counts)) * len(catalog)
-    encode_seconds = _time_engine(engine, sample) * num_clips
+    with closing(DecodeWorker(decode_request(manifest), timeout=config.timeout_seconds)) as worker:
+        sample, decode_seconds = _decode_sample(worker, catalog.videos)
+    clips_per_video = np.mean([c.facts.random_count + c.facts.regular_count for c in sample])
+    num_clips = float(clips_per_video) * len(catalog)
+    columns = manifest.columns().values()
+    row_bytes = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in columns)
+    header_bytes = len(KINDS) * len(columns) * HEADER_BYTES
+    encode = _time_engine(engine, sample) * num_clips
+    decode, workers = decode_seconds * len(catalog), config.num_workers
+    if workers == 0:
+        seconds = encode + decode
+    elif engine.device == "cpu":  # decoding and the backbone run on the same cores
+        seconds = max(encode + decode / (os.cpu_count() or 1), decode / workers)
+    else:
+        seconds = max(encode, decode / workers)
     return Estimate(
         videos=len(catalog),
         clips=round(num_clips),
-        disk_bytes=row_bytes(manifest, round(num_clips)),
-        memory_bytes=_memory(sample, config.num_workers),
-        seconds=_total_seconds(engine, encode_seconds, decode_seconds * len(catalog), config),
+        disk_bytes=round(num_clips) * row_bytes + header_bytes,
+        memory_bytes=_memory(sample, workers),
+        seconds=seconds,
         sampled=len(sample),
     )
-
-
-def row_bytes(manifest: Manifest, num_clips: int) -> int:
-    """The bytes of all rows of so many clips, random and regular ones together."""
-    columns = manifest.columns().values()
-    row = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in columns)
-    return num_clips * row + len(KINDS) * len(columns) * HEADER_BYTES
 
 
 def free_bytes(folder: Path) -> int:
@@ -81,32 +82,30 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(next(path for path in parents if path.exists())).free
 
 
-def _spread(videos: Sequence[Video]) -> list[Video]:
-    """Some videos from all over the list, as long and short ones are often grouped."""
-    indices = np.linspace(0, len(videos) - 1, min(MAX_ATTEMPTS, len(videos))).round().astype(int)
-    order = np.random.default_rng(0).permutation(np.unique(indices))
-    return [videos[index] for index in order.tolist()]
-
-
 def _decode_sample(
     worker: DecodeWorker, videos: Sequence[Video]
 ) -> tuple[list[DecodedClips], float]:
-    """A few decoded videos and the seconds that one takes, without the worker's start."""
+    """A few decoded videos and the seconds that one takes, without the worker's start.
+
+    They are from all over the list, as long and short videos are often grouped.
+    """
+    spread = np.linspace(0, len(videos) - 1, min(MAX_ATTEMPTS, len(videos))).round().astype(int)
+    order = np.random.default_rng(0).permutation(np.unique(spread)).tolist()
     sample: list[DecodedClips] = []
     seconds: list[float] = []
-    result = DecodeResult(0, None, "the catalog is empty")
-    if videos:
-        result = worker.decode_chunk(0, videos[0])
-    for index, video in enumerate(videos):
+    reason = "the catalog is empty"
+    for attempt, index in enumerate([*order[:1], *order]):
         started = time.perf_counter()
-        result = worker.decode_chunk(index, video)
-        if result.clips is not None:
-            sample.append(result.clips)
-            seconds.append((time.perf_counter() - started) * result.clips.facts.num_chunks)
+        _, clips = next(worker.decode(index, videos[index]))
+        if isinstance(clips, VideoError):
+            reason = str(clips)
+        elif attempt > 0:  # the first one starts the worker
+            sample.append(clips)
+            seconds.append((time.perf_counter() - started) * clips.facts.num_chunks)
         if len(sample) == SAMPLE_VIDEOS:
             break
     if not sample:
-        raise StoreError(f"none of {len(videos)} videos could be read ({result.reason})")
+        raise StoreError(f"none of {len(order)} videos could be read ({reason})")
     return sample, float(np.mean(seconds))
 
 
@@ -118,16 +117,6 @@ def _time_engine(engine: Engine, sample: Sequence[DecodedClips]) -> float:
     for batch in batches:
         engine.features(batch)
     return (time.perf_counter() - started) / sum(map(len, batches))
-
-
-def _total_seconds(engine: Engine, encode: float, decode: float, config: ExtractConfig) -> float:
-    """Decoding and the backbone share the cores of a CPU; a GPU works beside them."""
-    workers = config.num_workers
-    if workers == 0:
-        return encode + decode
-    if engine.device == "cpu":
-        return max(encode + decode / (os.cpu_count() or 1), decode / workers)
-    return max(encode, decode / workers)
 
 
 def _memory(sample: Sequence[DecodedClips], workers: int) -> int | None:

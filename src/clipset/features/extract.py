@@ -7,13 +7,14 @@ and ends with the same bytes as an uninterrupted one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
-from clipset.backbones.custom import absolute_name
-from clipset.backbones.registry import load_backbone
+from clipset.backbones.custom import absolute_name, is_installed
+from clipset.backbones.registry import load_backbone, load_recorded_backbone
 from clipset.backbones.runtime import open_engine
 from clipset.clips.decode import DecodeRequest
 from clipset.config import check_values
@@ -21,11 +22,17 @@ from clipset.data.catalog import Catalog, Video
 from clipset.errors import StoreError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import decode_videos
-from clipset.features.encode import EncodedVideo, encode_videos
+from clipset.features.encode import encode_videos
 from clipset.features.fit_clips import describe_fit, fit_clips, has_open_settings, median_duration
-from clipset.features.store import FeatureStore, Manifest, read_manifest
+from clipset.features.store import (
+    IMPORTED,
+    FeatureStore,
+    Manifest,
+    describe_difference,
+    read_manifest,
+)
 from clipset.features.writer import StoreWriter
-from clipset.progress import bar, log
+from clipset.progress import log
 
 
 def extract(
@@ -47,32 +54,30 @@ def extract(
     ) as writer:
         if writer.pending:
             engine_name = choose_engine(writer, config)
-            videos = pending_videos(writer, catalog)
             with decode_videos(
-                videos,
+                writer.pending_videos,
                 decode_request(manifest),
                 workers=config.num_workers,
                 timeout=config.timeout_seconds,
             ) as results:  # workers start while the engine is opened
                 engine = open_engine(manifest.backbone, network, device=device, engine=engine_name)
-                writer.record_provenance(describe_provenance(manifest, config, engine.name))
+                writer.record_provenance(engine.name, absolute_name(config.backbone.strip()))
                 title = f"extracting ({engine.name} on {engine.device})"
-                encoded = encode_videos(engine, results, [video.id for video in videos])
-                write_videos(writer, encoded, title, total=len(catalog))
+                writer.write_all(encode_videos(engine, results), title)
     return FeatureStore(out)
 
 
 def plan_store(
-    config: ExtractConfig, videos: Sequence[Video] = (), folder: Path | None = None
+    config: ExtractConfig, videos: Sequence[Video] = (), store_folder: Path | None = None
 ) -> tuple[Manifest, nn.Module]:
     """The manifest of a store and the network that makes it.
 
-    Settings that are left open are fitted to the videos, or taken from the store in `folder`.
+    Settings that are left open are fitted to the videos, or taken from the store in the folder.
     """
-    name = config.backbone.strip()
-    check_values(absolute_name(name), "the backbone")  # it is written to the manifest
+    backbone_name = config.backbone.strip()
+    check_values(absolute_name(backbone_name), "the backbone")  # it is written to the manifest
     spec, network = load_backbone(
-        name,
+        backbone_name,
         frames=config.frames or None,
         stride=config.stride or None,
         size=config.size,
@@ -80,11 +85,11 @@ def plan_store(
     )
     sampling, made_by = config.sampling, {}
     if has_open_settings(config):
-        started = _read_started(folder)
-        if started is None or "duration" not in started.made_by:
-            duration = median_duration(videos, config)
-        else:  # more videos do not change the clips of a store
-            duration = float(started.made_by["duration"])
+        started = None
+        if store_folder is not None and (store_folder / "manifest.json").is_file():
+            started = read_manifest(store_folder).made_by.get("duration")
+        # More videos do not change the clips of a store that was started.
+        duration = median_duration(videos, config) if started is None else float(started)
         spec, sampling = fit_clips(config, spec, duration)
         made_by = {
             "duration": f"{duration:.3f}",
@@ -95,13 +100,6 @@ def plan_store(
         backbone=spec, sampling=sampling, seed=config.seed, dtype=config.dtype, made_by=made_by
     )
     return manifest, network
-
-
-def _read_started(folder: Path | None) -> Manifest | None:
-    """The manifest of a store that exists already."""
-    if folder is None or not (folder / "manifest.json").is_file():
-        return None
-    return read_manifest(folder)
 
 
 def decode_request(manifest: Manifest) -> DecodeRequest:
@@ -116,12 +114,6 @@ def decode_request(manifest: Manifest) -> DecodeRequest:
     )
 
 
-def describe_provenance(manifest: Manifest, config: ExtractConfig, engine: str) -> dict[str, str]:
-    """What a manifest records about its rows: the engine, and the path of a custom backbone."""
-    name = absolute_name(config.backbone.strip())
-    return {"engine": engine} | ({"backbone": name} if name != manifest.backbone.name else {})
-
-
 def choose_engine(writer: StoreWriter, config: ExtractConfig) -> str:
     """The engine that started a store also finishes it: engines agree, but not bit for bit."""
     started_with = writer.manifest.made_by.get("engine")
@@ -130,17 +122,36 @@ def choose_engine(writer: StoreWriter, config: ExtractConfig) -> str:
     return started_with or config.engine
 
 
-def pending_videos(writer: StoreWriter, catalog: Catalog) -> list[Video]:
-    """The videos of the pending entries, in the same order."""
-    by_id = {video.id: video for video in catalog}
-    return [by_id[entry.id] for entry in writer.pending]
+def name_to_load(manifest: Manifest, backbone: str | None = None) -> str:
+    """The name to load a store's backbone by; `backbone` is the name that the user gives.
+
+    A store may come from somebody else: code and hub names in its manifest are shown, never used. A
+    registered or installed backbone is loaded by its name; any other must be named by the user.
+    """
+    if manifest.backbone.name == IMPORTED:
+        raise StoreError("the features were imported: no backbone is known that could make more")
+    if backbone is not None:
+        return backbone.strip()
+    recorded_name = manifest.made_by.get("backbone", manifest.backbone.name)
+    if not is_installed(recorded_name):
+        digest = manifest.backbone.weights.sha256 or "unknown"
+        example = "hf:FOLDER" if recorded_name.startswith("hf:") else "FILE.py:make"
+        raise StoreError(
+            f"the features were made with the backbone {recorded_name!r} (sha256 {digest[:12]}…): "
+            f"name it yourself with --backbone {example}; clipset neither runs nor downloads what "
+            f"a store or run names"
+        )
+    return recorded_name
 
 
-def write_videos(
-    writer: StoreWriter, encoded: Iterable[EncodedVideo], title: str, *, total: int
-) -> None:
-    """Write encoded videos as they come, and show progress."""
-    with bar(title, total, "videos", done=total - len(writer.pending)) as advance:
-        for video in encoded:
-            writer.put(video)
-            advance(note=f"{writer.num_failed} failed" if writer.num_failed else "")
+def load_network(manifest: Manifest, backbone_name: str) -> nn.Module:
+    """Load a store's network by a name; an error if it is not the same one."""
+    recorded = manifest.backbone
+    spec, network = load_recorded_backbone(recorded, backbone_name)
+    spec = replace(spec, weights=recorded.weights)  # the hash is the same, the rest are words
+    if recorded.name.startswith("hf:") and spec.name.startswith("hf:"):
+        spec = replace(spec, name=recorded.name)  # the folder may have moved
+    if spec != recorded:
+        difference = describe_difference(manifest, replace(manifest, backbone=spec))
+        raise StoreError(f"the features were made {difference} as it is here")
+    return network

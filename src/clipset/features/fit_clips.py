@@ -16,6 +16,7 @@ from clipset.backbones.registry import BackboneSpec
 from clipset.clips.config import Sampling
 from clipset.clips.decode import DecodeRequest
 from clipset.data.catalog import Video
+from clipset.errors import VideoError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import decode_videos
 
@@ -86,7 +87,7 @@ def median_duration(videos: Sequence[Video], config: ExtractConfig) -> float:
     with decode_videos(
         sample, request, workers=config.num_workers, timeout=config.timeout_seconds
     ) as results:
-        for result in results:
-            if result.clips is not None:
-                durations.append(result.clips.facts.duration)
+        for _, clips in results:
+            if not isinstance(clips, VideoError):
+                durations.append(clips.facts.duration)
     return float(np.median(durations)) if durations else 1.0

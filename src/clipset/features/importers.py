@@ -25,12 +25,11 @@ from clipset.data.feature_files import (
     read_arrays,
 )
 from clipset.data.file_state import read_file_state
-from clipset.errors import StoreError
+from clipset.errors import StoreError, VideoError
 from clipset.features.config import ImportConfig
 from clipset.features.encode import ClipRows, EncodedVideo
 from clipset.features.store import IMPORTED, FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
-from clipset.progress import bar
 from clipset.text import escape_undecodable, name_text, path_text
 
 
@@ -38,24 +37,31 @@ def import_features(
     source: str | Path, out: str | Path, catalog: Catalog, config: ImportConfig | None = None
 ) -> FeatureStore:
     """Store the features of every video of the catalog; stored videos are skipped."""
-    config, source, out = config or ImportConfig(), Path(source), Path(out)
+    config, source = config or ImportConfig(), Path(source)
     files = match_files(catalog, list_feature_files(source))
     dim, num_clips = _survey(files, config, source)
-    manifest = Manifest(
-        backbone=_spec(source, dim, config),
-        sampling=Sampling(num_clips=num_clips, num_times=num_clips, num_crops=1, flip=False),
-        seed=0,
-        dtype=config.dtype,
+    spec = BackboneSpec(
+        name=IMPORTED,
+        dim=dim,
+        frames=1,
+        stride=max(1, round(30 * config.clip_seconds)),
+        size=1,
+        mean=(0.0, 0.0, 0.0),
+        std=(1.0, 1.0, 1.0),
+        pooling="not known",
+        weights=Weights(
+            file=name_text(source.name), licence="not known", source="imported features"
+        ),
+        paper="not known",
     )
+    sampling = Sampling(num_clips=num_clips, num_times=num_clips, num_crops=1, flip=False)
+    manifest = Manifest(backbone=spec, sampling=sampling, seed=0, dtype=config.dtype)
     sources = [replace(v, path=files[v.id], end=None) for v in catalog if v.id in files]
-    with (
-        StoreWriter(out, manifest, catalog, sources=sources) as writer,
-        bar("importing", len(writer.pending), "videos") as advance,
-    ):
-        writer.record_provenance({"engine": "import"})
-        for index, entry in enumerate(writer.pending):
-            writer.put(_import_video(index, files.get(entry.id), dim, num_clips, config))
-            advance()
+    with StoreWriter(Path(out), manifest, catalog, sources=sources) as writer:
+        writer.record_provenance("import", IMPORTED)
+        paths = (files.get(entry.id) for entry in writer.pending)
+        rows = (_import_video(path, dim, num_clips, config) for path in paths)
+        writer.write_all(enumerate(rows), "importing")
     return FeatureStore(out)
 
 
@@ -94,7 +100,30 @@ def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
     return matches
 
 
-def read_rows(path: Path, config: ImportConfig) -> ClipRows:
+def _import_video(
+    path: Path | None, dim: int, num_clips: int, config: ImportConfig
+) -> EncodedVideo | VideoError:
+    """The rows of one video, or the reason why there are none."""
+    if path is None:
+        return VideoError("it has no feature file", transient=True)
+    file = read_file_state(path)
+    try:
+        rows = _read_rows(path, config)
+        if rows.features.shape[1] != dim:
+            raise StoreError(f"its features have {rows.features.shape[1]} numbers, others {dim}")
+    except Exception as error:  # damaged files make a library raise anything
+        reason = f"{path_text(path.name)}: {describe_read_error(error)}"
+        return VideoError(escape_undecodable(reason))
+    clips = np.linspace(0, len(rows.features) - 1, num_clips).round().astype(np.int64)
+    both = np.concatenate([clips, clips])  # random clips, regular clips
+    facts = VideoFacts(
+        random_count=num_clips, regular_count=num_clips, duration=float(rows.boxes[:, 1].max()),
+        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0, file=file,
+    )  # fmt: skip
+    return EncodedVideo(facts, ClipRows(rows.features[both], rows.boxes[both], rows.times[both]))
+
+
+def _read_rows(path: Path, config: ImportConfig) -> ClipRows:
     """The features of a file, with the box and the middle of each clip."""
     arrays = read_arrays(path, config.key)
     features = as_rows(arrays[config.key])
@@ -107,30 +136,6 @@ def read_rows(path: Path, config: ImportConfig) -> ClipRows:
     boxes = make_boxes(len(features), arrays, config.clip_seconds)
     middles = boxes[:, :2].mean(axis=1, keepdims=True)
     return ClipRows(features.astype(np.float32), boxes, middles)
-
-
-def _import_video(
-    index: int, path: Path | None, dim: int, num_clips: int, config: ImportConfig
-) -> EncodedVideo:
-    """The rows of one video, or the reason why there are none."""
-    if path is None:
-        return EncodedVideo(index, reason="it has no feature file", transient=True)
-    file = read_file_state(path)
-    try:
-        rows = read_rows(path, config)
-        if rows.features.shape[1] != dim:
-            raise StoreError(f"its features have {rows.features.shape[1]} numbers, others {dim}")
-    except Exception as error:  # damaged files make a library raise anything
-        reason = escape_undecodable(f"{path_text(path.name)}: {describe_read_error(error)}")
-        return EncodedVideo(index, reason=reason)
-    clips = np.linspace(0, len(rows.features) - 1, num_clips).round().astype(np.int64)
-    both = np.concatenate([clips, clips])  # random clips, regular clips
-    facts = VideoFacts(
-        random_count=num_clips, regular_count=num_clips, duration=float(rows.boxes[:, 1].max()),
-        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0, file=file,
-    )  # fmt: skip
-    selected = ClipRows(rows.features[both], rows.boxes[both], rows.times[both])
-    return EncodedVideo(index, facts=facts, rows=selected, seconds=0.0)
 
 
 def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tuple[int, int]:
@@ -156,19 +161,3 @@ def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tu
             f"{others[0][1].name}: {others[0][0]}); set how many to use of each: --clips {count}"
         )
     return dim, config.clips or count
-
-
-def _spec(source: Path, dim: int, config: ImportConfig) -> BackboneSpec:
-    file = name_text(source.name)
-    return BackboneSpec(
-        name=IMPORTED,
-        dim=dim,
-        frames=1,
-        stride=max(1, round(30 * config.clip_seconds)),
-        size=1,
-        mean=(0.0, 0.0, 0.0),
-        std=(1.0, 1.0, 1.0),
-        pooling="not known",
-        weights=Weights(file=file, licence="not known", source="imported features"),
-        paper="not known",
-    )

@@ -77,9 +77,20 @@ class LedgerEntry:
         """The same video as a pending one."""
         return LedgerEntry(ordinal=self.ordinal, id=self.id)
 
+    def failed(self, reason: str, transient: bool, file: FileState | None) -> LedgerEntry:
+        """The same video as one that failed and has no rows."""
+        return LedgerEntry(
+            ordinal=self.ordinal,
+            id=self.id,
+            status="failed",
+            reason=reason,
+            transient=transient,
+            file=file,
+            video_end=self.video_end,
+        )
+
 
 _COLUMNS = tuple(field.name for field in fields(LedgerEntry))
-_MARKS = ", ".join("?" * len(_COLUMNS))
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS videos (
     ordinal INTEGER PRIMARY KEY,
@@ -109,8 +120,11 @@ class Ledger:
         if not create and not path.is_file():
             raise StoreError(f"{path.parent} is not a feature store (no {path.name})")
         self.path = path
+        writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+        mode = "rwc" if create else "rw" if writable else "ro"
         with self._errors():
-            self._connection = sqlite3.connect(_address(path, create), uri=True, timeout=30.0)
+            address = f"{path.absolute().as_uri()}?mode={mode}"
+            self._connection = sqlite3.connect(address, uri=True, timeout=30.0)
         try:
             with self._errors():
                 if create:
@@ -118,27 +132,27 @@ class Ledger:
                     self._connection.execute(_FACTS)
                 self._check_columns()
         except BaseException:
-            self._connection.close()
+            self.close()
             raise
 
     def append(self, ids: Iterable[str]) -> None:
         """Add new videos as pending ones, behind the others."""
         entries = self.entries()
         existing = {entry.id for entry in entries}
-        new = [id for id in ids if id not in existing]
+        new_ids = [id for id in ids if id not in existing]
         after_last = entries[-1].ordinal + 1 if entries else 0
         first = max(self._count("next_ordinal"), after_last)
+        marks = ", ".join("?" * len(_COLUMNS))
         with self._connection:
             self._connection.executemany(
-                f"INSERT INTO videos ({', '.join(_COLUMNS)}) VALUES ({_MARKS})",
-                [_to_row(LedgerEntry(ordinal=first + i, id=id)) for i, id in enumerate(new)],
+                f"INSERT INTO videos ({', '.join(_COLUMNS)}) VALUES ({marks})",
+                [_to_row(LedgerEntry(ordinal=first + i, id=id)) for i, id in enumerate(new_ids)],
             )
-            self._set_fact("next_ordinal", first + len(new))
-            self._set_fact("videos", len(entries) + len(new))
+            self._set_fact("next_ordinal", str(first + len(new_ids)))
+            self._set_fact("videos", str(len(entries) + len(new_ids)))
 
-    def write(self, entries: Iterable[LedgerEntry]) -> None:
+    def write(self, entries: Sequence[LedgerEntry]) -> None:
         """Replace the entries of some videos, all or none."""
-        entries = list(entries)
         settings = ", ".join(f"{name} = ?" for name in _COLUMNS)
         with self._connection:
             cursor = self._connection.executemany(
@@ -169,7 +183,7 @@ class Ledger:
     @property
     def manifest(self) -> str:
         """The fingerprint of the store's manifest."""
-        return self._fact("manifest") or ""
+        return self._fact("manifest")
 
     @manifest.setter
     def manifest(self, fingerprint: str) -> None:
@@ -180,11 +194,14 @@ class Ledger:
         """Close the file."""
         self._connection.close()
 
-    def _fact(self, name: str) -> str | None:
+    def _fact(self, name: str) -> str:
         with self._errors():
             rows = self._connection.execute("SELECT value FROM facts WHERE name = ?", [name])
             row = rows.fetchone()
-        return str(row[0]) if row else None
+        return str(row[0]) if row else ""
+
+    def _set_fact(self, name: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [name, value])
 
     def _count(self, name: str) -> int:
         value = self._fact(name) or "0"
@@ -192,20 +209,17 @@ class Ledger:
             raise StoreError(f"the ledger {self.path} is damaged: its {name} is {value!r}")
         return int(value)
 
-    def _set_fact(self, name: str, value: str | int) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [name, str(value)])
-
     def _check_columns(self) -> None:
         """Refuse the ledger of another version, or of another program."""
         self._connection.execute("PRAGMA trusted_schema = OFF")
         columns = {row[1] for row in self._connection.execute("PRAGMA table_info(videos)")}
-        if columns == set(_COLUMNS):
-            return
         missing, unknown = sorted(set(_COLUMNS) - columns), sorted(columns - set(_COLUMNS))
-        odd = f"no {', '.join(missing)}" if missing else f"also {', '.join(unknown)}"
-        what = f"its videos have {odd}" if columns else "it has no table of videos"
+        if not missing and not unknown:
+            return
+        problem = f"no {', '.join(missing)}" if missing else f"also {', '.join(unknown)}"
+        problem = f"its videos have {problem}" if columns else "it has no table of videos"
         raise StoreError(
-            f"the ledger {self.path} is of another version or program ({what}); "
+            f"the ledger {self.path} is of another version or program ({problem}); "
             f"use another folder and extract again"
         )
 
@@ -218,11 +232,10 @@ class Ledger:
             raise StoreError(f"the ledger {self.path} cannot be used: {error}") from None
 
 
-def _to_row(entry: LedgerEntry) -> tuple[object, ...]:
+def _to_row(entry: LedgerEntry) -> list[object]:
     """An entry as SQLite stores it: the file's state is JSON."""
-    values = {name: getattr(entry, name) for name in _COLUMNS}
     file = None if entry.file is None else msgspec.json.encode(entry.file).decode()
-    return tuple((values | {"file": file}).values())
+    return [file if name == "file" else getattr(entry, name) for name in _COLUMNS]
 
 
 def _from_row(row: tuple[object, ...]) -> LedgerEntry:
@@ -230,14 +243,7 @@ def _from_row(row: tuple[object, ...]) -> LedgerEntry:
     values = dict(zip(_COLUMNS, row, strict=True))
     try:
         file = None if values["file"] is None else msgspec.json.decode(str(values["file"]))
-        changes = {"file": file, "transient": bool(values["transient"])}
-        return msgspec.convert(values | changes, LedgerEntry)
+        values |= {"file": file, "transient": bool(values["transient"])}
+        return msgspec.convert(values, LedgerEntry)
     except msgspec.MsgspecError as error:
         raise StoreError(f"the ledger's row {values['ordinal']} is damaged: {error}") from None
-
-
-def _address(path: Path, create: bool) -> str:
-    """The URI by which SQLite opens a file: read-only where nothing can be written."""
-    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-    mode = "rwc" if create else "rw" if writable else "ro"
-    return f"{path.absolute().as_uri()}?mode={mode}"

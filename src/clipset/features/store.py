@@ -29,12 +29,15 @@ from clipset.backbones.registry import BackboneSpec
 from clipset.clips.box import BOX_COLUMNS
 from clipset.clips.config import Sampling
 from clipset.config import build, fingerprint, read_json
-from clipset.data.catalog import Catalog, read_catalog_table
+from clipset.data.catalog import Catalog, Video, read_catalog_table
+from clipset.data.file_state import FileState, read_file_state, resolve_path
 from clipset.errors import NothingReadError, StoreError
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
+from clipset.progress import bar
 from clipset.row_files import open_rows
 
 FORMAT = 1
+SHOW_PROGRESS_FROM = 10_000  # compared files
 IMPORTED = "imported"  # the name of the backbone in a store of imported features
 
 
@@ -57,11 +60,6 @@ class Manifest:
     def fingerprint(self) -> str:
         """Identifies the kind of rows, whoever made them."""
         return fingerprint(replace(self, made_by={}))
-
-    @property
-    def backbone_name(self) -> str:
-        """The name that the backbone was requested by; a custom file's absolute path."""
-        return self.made_by.get("backbone", self.backbone.name)
 
     def columns(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """The arrays of a kind of clips: name, row shape, dtype."""
@@ -170,6 +168,29 @@ def read_manifest(folder: Path) -> Manifest:
     return build(Manifest, content, str(path))
 
 
+def check_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """The manifest of a store that was made in the requested way; an error if it was not."""
+    stored = read_manifest(folder)
+    if replace(stored, made_by={}) != replace(manifest, made_by={}):
+        difference = describe_difference(stored, manifest)
+        raise StoreError(f"{folder} was made {difference}; use another folder")
+    return stored
+
+
+def describe_difference(stored: Manifest, requested: Manifest) -> str:
+    """The first difference of two manifests, as the end of `was made …`."""
+    if stored.backbone.name != requested.backbone.name:
+        return f"with backbone {stored.backbone.name}, not {requested.backbone.name}"
+    for name in ("backbone", "sampling", "seed", "dtype"):
+        old, new = getattr(stored, name), getattr(requested, name)
+        for inner in getattr(old, "__dataclass_fields__", {}):
+            if getattr(old, inner) != getattr(new, inner):
+                return f"with {name} {inner} {getattr(old, inner)}, not {getattr(new, inner)}"
+        if old != new:
+            return f"with {name} {old}, not {new}"
+    return "in another way"
+
+
 def open_store(folder: str | Path, catalog: Catalog | None = None) -> FeatureStore:
     """A finished store with at least one video; `catalog` may give other labels and splits."""
     store = FeatureStore(folder, catalog)
@@ -203,7 +224,7 @@ def check_any_read(store: FeatureStore) -> None:
         raise NothingReadError(f"{counted} failed; {first.id}: {first.reason}")
 
 
-def row_checksum(arrays: Sequence[NDArray[np.generic]]) -> str:
+def row_checksum(arrays: Iterable[NDArray[np.generic]]) -> str:
     """A checksum of one video's rows."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
@@ -229,3 +250,83 @@ def store_digest(folder: str | Path) -> str:
         for name in store.manifest.columns():
             digest.update((store.folder / kind / f"{name}.npy").read_bytes())
     return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCheck:
+    """The ids of the videos that a store has yet to process.
+
+    `pending` were never processed, `changed` were read from another file, and `transient` failed
+    for a reason that may be gone.
+    """
+
+    pending: frozenset[str]
+    changed: frozenset[str]
+    transient: frozenset[str]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to extract."""
+        return not (self.pending or self.changed or self.transient)
+
+
+def check_store(folder: Path, manifest: Manifest, catalog: Catalog) -> StoreCheck:
+    """What `extract` would do to a store, with the errors that it would raise. Writes nothing."""
+    check_manifest(folder, manifest)
+    entries: Sequence[LedgerEntry] = ()
+    if (folder / "ledger.sqlite").is_file():
+        with closing(Ledger(folder / "ledger.sqlite")) as ledger:
+            entries = ledger.entries()
+    _, changed = compare_files(folder, entries, catalog)
+    processed = {entry.id for entry in entries if entry.status != "pending"}
+    ids = frozenset(video.id for video in catalog)
+    return StoreCheck(
+        pending=ids - processed,
+        changed=frozenset(entry.id for entry in changed),
+        transient=ids & {e.id for e in entries if e.status == "failed" and e.transient},
+    )
+
+
+def compare_files(
+    folder: Path, entries: Sequence[LedgerEntry], sources: Iterable[Video]
+) -> tuple[list[LedgerEntry], list[LedgerEntry]]:
+    """Compare the files that were read with those that would be read now.
+
+    Returns new entries: of files with the same content in another place or state, and pending ones
+    of files (or ends of videos) that have changed. Rows of a deleted file are kept as long as the
+    catalog lists the same path.
+    """
+    videos = {video.id: video for video in sources}
+    processed = [e for e in entries if e.id in videos and e.status != "pending"]
+    moved: list[LedgerEntry] = []
+    changed: list[LedgerEntry] = []
+    unverifiable: list[str] = []
+    total = len(processed) if len(processed) >= SHOW_PROGRESS_FROM else 0
+    with bar("comparing files", total, "files") as advance:
+        for entry in processed:
+            advance()
+            video, before = videos[entry.id], entry.file
+            if entry.video_end != video.end:
+                changed.append(entry.reset())
+            elif before is not None and not _is_current(before, video.path):
+                now = read_file_state(video.path)
+                if now is not None and now.has_same_content(before):
+                    moved.append(replace(entry, file=now))
+                elif now is not None:
+                    changed.append(entry.reset())
+                elif entry.status == "done" and before.path != resolve_path(video.path):
+                    unverifiable.append(f"{entry.id}: was {before.path}, is {video.path}")
+    if unverifiable:
+        raise StoreError(
+            f"{folder} has features of {len(unverifiable)} videos that were read from other files "
+            f"than the catalog lists, and those cannot be read to compare them "
+            f"({unverifiable[0]}); restore the files, or use another folder"
+        )
+    return moved, changed
+
+
+def _is_current(file: FileState, path: Path) -> bool:
+    try:
+        return file.is_current(path)
+    except (OSError, ValueError):  # it is missing, or no path at all
+        return False

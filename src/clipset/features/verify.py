@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clipset.data.catalog import Video
 from clipset.data.file_state import read_file_state, resolve_path
 from clipset.features.ledger import KINDS, Kind, LedgerEntry
 from clipset.features.store import IMPORTED, FeatureStore, count_rows, row_checksum
@@ -17,6 +16,8 @@ from clipset.row_files import HEADER_BYTES, has_header, open_all_rows
 
 StoreProblem = tuple[str, str]
 """The id of a video or the name of a file, and what is wrong with it."""
+StoreArrays = dict[tuple[Kind, str], NDArray[np.generic]]
+"""Rows by the kind of clips and the name of the column."""
 
 
 def verify_store(folder: str | Path, *, videos: bool = False) -> list[StoreProblem]:
@@ -26,9 +27,11 @@ def verify_store(folder: str | Path, *, videos: bool = False) -> list[StoreProbl
     """
     store = FeatureStore(folder)
     done = [entry for entry in store.all_entries if entry.status == "done"]
-    problems = [*_compare_parts(store), *find_overlaps(done), *find_damage(store, done)]
+    problems = [*_compare_parts(store), *find_overlaps(done), *find_damaged_rows(store, done)]
+    if all(entry.status != "pending" for entry in store.all_entries):
+        problems += _find_damaged_files(store, done)
     if videos:
-        problems += _find_changed_files(store.entries, store.catalog)
+        problems += _find_changed_videos(store)
     return problems
 
 
@@ -65,52 +68,57 @@ def find_overlaps(done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
                 end, owner = first + count, id
 
 
-def find_damage(store: FeatureStore, done: Sequence[LedgerEntry]) -> list[StoreProblem]:
-    """Rows and headers that are not the ones that were written."""
-    columns = store.manifest.columns()
-    paths = {
-        (kind, name): store.folder / kind / f"{name}.npy" for kind in KINDS for name in columns
-    }
-    arrays = {key: open_all_rows(path, *columns[key[1]]) for key, path in paths.items()}
-    problems = [(entry.id, damage) for entry in done if (damage := _damage(entry, arrays))]
-    if any(entry.status == "pending" for entry in store.all_entries):
-        return problems
-    for (kind, name), path in paths.items():
-        rows, (shape, dtype) = count_rows(done, kind), columns[name]
-        size = HEADER_BYTES + rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if not has_header(path, rows, shape, dtype):
-            problems.append((f"{kind}/{name}.npy", f"its header does not state {rows} rows"))
-        elif path.stat().st_size > size:
-            problems.append((f"{kind}/{name}.npy", "is longer than its rows"))
-    return problems
+def find_damaged_rows(store: FeatureStore, done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
+    """Videos whose rows are missing or not the ones that were written."""
+    arrays = open_arrays(store)
+    for entry in done:
+        parts = rows_of(entry, arrays)
+        counts = {kind: count for kind, _, count in entry.rows()}
+        for (kind, name), part in parts.items():
+            if len(part) < counts[kind]:
+                missing = f"{counts[kind] - len(part)} of its {counts[kind]} rows"
+                yield entry.id, f"{missing} in {kind}/{name}.npy are missing"
+                break
+        else:
+            if row_checksum(parts.values()) != entry.checksum:
+                yield entry.id, "its rows are not the ones that were written"
 
 
-def _damage(
-    entry: LedgerEntry, arrays: Mapping[tuple[Kind, str], NDArray[np.generic]]
-) -> str | None:
-    parts = []
-    for kind, first, count in entry.rows():
-        for name in (name for k, name in arrays if k == kind):
-            part = arrays[kind, name][first : first + count]
-            if len(part) < count:
-                return f"{count - len(part)} of its {count} rows in {kind}/{name}.npy are missing"
-            parts.append(part)
-    if row_checksum(parts) != entry.checksum:
-        return "its rows are not the ones that were written"
-    return None
+def _find_damaged_files(store: FeatureStore, done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
+    """Files whose header or length is not that of their rows."""
+    for kind in KINDS:
+        num_rows = count_rows(done, kind)
+        for name, (shape, dtype) in store.manifest.columns().items():
+            path = store.folder / kind / f"{name}.npy"
+            size = HEADER_BYTES + num_rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
+            if not has_header(path, num_rows, shape, dtype):
+                yield f"{kind}/{name}.npy", f"its header does not state {num_rows} rows"
+            elif path.stat().st_size > size:
+                yield f"{kind}/{name}.npy", "is longer than its rows"
 
 
-def _find_changed_files(
-    entries: Sequence[LedgerEntry], videos: Iterable[Video]
-) -> list[StoreProblem]:
-    paths = {video.id: video.path for video in videos}
-    problems = []
-    with bar("comparing files", len(entries), "files") as advance:
-        for entry in entries:
-            now = read_file_state(paths[entry.id]) if entry.id in paths else None
+def _find_changed_videos(store: FeatureStore) -> Iterator[StoreProblem]:
+    paths = {video.id: video.path for video in store.catalog}
+    with bar("comparing files", len(store), "files") as advance:
+        for entry in store.entries:
+            now = read_file_state(paths[entry.id])
             if now is None:
-                problems.append((entry.id, "its file cannot be read"))
+                yield entry.id, "its file cannot be read"
             elif entry.file is not None and not now.has_same_content(entry.file):
-                problems.append((entry.id, "its file has changed since it was read"))
+                yield entry.id, "its file has changed since it was read"
             advance()
-    return problems
+
+
+def open_arrays(store: FeatureStore) -> StoreArrays:
+    """All whole rows of a store's files, damaged or not."""
+    return {
+        (kind, name): open_all_rows(store.folder / kind / f"{name}.npy", shape, dtype)
+        for kind in KINDS
+        for name, (shape, dtype) in store.manifest.columns().items()
+    }
+
+
+def rows_of(entry: LedgerEntry, arrays: StoreArrays) -> StoreArrays:
+    """The rows of one video."""
+    spans = {kind: slice(first, first + count) for kind, first, count in entry.rows()}
+    return {(kind, name): array[spans[kind]] for (kind, name), array in arrays.items()}

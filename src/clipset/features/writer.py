@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,14 +18,20 @@ from numpy.typing import NDArray
 from clipset.config import to_mapping
 from clipset.data.catalog import Catalog, Video, write_catalog
 from clipset.data.file_state import read_file_state
-from clipset.errors import StoreError
-from clipset.features.encode import ClipRows, EncodedVideo
+from clipset.errors import BackboneError, StoreError, VideoError
+from clipset.features.encode import ClipRows, EncodedVideo, EncodeResult
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
-from clipset.features.store import Manifest, count_rows, retry_hint, row_checksum
-from clipset.features.store_check import check_manifest, compare_files
+from clipset.features.store import (
+    Manifest,
+    check_manifest,
+    compare_files,
+    count_rows,
+    retry_hint,
+    row_checksum,
+)
 from clipset.files import write_json
 from clipset.process.locks import exclusive, is_empty
-from clipset.progress import log
+from clipset.progress import bar, log
 from clipset.row_files import GrowingArray
 
 COMMIT_SECONDS = 1.0  # entries wait at most this long for their transaction
@@ -36,7 +42,7 @@ class StoreWriter:
 
     `sources` are the files that the rows are read from, by the ids of their videos. Rows of a file
     that has changed are dropped and made again; None compares no files. Nothing is written before
-    everything has been checked.
+    everything has been checked. `pending` are the entries of the videos to process.
     """
 
     def __init__(
@@ -48,76 +54,86 @@ class StoreWriter:
         sources: Sequence[Video] | None,
         retry_failed: bool = False,
     ) -> None:
-        self.folder = folder
+        self.folder, self.catalog = folder, catalog
+        self._sources = {video.id: video for video in sources or ()}
         self._resources = ExitStack()
         with self._resources, writing_to(folder):
             self._resources.enter_context(exclusive(folder))
-            self._open(manifest, catalog, sources)
-            self._sources = {video.id: video for video in sources or ()}
-            self.pending = self._list_pending(catalog, retry_failed)
-            self._arrays = {kind: self._open_arrays(kind) for kind in KINDS}
+            self._open(manifest)
+            self.pending = self._list_pending(retry_failed)
+            self._arrays = {
+                (kind, name): self._resources.enter_context(
+                    GrowingArray(folder / kind / f"{name}.npy", shape, dtype)
+                )
+                for kind in KINDS
+                for name, (shape, dtype) in self.manifest.columns().items()
+            }
             self._resources = self._resources.pop_all()
         self.num_failed = 0
-        self._waiting: dict[int, EncodedVideo] = {}
-        self._next = 0
+        self._waiting: dict[int, EncodedVideo | VideoError] = {}
+        self._next_index = 0
         self._uncommitted: list[LedgerEntry] = []
         self._last_commit = time.monotonic()
         done = self.ledger.entries("done")
         self._num_rows: dict[Kind, int] = {kind: count_rows(done, kind) for kind in KINDS}
 
-    def _open(self, manifest: Manifest, catalog: Catalog, sources: Sequence[Video] | None) -> None:
+    def _open(self, manifest: Manifest) -> None:
         """Check manifest, ledger and files; then write the catalog and the changed entries."""
-        is_new = not (self.folder / "manifest.json").exists()
-        open_manifest = _create_manifest if is_new else check_manifest
-        self.manifest = open_manifest(self.folder, manifest)
-        if is_new:  # a store that has a ledger also has a catalog
-            write_catalog(_absolute(catalog), self.folder / "catalog.csv")
-        self.ledger = Ledger(self.folder / "ledger.sqlite", create=True)
-        self._resources.callback(self.ledger.close)
-        self._check_fingerprint(is_new)
-        changes = compare_files(self.ledger.entries(), sources or ())
-        changes.check_verifiable(self.folder)
-        write_catalog(_absolute(catalog), self.folder / "catalog.csv")
-        if self.ledger.num_lost:
-            log(f"{self.ledger.num_lost} videos were deleted from {self.ledger.path}")
-        self.ledger.write([*changes.moved, *changes.pending])
-        self.ledger.append(video.id for video in catalog)
-        if changes.pending:
-            log(f"{len(changes.pending)} videos have changed and are extracted again")
-
-    def _check_fingerprint(self, is_new: bool) -> None:
-        if is_new or not self.ledger.manifest:
-            self.ledger.manifest = self.manifest.fingerprint
-        elif self.ledger.manifest != self.manifest.fingerprint:
+        folder = self.folder
+        is_new = not (folder / "manifest.json").exists()
+        videos = [replace(video, path=video.path.absolute()) for video in self.catalog]
+        absolute = self.catalog.only(videos)
+        if is_new:
+            if not is_empty(folder):
+                raise StoreError(
+                    f"{folder} is not empty and not a feature store; use another folder"
+                )
+            write_json(folder / "manifest.json", to_mapping(manifest))
+            write_catalog(absolute, folder / "catalog.csv")  # before there is a ledger
+        self.manifest = check_manifest(folder, manifest)
+        self.ledger = ledger = Ledger(folder / "ledger.sqlite", create=True)
+        self._resources.callback(ledger.close)
+        if is_new or not ledger.manifest:
+            ledger.manifest = self.manifest.fingerprint
+        elif ledger.manifest != self.manifest.fingerprint:
             raise StoreError(
-                f"{self.folder}/manifest.json was changed: it is not the one that the rows were "
+                f"{folder}/manifest.json was changed: it is not the one that the rows were "
                 f"made with; restore it, or use another folder"
             )
+        moved, changed = compare_files(folder, ledger.entries(), self._sources.values())
+        write_catalog(absolute, folder / "catalog.csv")
+        if ledger.num_lost:
+            log(f"{ledger.num_lost} videos were deleted from {ledger.path}")
+        ledger.write([*moved, *changed])
+        ledger.append(video.id for video in self.catalog)
+        if changed:
+            log(f"{len(changed)} videos have changed and are extracted again")
+        for kind in KINDS:
+            (folder / kind).mkdir(exist_ok=True)
 
-    def _list_pending(self, catalog: Catalog, retry_failed: bool) -> Sequence[LedgerEntry]:
-        """The videos to process."""
-        requested = {video.id for video in catalog}
+    def _list_pending(self, retry_failed: bool) -> Sequence[LedgerEntry]:
+        requested = {video.id for video in self.catalog}
         entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested]
         pending = [e for e in entries if e.status == "pending" or e.transient or retry_failed]
         if skipped := len(entries) - len(pending):
             log(retry_hint(skipped))
         return pending
 
-    def _open_arrays(self, kind: Kind) -> dict[str, GrowingArray]:
-        (self.folder / kind).mkdir(exist_ok=True)
-        return {
-            name: self._resources.enter_context(
-                GrowingArray(self.folder / kind / f"{name}.npy", shape, dtype)
-            )
-            for name, (shape, dtype) in self.manifest.columns().items()
-        }
+    @property
+    def pending_videos(self) -> list[Video]:
+        """The videos of the pending entries, in the same order."""
+        videos = {video.id: video for video in self.catalog}
+        return [videos[entry.id] for entry in self.pending]
 
-    def record_provenance(self, made_by: dict[str, str]) -> None:
+    def record_provenance(self, engine_name: str, backbone_name: str) -> None:
         """Record in the manifest what makes the features, the first time."""
-        if "engine" not in self.manifest.made_by:
-            versions = {name: version(name) for name in ("clipset", "torch", "av", "numpy")}
-            versions |= {"python": platform.python_version()}
-            self.write_provenance(self.manifest.made_by | made_by | versions)
+        if "engine" in self.manifest.made_by:
+            return
+        made_by = self.manifest.made_by | {"engine": engine_name}
+        if backbone_name != self.manifest.backbone.name:  # the path of a custom backbone
+            made_by["backbone"] = backbone_name
+        made_by |= {name: version(name) for name in ("clipset", "torch", "av", "numpy")}
+        self.write_provenance(made_by | {"python": platform.python_version()})
 
     def write_provenance(self, made_by: dict[str, str]) -> None:
         """Write in the manifest what made the features."""
@@ -125,32 +141,48 @@ class StoreWriter:
         with writing_to(self.folder):
             write_json(self.folder / "manifest.json", to_mapping(self.manifest))
 
-    def put(self, video: EncodedVideo) -> None:
-        """Take the result of `pending[video.index]`; it is written once all before it are."""
-        self._waiting[video.index] = video
-        while self._next in self._waiting:
-            self._put_next(self._waiting.pop(self._next))
-            self._next += 1
+    def write_all(self, results: Iterable[EncodeResult], title: str) -> None:
+        """Write encoded videos as they come, and show progress."""
+        total = len(self.catalog)
+        with bar(title, total, "videos", done=total - len(self.pending)) as advance:
+            for index, video in results:
+                self.put(index, video)
+                advance(note=f"{self.num_failed} failed" if self.num_failed else "")
 
-    def _put_next(self, video: EncodedVideo) -> None:
-        entry = video.update(self.pending[video.index])
+    def put(self, index: int, video: EncodedVideo | VideoError | BackboneError) -> None:
+        """Take the result of `pending[index]`; it is written once all before it are.
+
+        A video on which the backbone fails ends the extraction.
+        """
+        if isinstance(video, BackboneError):
+            raise BackboneError(f"{self.pending[index].id}: {video}") from None
+        self._waiting[index] = video
+        while self._next_index in self._waiting:
+            self._put_next(self._waiting.pop(self._next_index))
+            self._next_index += 1
+
+    def _put_next(self, video: EncodedVideo | VideoError) -> None:
+        entry = self.pending[self._next_index]
         source = self._sources.get(entry.id)
-        if video.rows is None:
+        entry = replace(entry, video_end=source.end if source else None)
+        if isinstance(video, EncodedVideo):
+            entry = video.update(entry)
+            if (damage := entry.damage) is not None:
+                log(f"damaged {entry.id}: {damage}")
+            self.add(entry, video.rows)
+        else:
             self.num_failed += 1
-            log(f"skipped {entry.id}: {entry.reason}")
-            entry = replace(entry, file=read_file_state(source.path) if source else None)
-        elif (damage := entry.damage) is not None:
-            log(f"damaged {entry.id}: {damage}")
-        self.add(replace(entry, video_end=source.end if source else None), video.rows)
+            log(f"skipped {entry.id}: {video}")
+            file = read_file_state(source.path) if source else None
+            self.record(entry.failed(str(video), video.transient, file))
 
-    def add(self, entry: LedgerEntry, rows: ClipRows | None) -> None:
+    def add(self, entry: LedgerEntry, rows: ClipRows) -> None:
         """Append a video's rows and record its entry."""
-        if rows is not None:
-            random_first, regular_first = (self._num_rows[kind] for kind in KINDS)
-            entry = replace(entry, random_first=random_first, regular_first=regular_first)
-            entry = self.write_rows(entry, rows)
-            for kind, _, count in entry.rows():
-                self._num_rows[kind] += count
+        random_first, regular_first = (self._num_rows[kind] for kind in KINDS)
+        entry = replace(entry, random_first=random_first, regular_first=regular_first)
+        entry = self.write_rows(entry, rows)
+        for kind, _, count in entry.rows():  # before the entry is committed
+            self._num_rows[kind] += count
         self.record(entry)
 
     def write_rows(self, entry: LedgerEntry, rows: ClipRows) -> LedgerEntry:
@@ -162,7 +194,7 @@ class StoreWriter:
                 part = getattr(rows, name)[offset : offset + count]
                 if name == "features":
                     check_overflow(part, np.dtype(dtype), entry.id)
-                parts.append((self._arrays[kind][name], first, part.astype(dtype)))
+                parts.append((self._arrays[kind, name], first, part.astype(dtype)))
             offset += count
         with writing_to(self.folder):
             for array, first, part in parts:
@@ -179,9 +211,8 @@ class StoreWriter:
         """Sync the rows to disk, then write the entries."""
         if self._uncommitted:
             with writing_to(self.folder):
-                for arrays in self._arrays.values():
-                    for array in arrays.values():
-                        array.sync()
+                for array in self._arrays.values():
+                    array.sync()
                 self.ledger.write(self._uncommitted)
             self._uncommitted = []
         self._last_commit = time.monotonic()
@@ -193,9 +224,8 @@ class StoreWriter:
         try:
             self.commit()
             with writing_to(self.folder):
-                for kind, arrays in self._arrays.items():
-                    for array in arrays.values():
-                        array.finish(self._num_rows[kind])
+                for (kind, _), array in self._arrays.items():
+                    array.finish(self._num_rows[kind])
         finally:
             self._resources.close()
 
@@ -220,15 +250,3 @@ def writing_to(folder: Path) -> Iterator[None]:
             f"cannot write to {folder}: {reason}; finished videos are kept, "
             f"free some space (or repair the disk) and run the same command again"
         ) from error
-
-
-def _create_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """Start a store in an empty folder."""
-    if not is_empty(folder):
-        raise StoreError(f"{folder} is not empty and not a feature store; use another folder")
-    write_json(folder / "manifest.json", to_mapping(manifest))
-    return manifest
-
-
-def _absolute(catalog: Catalog) -> Catalog:
-    return catalog.only(replace(video, path=video.path.absolute()) for video in catalog)

@@ -17,13 +17,12 @@ from clipset.clips.sampling import Window, WindowGrid
 from clipset.data.catalog import Catalog, Video, read_catalog_table, read_folder
 from clipset.data.tables import SUFFIXES
 from clipset.devices import find_device
-from clipset.errors import CatalogError
+from clipset.errors import BackboneError, CatalogError, VideoError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import DecodeResult, decode_videos
 from clipset.features.encode import EncodedVideo, encode_chunks, encode_videos
-from clipset.features.extract import decode_request, plan_store
+from clipset.features.extract import decode_request, load_network, name_to_load, plan_store
 from clipset.features.ledger import LedgerEntry
-from clipset.features.provenance import load_network, name_to_load
 from clipset.features.store import Manifest
 from clipset.progress import bar, log
 from clipset.sets.batch import ClipBatch
@@ -116,13 +115,13 @@ class ClipReader:
     def read(self, videos: Sequence[Video]) -> list[VideoClips]:
         """The regular clips of every video, in order."""
         clips: dict[int, VideoClips] = {}
-        engine, ids = self.engine, [video.id for video in videos]
+        engine = self.engine
         with (
             bar("encoding", len(videos), "videos") as advance,
             self._decode(videos) as results,
         ):
-            for encoded in encode_videos(engine, results, ids, isolate=True):
-                clips[encoded.index] = self._video_clips(videos[encoded.index], encoded)
+            for index, encoded in encode_videos(engine, results):
+                clips[index] = self._video_clips(videos[index], encoded)
                 advance()
         return [clips[index] for index in range(len(videos))]
 
@@ -131,10 +130,10 @@ class ClipReader:
 
         Windows of one video come in the order of time, among those of others.
         """
-        engine, ids = self.engine, [video.id for video in videos]
+        engine = self.engine
         with self._decode(videos, grid) as results:
-            for encoded in encode_chunks(engine, results, ids, isolate=True):
-                yield self._video_clips(videos[encoded.index], encoded)
+            for index, encoded in encode_chunks(engine, results):
+                yield self._video_clips(videos[index], encoded)
 
     def _decode(
         self, videos: Sequence[Video], grid: WindowGrid | None = None
@@ -146,11 +145,13 @@ class ClipReader:
             timeout=self.config.timeout_seconds,
         )
 
-    def _video_clips(self, video: Video, encoded: EncodedVideo) -> VideoClips:
+    def _video_clips(
+        self, video: Video, encoded: EncodedVideo | VideoError | BackboneError
+    ) -> VideoClips:
         """The clips of a video or window as if they were read from a store, with its precision."""
+        if not isinstance(encoded, EncodedVideo):
+            return VideoClips(video=video, reason=str(encoded))
         rows, facts = encoded.rows, encoded.facts
-        if rows is None or facts is None:
-            return VideoClips(video=video, reason=encoded.reason or "cannot be read")
         window, duration = facts.window, facts.duration
         if window is not None:
             duration = window.end - window.start

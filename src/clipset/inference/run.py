@@ -15,7 +15,7 @@ from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, Video, read_catalog_table
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_worker import describe_error
+from clipset.features.decode_worker import as_video_error
 from clipset.features.store import FeatureStore, open_store
 from clipset.inference import DEFAULT_TOP
 from clipset.inference.clips import (
@@ -243,7 +243,7 @@ class TrainedRun:
                 try:
                     moments[window.video.id].append(_predict_window(window, head))
                 except Exception as error:
-                    reasons.setdefault(window.video.id, describe_error(error))
+                    reasons.setdefault(window.video.id, str(as_video_error(error)))
                 advance()
         return {id: reasons.get(id, tuple(own)) for id, own in moments.items()}
 
@@ -267,7 +267,7 @@ def _predict(
     try:
         probabilities = head.predict(video.clips)[0]
     except Exception as error:
-        return Prediction(video=name, reason=describe_error(error))
+        return Prediction(video=name, reason=str(as_video_error(error)))
     order = probabilities.argsort(descending=True, stable=True)[:top].tolist()
     classes = tuple(
         ClassProbability(label=head.card.classes[k], probability=probabilities[k].item())

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from clipset.backbones.registry import find_backbone, how_to_get_weights
+from clipset.backbones.registry import find_backbone
 from clipset.config import fingerprint, to_mapping
 from clipset.data.leaks import check_leaks
 from clipset.data.tasks import Task, join_tasks, read_tasks
@@ -81,7 +81,7 @@ def reproduce(table_name: str, out: Path, request: ReproduceRequest) -> TableFil
     else:
         entries = {name: find_backbone(name) for name in backbones}
         missing = {
-            name: how_to_get_weights(entry)
+            name: entry.how_to_get_weights()
             for name, entry in entries.items()
             if entry.find_weights() is None
         }

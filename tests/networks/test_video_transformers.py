@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clipset.networks.vit_blocks import resize_trilinear, sinusoid_table
+from clipset.networks.video_transformers import resize_trilinear, sinusoid_table
 
 
 @pytest.mark.parametrize("grid", [(8, 4, 4), (16, 5, 5), (8, 5, 7), (3, 4, 4), (16, 4, 4)])
