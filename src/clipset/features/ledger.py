@@ -153,7 +153,7 @@ class Ledger:
 
     def write(self, entries: Sequence[LedgerEntry]) -> None:
         """Replace the entries of some videos, all or none."""
-        settings = ", ".join(f"{name} = ?" for name in _COLUMNS)
+        settings = ", ".join(f"{column_name} = ?" for column_name in _COLUMNS)
         with self._connection:
             cursor = self._connection.executemany(
                 f"UPDATE videos SET {settings} WHERE ordinal = ? AND id = ?",
@@ -194,19 +194,19 @@ class Ledger:
         """Close the file."""
         self._connection.close()
 
-    def _fact(self, name: str) -> str:
+    def _fact(self, fact_name: str) -> str:
         with self._errors():
-            rows = self._connection.execute("SELECT value FROM facts WHERE name = ?", [name])
+            rows = self._connection.execute("SELECT value FROM facts WHERE name = ?", [fact_name])
             row = rows.fetchone()
         return str(row[0]) if row else ""
 
-    def _set_fact(self, name: str, value: str) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [name, value])
+    def _set_fact(self, fact_name: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [fact_name, value])
 
-    def _count(self, name: str) -> int:
-        value = self._fact(name) or "0"
+    def _count(self, fact_name: str) -> int:
+        value = self._fact(fact_name) or "0"
         if not value.isdecimal():
-            raise StoreError(f"the ledger {self.path} is damaged: its {name} is {value!r}")
+            raise StoreError(f"the ledger {self.path} is damaged: its {fact_name} is {value!r}")
         return int(value)
 
     def _check_columns(self) -> None:
@@ -240,10 +240,10 @@ def _to_row(entry: LedgerEntry) -> list[object]:
 
 def _from_row(row: tuple[object, ...]) -> LedgerEntry:
     """An entry from its row; values of the wrong type are refused."""
-    values = dict(zip(_COLUMNS, row, strict=True))
+    row_values = dict(zip(_COLUMNS, row, strict=True))
     try:
-        file = None if values["file"] is None else msgspec.json.decode(str(values["file"]))
-        values |= {"file": file, "transient": bool(values["transient"])}
-        return msgspec.convert(values, LedgerEntry)
+        file = None if row_values["file"] is None else msgspec.json.decode(str(row_values["file"]))
+        row_values |= {"file": file, "transient": bool(row_values["transient"])}
+        return msgspec.convert(row_values, LedgerEntry)
     except msgspec.MsgspecError as error:
-        raise StoreError(f"the ledger's row {values['ordinal']} is damaged: {error}") from None
+        raise StoreError(f"the ledger's row {row_values['ordinal']} is damaged: {error}") from None

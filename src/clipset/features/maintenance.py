@@ -50,8 +50,10 @@ def repair_store(
     config = ExtractConfig(workers=workers, timeout=timeout)
     store = FeatureStore(folder)
     done = [entry for entry in store.all_entries if entry.status == "done"]
-    for id, problem in find_overlaps(done):
-        raise StoreError(f"{folder} cannot be repaired ({id}: {problem}); extract to a new folder")
+    for video_id, problem in find_overlaps(done):
+        raise StoreError(
+            f"{folder} cannot be repaired ({video_id}: {problem}); extract to a new folder"
+        )
     damaged_ids = dict(find_damaged_rows(store, done))
     videos = {video.id: video for video in store.catalog}
     damaged = [entry for entry in done if entry.id in damaged_ids]
@@ -75,8 +77,8 @@ def repair_store(
                     timeout=config.timeout_seconds,
                 ) as results,
             ):
-                for index, video in encode_videos(engine, results):
-                    _replace_rows(writer, listed[index], video, result)
+                for video_index, video in encode_videos(engine, results):
+                    _replace_rows(writer, listed[video_index], video, result)
                     advance()
     return result
 

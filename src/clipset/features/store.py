@@ -97,12 +97,12 @@ class FeatureStore:
     give other labels and splits than those that the store was made with.
     """
 
-    def __init__(self, folder: str | Path, catalog: Catalog | None = None) -> None:
-        self.folder = folder = Path(folder)
-        self.manifest = read_manifest(folder)
+    def __init__(self, store_folder: str | Path, catalog: Catalog | None = None) -> None:
+        self.folder = store_folder = Path(store_folder)
+        self.manifest = read_manifest(store_folder)
         if catalog is not None:
             self.catalog = catalog
-        with closing(Ledger(folder / "ledger.sqlite")) as ledger:
+        with closing(Ledger(store_folder / "ledger.sqlite")) as ledger:
             self.all_entries: Sequence[LedgerEntry] = ledger.entries()
             self.num_lost, self.manifest_fingerprint = ledger.num_lost, ledger.manifest
         ids = {video.id for video in self.catalog}
@@ -149,18 +149,18 @@ class FeatureStore:
         count = np.array([count for _, _, count in rows], dtype=np.int64)
         num_rows = int((first + count).max(initial=0))
         features, boxes, times = (
-            open_rows(self.folder / kind / f"{name}.npy", num_rows, *column)
-            for name, column in self.manifest.columns().items()
+            open_rows(self.folder / kind / f"{column_name}.npy", num_rows, *column)
+            for column_name, column in self.manifest.columns().items()
         )
         return ClipTable(features=features, boxes=boxes, times=times, first=first, count=count)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(store_folder: Path) -> Manifest:
     """The manifest of a store; an error if the folder is not a store."""
-    path = folder / "manifest.json"
+    path = store_folder / "manifest.json"
     if not path.is_file():
         raise StoreError(
-            f"{folder} is not a feature store (no manifest.json); run `clipset extract` first"
+            f"{store_folder} is not a feature store (no manifest.json); run `clipset extract` first"
         )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -168,12 +168,12 @@ def read_manifest(folder: Path) -> Manifest:
     return build(Manifest, content, str(path))
 
 
-def check_manifest(folder: Path, manifest: Manifest) -> Manifest:
+def check_manifest(store_folder: Path, manifest: Manifest) -> Manifest:
     """The manifest of a store that was made in the requested way; an error if it was not."""
-    stored = read_manifest(folder)
+    stored = read_manifest(store_folder)
     if replace(stored, made_by={}) != replace(manifest, made_by={}):
         difference = describe_difference(stored, manifest)
-        raise StoreError(f"{folder} was made {difference}; use another folder")
+        raise StoreError(f"{store_folder} was made {difference}; use another folder")
     return stored
 
 
@@ -191,23 +191,23 @@ def describe_difference(stored: Manifest, requested: Manifest) -> str:
     return "in another way"
 
 
-def open_store(folder: str | Path, catalog: Catalog | None = None) -> FeatureStore:
+def open_store(store_folder: str | Path, catalog: Catalog | None = None) -> FeatureStore:
     """A finished store with at least one video; `catalog` may give other labels and splits."""
-    store = FeatureStore(folder, catalog)
+    store = FeatureStore(store_folder, catalog)
     if store.num_lost:
         raise StoreError(
-            f"{store.num_lost} videos were deleted from the ledger of {folder}; "
+            f"{store.num_lost} videos were deleted from the ledger of {store_folder}; "
             f"run `clipset extract` again to restore them"
         )
     if store.pending:
         total = len(store) + len(store.failed) + len(store.pending)
         raise StoreError(
-            f"{folder} is not finished ({len(store.pending)} of {total} videos to go); "
+            f"{store_folder} is not finished ({len(store.pending)} of {total} videos to go); "
             f"run `clipset extract` again to resume"
         )
     if not store.entries:
         reason = f": {store.failed[0].id}: {store.failed[0].reason}" if store.failed else ""
-        raise StoreError(f"{folder} has no video that could be read{reason}")
+        raise StoreError(f"{store_folder} has no video that could be read{reason}")
     return store
 
 
@@ -239,16 +239,16 @@ def count_rows(entries: Iterable[LedgerEntry], kind: Kind) -> int:
     return max(ends, default=0)
 
 
-def store_digest(folder: str | Path) -> str:
+def store_digest(store_folder: str | Path) -> str:
     """A digest of entries and rows: equal for stores with the same content."""
-    store = FeatureStore(folder)
+    store = FeatureStore(store_folder)
     digest = hashlib.blake2b(digest_size=16)
     for entry in store.all_entries:
         content = (entry.ordinal, entry.id, entry.status, entry.reason, entry.checksum)
         digest.update(repr(content).encode())
     for kind in KINDS:
-        for name in store.manifest.columns():
-            digest.update((store.folder / kind / f"{name}.npy").read_bytes())
+        for column_name in store.manifest.columns():
+            digest.update((store.folder / kind / f"{column_name}.npy").read_bytes())
     return digest.hexdigest()
 
 
@@ -270,14 +270,14 @@ class StoreCheck:
         return not (self.pending or self.changed or self.transient)
 
 
-def check_store(folder: Path, manifest: Manifest, catalog: Catalog) -> StoreCheck:
+def check_store(store_folder: Path, manifest: Manifest, catalog: Catalog) -> StoreCheck:
     """What `extract` would do to a store, with the errors that it would raise. Writes nothing."""
-    check_manifest(folder, manifest)
+    check_manifest(store_folder, manifest)
     entries: Sequence[LedgerEntry] = ()
-    if (folder / "ledger.sqlite").is_file():
-        with closing(Ledger(folder / "ledger.sqlite")) as ledger:
+    if (store_folder / "ledger.sqlite").is_file():
+        with closing(Ledger(store_folder / "ledger.sqlite")) as ledger:
             entries = ledger.entries()
-    _, changed = compare_files(folder, entries, catalog)
+    _, changed = compare_files(store_folder, entries, catalog)
     processed = {entry.id for entry in entries if entry.status != "pending"}
     ids = frozenset(video.id for video in catalog)
     return StoreCheck(
@@ -288,7 +288,7 @@ def check_store(folder: Path, manifest: Manifest, catalog: Catalog) -> StoreChec
 
 
 def compare_files(
-    folder: Path, entries: Sequence[LedgerEntry], sources: Iterable[Video]
+    store_folder: Path, entries: Sequence[LedgerEntry], sources: Iterable[Video]
 ) -> tuple[list[LedgerEntry], list[LedgerEntry]]:
     """Compare the files that were read with those that would be read now.
 
@@ -318,8 +318,8 @@ def compare_files(
                     unverifiable.append(f"{entry.id}: was {before.path}, is {video.path}")
     if unverifiable:
         raise StoreError(
-            f"{folder} has features of {len(unverifiable)} videos that were read from other files "
-            f"than the catalog lists, and those cannot be read to compare them "
+            f"{store_folder} has features of {len(unverifiable)} videos that were read from other "
+            f"files than the catalog lists, and those cannot be read to compare them "
             f"({unverifiable[0]}); restore the files, or use another folder"
         )
     return moved, changed

@@ -57,15 +57,15 @@ def _compare_parts(store: FeatureStore) -> Iterator[StoreProblem]:
 def find_overlaps(done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
     """Rows that belong to two videos, or have impossible indices."""
     for kind in KINDS:
-        spans = [(first, n, e.id) for e in done for k, first, n in e.rows() if k == kind]
+        spans = [(first_row, n, e.id) for e in done for k, first_row, n in e.rows() if k == kind]
         end, owner = 0, ""
-        for first, count, id in sorted(spans):
-            if first < 0 or count < 0:
-                yield id, f"its {kind} rows are impossible: {count} from {first} on"
-            elif first < end and count:
+        for first_row, num_rows, id in sorted(spans):
+            if first_row < 0 or num_rows < 0:
+                yield id, f"its {kind} rows are impossible: {num_rows} from {first_row} on"
+            elif first_row < end and num_rows:
                 yield id, f"its {kind} rows are also those of {owner}"
-            if first + count > end:
-                end, owner = first + count, id
+            if first_row + num_rows > end:
+                end, owner = first_row + num_rows, id
 
 
 def find_damaged_rows(store: FeatureStore, done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
@@ -74,10 +74,10 @@ def find_damaged_rows(store: FeatureStore, done: Sequence[LedgerEntry]) -> Itera
     for entry in done:
         parts = rows_of(entry, arrays)
         counts = {kind: count for kind, _, count in entry.rows()}
-        for (kind, name), part in parts.items():
-            if len(part) < counts[kind]:
-                missing = f"{counts[kind] - len(part)} of its {counts[kind]} rows"
-                yield entry.id, f"{missing} in {kind}/{name}.npy are missing"
+        for (kind, column_name), column_rows in parts.items():
+            if len(column_rows) < counts[kind]:
+                missing = f"{counts[kind] - len(column_rows)} of its {counts[kind]} rows"
+                yield entry.id, f"{missing} in {kind}/{column_name}.npy are missing"
                 break
         else:
             if row_checksum(parts.values()) != entry.checksum:
@@ -88,13 +88,13 @@ def _find_damaged_files(store: FeatureStore, done: Sequence[LedgerEntry]) -> Ite
     """Files whose header or length is not that of their rows."""
     for kind in KINDS:
         num_rows = count_rows(done, kind)
-        for name, (shape, dtype) in store.manifest.columns().items():
-            path = store.folder / kind / f"{name}.npy"
+        for column_name, (shape, dtype) in store.manifest.columns().items():
+            path = store.folder / kind / f"{column_name}.npy"
             size = HEADER_BYTES + num_rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
             if not has_header(path, num_rows, shape, dtype):
-                yield f"{kind}/{name}.npy", f"its header does not state {num_rows} rows"
+                yield f"{kind}/{column_name}.npy", f"its header does not state {num_rows} rows"
             elif path.stat().st_size > size:
-                yield f"{kind}/{name}.npy", "is longer than its rows"
+                yield f"{kind}/{column_name}.npy", "is longer than its rows"
 
 
 def _find_changed_videos(store: FeatureStore) -> Iterator[StoreProblem]:

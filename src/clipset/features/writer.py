@@ -47,26 +47,26 @@ class StoreWriter:
 
     def __init__(
         self,
-        folder: Path,
+        store_folder: Path,
         manifest: Manifest,
         catalog: Catalog,
         *,
         sources: Sequence[Video] | None,
         retry_failed: bool = False,
     ) -> None:
-        self.folder, self.catalog = folder, catalog
+        self.folder, self.catalog = store_folder, catalog
         self._sources = {video.id: video for video in sources or ()}
         self._resources = ExitStack()
-        with self._resources, writing_to(folder):
-            self._resources.enter_context(exclusive(folder))
+        with self._resources, writing_to(store_folder):
+            self._resources.enter_context(exclusive(store_folder))
             self._open(manifest)
             self.pending = self._list_pending(retry_failed)
             self._arrays = {
-                (kind, name): self._resources.enter_context(
-                    GrowingArray(folder / kind / f"{name}.npy", shape, dtype)
+                (kind, column_name): self._resources.enter_context(
+                    GrowingArray(store_folder / kind / f"{column_name}.npy", shape, dtype)
                 )
                 for kind in KINDS
-                for name, (shape, dtype) in self.manifest.columns().items()
+                for column_name, (shape, dtype) in self.manifest.columns().items()
             }
             self._resources = self._resources.pop_all()
         self.num_failed = 0
@@ -79,29 +79,29 @@ class StoreWriter:
 
     def _open(self, manifest: Manifest) -> None:
         """Check manifest, ledger and files; then write the catalog and the changed entries."""
-        folder = self.folder
-        is_new = not (folder / "manifest.json").exists()
+        store_folder = self.folder
+        is_new = not (store_folder / "manifest.json").exists()
         videos = [replace(video, path=video.path.absolute()) for video in self.catalog]
         absolute = self.catalog.only(videos)
         if is_new:
-            if not is_empty(folder):
+            if not is_empty(store_folder):
                 raise StoreError(
-                    f"{folder} is not empty and not a feature store; use another folder"
+                    f"{store_folder} is not empty and not a feature store; use another folder"
                 )
-            write_json(folder / "manifest.json", to_mapping(manifest))
-            write_catalog(absolute, folder / "catalog.csv")  # before there is a ledger
-        self.manifest = check_manifest(folder, manifest)
-        self.ledger = ledger = Ledger(folder / "ledger.sqlite", create=True)
+            write_json(store_folder / "manifest.json", to_mapping(manifest))
+            write_catalog(absolute, store_folder / "catalog.csv")  # before there is a ledger
+        self.manifest = check_manifest(store_folder, manifest)
+        self.ledger = ledger = Ledger(store_folder / "ledger.sqlite", create=True)
         self._resources.callback(ledger.close)
         if is_new or not ledger.manifest:
             ledger.manifest = self.manifest.fingerprint
         elif ledger.manifest != self.manifest.fingerprint:
             raise StoreError(
-                f"{folder}/manifest.json was changed: it is not the one that the rows were "
+                f"{store_folder}/manifest.json was changed: it is not the one that the rows were "
                 f"made with; restore it, or use another folder"
             )
-        moved, changed = compare_files(folder, ledger.entries(), self._sources.values())
-        write_catalog(absolute, folder / "catalog.csv")
+        moved, changed = compare_files(store_folder, ledger.entries(), self._sources.values())
+        write_catalog(absolute, store_folder / "catalog.csv")
         if ledger.num_lost:
             log(f"{ledger.num_lost} videos were deleted from {ledger.path}")
         ledger.write([*moved, *changed])
@@ -109,7 +109,7 @@ class StoreWriter:
         if changed:
             log(f"{len(changed)} videos have changed and are extracted again")
         for kind in KINDS:
-            (folder / kind).mkdir(exist_ok=True)
+            (store_folder / kind).mkdir(exist_ok=True)
 
     def _list_pending(self, retry_failed: bool) -> Sequence[LedgerEntry]:
         requested = {video.id for video in self.catalog}
@@ -132,7 +132,7 @@ class StoreWriter:
         made_by = self.manifest.made_by | {"engine": engine_name}
         if backbone_name != self.manifest.backbone.name:  # the path of a custom backbone
             made_by["backbone"] = backbone_name
-        made_by |= {name: version(name) for name in ("clipset", "torch", "av", "numpy")}
+        made_by |= {package: version(package) for package in ("clipset", "torch", "av", "numpy")}
         self.write_provenance(made_by | {"python": platform.python_version()})
 
     def write_provenance(self, made_by: dict[str, str]) -> None:
@@ -145,18 +145,18 @@ class StoreWriter:
         """Write encoded videos as they come, and show progress."""
         total = len(self.catalog)
         with bar(title, total, "videos", done=total - len(self.pending)) as advance:
-            for index, video in results:
-                self.put(index, video)
+            for video_index, video in results:
+                self.put(video_index, video)
                 advance(note=f"{self.num_failed} failed" if self.num_failed else "")
 
-    def put(self, index: int, video: EncodedVideo | VideoError | BackboneError) -> None:
-        """Take the result of `pending[index]`; it is written once all before it are.
+    def put(self, video_index: int, video: EncodedVideo | VideoError | BackboneError) -> None:
+        """Take the result of `pending[video_index]`; it is written once all before it are.
 
         A video on which the backbone fails ends the extraction.
         """
         if isinstance(video, BackboneError):
-            raise BackboneError(f"{self.pending[index].id}: {video}") from None
-        self._waiting[index] = video
+            raise BackboneError(f"{self.pending[video_index].id}: {video}") from None
+        self._waiting[video_index] = video
         while self._next_index in self._waiting:
             self._put_next(self._waiting.pop(self._next_index))
             self._next_index += 1
@@ -181,24 +181,24 @@ class StoreWriter:
         random_first, regular_first = (self._num_rows[kind] for kind in KINDS)
         entry = replace(entry, random_first=random_first, regular_first=regular_first)
         entry = self.write_rows(entry, rows)
-        for kind, _, count in entry.rows():  # before the entry is committed
-            self._num_rows[kind] += count
+        for kind, _, num_rows in entry.rows():  # before the entry is committed
+            self._num_rows[kind] += num_rows
         self.record(entry)
 
     def write_rows(self, entry: LedgerEntry, rows: ClipRows) -> LedgerEntry:
         """Write a video's rows where its entry says; returns the entry with their checksum."""
         parts = []
         offset = 0
-        for kind, first, count in entry.rows():
-            for name, (_, dtype) in self.manifest.columns().items():
-                part = getattr(rows, name)[offset : offset + count]
-                if name == "features":
+        for kind, first_row, num_rows in entry.rows():
+            for column_name, (_, dtype) in self.manifest.columns().items():
+                part = getattr(rows, column_name)[offset : offset + num_rows]
+                if column_name == "features":
                     check_overflow(part, np.dtype(dtype), entry.id)
-                parts.append((self._arrays[kind, name], first, part.astype(dtype)))
-            offset += count
+                parts.append((self._arrays[kind, column_name], first_row, part.astype(dtype)))
+            offset += num_rows
         with writing_to(self.folder):
-            for array, first, part in parts:
-                array.write(first, part)
+            for array, first_row, part in parts:
+                array.write(first_row, part)
         return replace(entry, checksum=row_checksum([part for *_, part in parts]))
 
     def record(self, entry: LedgerEntry) -> None:
@@ -240,13 +240,13 @@ def check_overflow(features: NDArray[Any], dtype: np.dtype[Any], video_id: str) 
 
 
 @contextmanager
-def writing_to(folder: Path) -> Iterator[None]:
+def writing_to(store_folder: Path) -> Iterator[None]:
     """Turn errors of the disk into a StoreError of one line; committed rows are safe."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise StoreError(
-            f"cannot write to {folder}: {reason}; finished videos are kept, "
+            f"cannot write to {store_folder}: {reason}; finished videos are kept, "
             f"free some space (or repair the disk) and run the same command again"
         ) from error

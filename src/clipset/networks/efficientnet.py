@@ -101,12 +101,13 @@ class EfficientNetLite(nn.Module):
         feature_maps: Tensor = self.head(self.blocks(self.stem(frames)))  # (N, D, S/32, S/32)
         return feature_maps.mean(dim=(2, 3))
 
-    def fuse_batch_norm(self) -> None:
+    def fuse_batch_norm(self) -> EfficientNetLite:
         """Fuse each batch norm into the convolution before it; the network is in eval mode."""
         for unit in self.modules():
             if isinstance(unit, ConvUnit) and isinstance(unit.norm, nn.BatchNorm2d):
                 unit.conv = fuse_conv_bn_eval(unit.conv, unit.norm)
                 unit.norm = nn.Identity()
+        return self
 
 
 def scaled_channels(base: int, width_scale: float) -> int:

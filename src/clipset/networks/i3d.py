@@ -113,7 +113,7 @@ class InceptionI3d(nn.Module):
             feature_maps = self.get_submodule(name)(feature_maps)
         return feature_maps
 
-    def fuse_batch_norm(self) -> None:
+    def fuse_batch_norm(self) -> InceptionI3d:
         """Fuse each batch norm into the convolution before it."""
         for unit in self.modules():
             if isinstance(unit, Unit3d) and isinstance(unit.norm, ShiftNorm):
@@ -121,6 +121,7 @@ class InceptionI3d(nn.Module):
                 unit.conv.weight = nn.Parameter(unit.conv.weight * scale.view(-1, 1, 1, 1, 1))
                 unit.conv.bias = nn.Parameter(unit.norm.bias - unit.norm.mean * scale)
                 unit.norm = nn.Identity()
+        return self
 
 
 def max_pool_same(
