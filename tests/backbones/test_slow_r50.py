@@ -12,11 +12,11 @@ from clipset.backbones.checkpoints import match_keys
 from clipset.backbones.registry import load_backbone
 from clipset.backbones.slow_r50 import LAYOUT, load_slow_r50
 from clipset.errors import BackboneError
-from clipset.networks.slow_r50 import SlowConfig, SlowR50
+from clipset.networks.slow_r50 import SlowR50
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "rbyol_slow_r50" / "checkpoint.pyth"
-NARROW = SlowConfig(width=4)
+NARROW = 4  # channels of the stem
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +58,20 @@ def test_the_older_names_of_the_head_in_released_files_are_dropped(
 
 def test_any_frame_count_and_any_size_can_be_fed() -> None:
     network = load_slow_r50(CHECKPOINT, NARROW)
-    assert features(network, torch.zeros(2, 3, 5, 40, 56)).shape == (2, 32 * NARROW.width)
+    assert features(network, torch.zeros(2, 3, 5, 40, 56)).shape == (2, 32 * NARROW)
 
 
 def test_the_memory_of_the_training_set_may_be_missing() -> None:
     state = full_size_keys("rbyol_slow_r50")
     del state["knn_mem.memory"]
     with torch.device("meta"):
-        network = SlowR50(SlowConfig())
+        network = SlowR50()
     assert len(match_keys(network, state, LAYOUT, Path("byol.pyth"))) == 318
 
 
 def test_the_full_size_network_has_the_keys_of_the_released_file() -> None:
     with torch.device("meta"):
-        network = SlowR50(SlowConfig())
+        network = SlowR50()
     state = full_size_keys("rbyol_slow_r50")
     assert len(match_keys(network, state, LAYOUT, Path("byol.pyth"))) == 318
     assert sum(tensor.numel() for tensor in network.parameters()) == 31_634_496

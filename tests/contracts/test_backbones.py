@@ -28,7 +28,6 @@ from clipset.backbones.svt import load_svt
 from clipset.backbones.videomae import load_videomae
 from clipset.backbones.vjepa2 import load_vjepa2
 from clipset.config import build, to_mapping
-from clipset.networks.slow_r50 import SlowConfig
 from clipset.networks.video_transformers import SVTConfig, VideoMAEConfig, ViTConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -72,7 +71,7 @@ TINY: dict[str, Make] = {
     "slow_r50": tiny(
         "rbyol_slow_r50",
         lambda: load_slow_r50(
-            GOLDEN / "rbyol_slow_r50" / "checkpoint.pyth", SlowConfig(width=4)
+            GOLDEN / "rbyol_slow_r50" / "checkpoint.pyth", 4
         ),
         dim=128, frames=8, size=64,
     ),

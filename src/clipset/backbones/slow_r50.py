@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clipset.backbones.checkpoints import CheckpointLayout, load_checkpoint
 from clipset.backbones.registry import KINETICS, BackboneEntry, BackboneSpec, Weights
-from clipset.networks.slow_r50 import SlowConfig, SlowR50
+from clipset.networks.slow_r50 import SlowR50
 
 LAYOUT = CheckpointLayout(  # the momentum copy, which the SCALE paper uses
     levels=("model_state",),
@@ -18,9 +18,9 @@ LAYOUT = CheckpointLayout(  # the momentum copy, which the SCALE paper uses
 )
 
 
-def load_slow_r50(path: Path, config: SlowConfig) -> SlowR50:
+def load_slow_r50(path: Path, width: int = 64) -> SlowR50:
     """The momentum copy of the network in a PySlowFast contrastive checkpoint."""
-    return load_checkpoint(lambda: SlowR50(config), LAYOUT, path)
+    return load_checkpoint(lambda: SlowR50(width), LAYOUT, path)
 
 
 ENTRIES = (
@@ -37,6 +37,6 @@ ENTRIES = (
             paper="A Large-Scale Study on Unsupervised Spatiotemporal Representation Learning "
             "(Feichtenhofer et al., CVPR 2021)",
         ),
-        load=lambda _, path: load_slow_r50(path, SlowConfig()),
+        load=lambda _, path: load_slow_r50(path),
     ),
 )  # fmt: skip

@@ -34,9 +34,10 @@ HUGGING_FACE = (
     (r"embeddings\.patch_embeddings\.projection\.", r"patch_embed.proj."),
     (r"encoder\.layer\.(\d+)\.layernorm_before\.", r"blocks.\1.norm1."),
     (r"encoder\.layer\.(\d+)\.layernorm_after\.", r"blocks.\1.norm2."),
-    (r"encoder\.layer\.(\d+)\.attention\.attention\.(q|v)_bias", r"blocks.\1.attn.\2_bias"),
-    (r"encoder\.layer\.(\d+)\.attention\.attention\.(q)uery\.bias", r"blocks.\1.attn.\2_bias"),
-    (r"encoder\.layer\.(\d+)\.attention\.attention\.(v)alue\.bias", r"blocks.\1.attn.\2_bias"),
+    (
+        r"encoder\.layer\.(\d+)\.attention\.attention\.(q|v)(?:_|uery\.|alue\.)bias",
+        r"blocks.\1.attn.\2_bias",
+    ),
     (r"encoder\.layer\.(\d+)\.attention\.output\.dense\.", r"blocks.\1.attn.proj."),
     (r"encoder\.layer\.(\d+)\.intermediate\.dense\.", r"blocks.\1.mlp.fc1."),
     (r"encoder\.layer\.(\d+)\.output\.dense\.", r"blocks.\1.mlp.fc2."),

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowConfig:
-    """The shape of the network: channels of the stem; blocks and time kernel of each stage."""
-
-    width: int = 64
-    blocks: tuple[int, int, int, int] = (3, 4, 6, 3)
-    time_kernels: tuple[int, int, int, int] = (1, 1, 3, 3)
+STAGES = ((3, 1), (4, 1), (6, 3), (3, 3))  # blocks, kernel in time
 
 
 class SlowStem(nn.Module):
@@ -79,31 +71,26 @@ class Bottleneck(nn.Module):
 
 
 class SlowR50(nn.Module):
-    """Normalised clips to the mean over time and space of the last stage."""
+    """Normalised clips to the mean over time and space of the last stage.
 
-    def __init__(self, config: SlowConfig) -> None:
+    The first block of a stage widens and, after s2, halves the feature maps.
+    """
+
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.s1 = nn.Sequential(OrderedDict(pathway0_stem=SlowStem(config.width)))
-        self.s2 = _make_stage(config, 0)
-        self.s3 = _make_stage(config, 1)
-        self.s4 = _make_stage(config, 2)
-        self.s5 = _make_stage(config, 3)
+        self.s1 = nn.Sequential(OrderedDict(pathway0_stem=SlowStem(width)))
+        in_channels = width
+        for index, (num_blocks, time_kernel) in enumerate(STAGES):
+            stage, hidden_channels = nn.Sequential(), width * 2**index
+            for block in range(num_blocks):
+                stride = 2 if block == 0 and index > 0 else 1
+                bottleneck = Bottleneck(in_channels, hidden_channels, time_kernel, stride)
+                stage.add_module(f"pathway0_res{block}", bottleneck)
+                in_channels = 4 * hidden_channels
+            self.add_module(f"s{index + 2}", stage)
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         feature_maps = clips.transpose(1, 2)  # (B, 3, T, H, W)
-        for stage in (self.s1, self.s2, self.s3, self.s4, self.s5):
+        for stage in self.children():  # s1 to s5
             feature_maps = stage(feature_maps)
         return feature_maps.mean(dim=(2, 3, 4))
-
-
-def _make_stage(config: SlowConfig, index: int) -> nn.Sequential:
-    """Bottlenecks; the first one widens and, after s2, halves the feature maps."""
-    hidden_channels = config.width * 2**index
-    in_channels = config.width if index == 0 else 2 * hidden_channels
-    stage = nn.Sequential()
-    for block in range(config.blocks[index]):
-        stride = 2 if block == 0 and index > 0 else 1
-        bottleneck = Bottleneck(in_channels, hidden_channels, config.time_kernels[index], stride)
-        stage.add_module(f"pathway0_res{block}", bottleneck)
-        in_channels = 4 * hidden_channels
-    return stage
