@@ -68,7 +68,7 @@ def test_a_broken_video_in_chunks_is_opened_once_and_a_missing_frame_counts_once
 ) -> None:
     path = make_video(tmp_path / "a.mp4", size=(192, 144), noise=True, **CUT_KINDS["front.mp4"])
     spoil_the_middle(path)
-    request = decode_request(plan_store(TINY, [])[0])
+    request = decode_request(plan_store(TINY)[0])
     [whole] = decode_video("a.mp4", path, request)
     assert whole.facts.frames_missing
     opened = []
@@ -94,7 +94,7 @@ def test_a_file_that_changes_between_two_chunks_is_refused(
     path = write_video(tmp_path / "a.mp4", seed=1)
     outcomes = []
     for _, outcome in decode_in_process(
-        [Video(id="a", path=path)], decode_request(plan_store(TINY, [])[0])
+        [Video(id="a", path=path)], decode_request(plan_store(TINY)[0])
     ):
         write_video(path, seed=2)
         outcomes.append(outcome)

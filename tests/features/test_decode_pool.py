@@ -25,7 +25,7 @@ from clipset.features.store import FeatureStore
 @pytest.fixture(scope="module")
 def request_of_clips() -> DecodeRequest:
     backbone = f"{Path(tiny_backbone.__file__)}:make"
-    return decode_request(plan_store(replace(SMALL, backbone=backbone), [])[0])
+    return decode_request(plan_store(replace(SMALL, backbone=backbone))[0])
 
 
 def test_one_worker_is_enough_while_nobody_waits_for_it(

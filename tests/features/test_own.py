@@ -59,7 +59,7 @@ def store(few: Catalog, own: ExtractConfig, tmp_path_factory: pytest.TempPathFac
 
 
 def test_cut_clips_travel_as_bytes(few: Catalog, own: ExtractConfig) -> None:
-    request = decode_request(plan_store(own, [])[0])
+    request = decode_request(plan_store(own)[0])
     video = few.videos[0]
     [cut] = decode_video(video.id, video.path, request)
     again = DecodedClips.from_buffer(bytearray(b"".join(cut.to_buffers())), cut.facts, request)
