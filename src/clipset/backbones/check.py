@@ -116,10 +116,10 @@ def check_backbone(
 
 
 def draw_clips(
-    spec: BackboneSpec, count: int, generator: Generator
+    spec: BackboneSpec, num_clips: int, generator: Generator
 ) -> UInt8[Tensor, "{count} T 3 S S"]:
     """Clips of soft colours that change slowly, more like videos than plain noise is."""
-    coarse = torch.rand(count, 3, 4, 6, 6, generator=generator)
+    coarse = torch.rand(num_clips, 3, 4, 6, 6, generator=generator)
     shape = (spec.frames, spec.size, spec.size)
     soft = F.interpolate(coarse, shape, mode="trilinear", align_corners=True)
     return (soft * 255).round().to(torch.uint8).transpose(1, 2).contiguous()
@@ -127,12 +127,12 @@ def draw_clips(
 
 def measure_speed(engine: Engine, clip: UInt8[Tensor, "1 T 3 S S"]) -> float:
     """Clips per second: the batch is doubled until it takes long enough to be measured."""
-    count = 1
+    num_clips = 1
     while True:
-        clips = clip.expand(count, -1, -1, -1, -1)
+        clips = clip.expand(num_clips, -1, -1, -1, -1)
         began = time.perf_counter()
         engine.features(clips)
         seconds = time.perf_counter() - began
-        if seconds > TIMED_SECONDS or count >= MAX_CLIPS:
-            return count / max(seconds, 1e-9)
-        count *= 2
+        if seconds > TIMED_SECONDS or num_clips >= MAX_CLIPS:
+            return num_clips / max(seconds, 1e-9)
+        num_clips *= 2
