@@ -93,7 +93,7 @@ def make_store(folder: Path, num_videos: int, seed: int) -> None:
                 path=str(video.path), size=10**6, modified_ns=index, changed_ns=index,
                 digest=f"{index:032x}",
             )  # fmt: skip
-            writer.put(EncodedVideo(index, facts=replace(facts, file=file), rows=rows, seconds=0.0))
+            writer.put(index, EncodedVideo(replace(facts, file=file), rows))
 
 
 def watch(peak: list[int]) -> None:
