@@ -31,7 +31,6 @@ from clipset.evaluation.results import (
 from clipset.report.collect import measure_calibration
 from clipset.report.content import (
     Counts,
-    Hit,
     MapPoint,
     Neighbours,
     ReportContent,
@@ -126,10 +125,11 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
     centres = rng.normal(0, 6, (classes, 2))
     sizes = [(96, 72), (96, 54), (54, 96), (96, 96)]
 
-    def strip(video: int) -> Strip:
+    def strip(video: int, similarity: float | None = None) -> Strip:
         size = sizes[video % 4]
         frames = tuple(jpeg(rng, video % classes, (k + 0.5) / 5, size) for k in range(5))
-        return Strip(video_id=video_id(video), label=names[video % classes], frames=frames)
+        label = names[video % classes]
+        return Strip(video_id=video_id(video), label=label, frames=frames, similarity=similarity)
 
     def video_id(video: int) -> str:
         return f"{names[video % classes].replace(' ', '_')}/video_{video:04d}.mp4"
@@ -161,7 +161,7 @@ def make_content(videos: int = 240, classes: int = 8, seed: int = 0) -> ReportCo
     neighbours = []
     for query in range(5):
         videos_near = [query + classes * k for k in range(1, 5)] + [query + 1 + classes * 6]
-        hits = [Hit(strip=strip(v), score=0.97 - 0.05 * k) for k, v in enumerate(videos_near)]
+        hits = [strip(video, 0.97 - 0.05 * k) for k, video in enumerate(videos_near)]
         neighbours.append(Neighbours(query=strip(query), hits=tuple(hits)))
     return ReportContent(
         title="Shapes in order",

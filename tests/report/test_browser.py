@@ -14,7 +14,7 @@ from tests.report import conftest
 from tests.report.conftest import Browser, make_result
 
 from clipset.evaluation.results import Confusion
-from clipset.report.content import Hit, MapPoint, Neighbours, ReportContent, Strip
+from clipset.report.content import MapPoint, Neighbours, ReportContent, Strip
 from clipset.report.page import write_report
 
 pytestmark = pytest.mark.browser
@@ -176,7 +176,7 @@ def test_hostile_and_endless_names_neither_run_nor_break_the_page(
         "W" * 2000,
     ]
     counts = [[3, 1, 0, 0], [0, 4, 0, 0], [1, 1, 2, 0], [0, 0, 0, 4]]
-    strips = [Strip(video_id=name, label=name, frames=()) for name in names]
+    strips = [Strip(video_id=name, label=name, frames=(), similarity=0.5) for name in names]
     result = make_result(
         probe=names[0],
         metric=names[1],
@@ -190,10 +190,7 @@ def test_hostile_and_endless_names_neither_run_nor_break_the_page(
             MapPoint(video_id=name, label=name, split=name, x=i, y=i * i)
             for i, name in enumerate(names)
         ],
-        neighbours=[
-            Neighbours(query=strip, hits=tuple(Hit(strip=hit, score=0.5) for hit in strips))
-            for strip in strips
-        ],
+        neighbours=[Neighbours(query=strip, hits=tuple(strips)) for strip in strips],
         failed=dict(zip(names, names, strict=True)),
     )
     write_report(content, tmp_path / "hostile.html")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clipset.errors import ReportError
-from clipset.report.content import Hit, MapPoint, Neighbours, Step, Strip
+from clipset.report.content import MapPoint, Neighbours, Step, Strip
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -38,6 +38,6 @@ def test_a_step_takes_a_time_that_can_be(seconds: float) -> None:
 def test_a_hit_shares_a_label_only_where_both_have_one(
     asked: str | None, found: str | None, same: bool | None
 ) -> None:
-    hit = Hit(strip=Strip(video_id="b", frames=(), label=found), score=0.5)
+    hit = Strip(video_id="b", frames=(), label=found, similarity=0.5)
     query = Strip(video_id="a", frames=(), label=asked)
     assert Neighbours(query=query, hits=(hit,)).same_label(hit) is same

@@ -17,7 +17,6 @@ from clipset.errors import OutputError
 from clipset.evaluation.results import Confusion
 from clipset.report.content import (
     Counts,
-    Hit,
     MapPoint,
     Neighbours,
     ReportContent,
@@ -100,7 +99,7 @@ def hostile_content(name: str) -> ReportContent:
             MapPoint(video_id=name, label=name, split=name, x=0.0, y=0.0, thumbnail=frame),
             MapPoint(video_id="b", label=None, split="b", x=1.0, y=1.0),
         ],
-        neighbours=[Neighbours(query=strip, hits=(Hit(strip=strip, score=0.5),))],
+        neighbours=[Neighbours(query=strip, hits=(dataclasses.replace(strip, similarity=0.5),))],
         failed={name: name},
     )
 

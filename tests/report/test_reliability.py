@@ -13,7 +13,7 @@ from safetensors.numpy import save
 from tests.report.conftest import make_result
 
 from clipset.checksums import seal
-from clipset.errors import ReportError
+from clipset.errors import ProbeError
 from clipset.evaluation.results import Comparison, LowShotCurve, LowShotPoint
 from clipset.report.charts import comparison_axis, low_shot_chart
 from clipset.report.collect import read_calibration
@@ -56,7 +56,7 @@ def test_a_run_without_the_files_has_none_of_it(tmp_path: Path) -> None:
 def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
     path = tmp_path / "predictions.safetensors"
     path.write_bytes(b"nothing")
-    with pytest.raises(ReportError, match="holds no predictions"):
+    with pytest.raises(ProbeError, match="holds no predictions"):
         read_calibration(path)
 
 

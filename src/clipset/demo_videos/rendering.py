@@ -128,8 +128,8 @@ def render_video(seed: int, video_index: int) -> bytes:
     """One demo video as an MP4 file; a function of seed and index."""
     rng = demo_rng(seed, video_index)
     spec = sample_video_spec(rng)
-    margin = 2 * spec.camera_drift
-    canvas = sample_canvas(rng, spec.width + margin, spec.height + margin)
+    drift_margin = 2 * spec.camera_drift
+    canvas = sample_canvas(rng, spec.width + drift_margin, spec.height + drift_margin)
     background = draw_background(rng, canvas)
     animations = {
         kind: ANIMATIONS[kind](demo_rng(seed, video_index, stream), canvas)
@@ -151,11 +151,11 @@ def compose_frames(
             opacity = _opacity(event, time, spec.fade_seconds)
             if opacity == 0:
                 continue
-            drawn = background.copy()
+            drawn_frame = background.copy()
             for sprite, x, y in animations[event.kind](time):
                 corner = round(x - sprite.width / 2), round(y - sprite.height / 2)
-                drawn.paste(sprite, corner, sprite)
-            frame = drawn if opacity == 1 else Image.blend(frame, drawn, opacity)
+                drawn_frame.paste(sprite, corner, sprite)
+            frame = drawn_frame if opacity == 1 else Image.blend(frame, drawn_frame, opacity)
         left, top = (
             round(spec.camera_drift * (1 + math.sin(2 * math.pi * frequency * time)))
             for frequency in spec.drift_frequency
@@ -165,12 +165,12 @@ def compose_frames(
 
 def _opacity(event: Event, time: float, fade_seconds: float) -> float:
     """The opacity of an event over the one before it: 0, 1, or between them during a fade."""
-    half = fade_seconds / 2
-    if time >= event.end + half:
+    half_fade = fade_seconds / 2
+    if time >= event.end + half_fade:
         return 0.0
-    if half == 0 or event.start == 0:
+    if half_fade == 0 or event.start == 0:
         return float(time >= event.start)
-    return min(1.0, max(0.0, (time - event.start + half) / fade_seconds))
+    return min(1.0, max(0.0, (time - event.start + half_fade) / fade_seconds))
 
 
 def encode_mp4(frames: Iterator[Image.Image], spec: VideoSpec, rng: Generator) -> bytes:
@@ -185,8 +185,8 @@ def encode_mp4(frames: Iterator[Image.Image], spec: VideoSpec, rng: Generator) -
         for index, image in enumerate(frames):
             rgb_frame = av.VideoFrame.from_ndarray(np.asarray(image), format="rgb24")
             frame = converter.reformat(rgb_frame, format="yuv420p", threads=1)
-            plane = frame.planes[0]
-            luma = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+            luma_plane = frame.planes[0]
+            luma = np.frombuffer(memoryview(luma_plane), np.uint8).reshape(-1, luma_plane.line_size)
             top, left = rng.integers(0, GRAIN_MARGIN, 2, endpoint=True)
             luma[: spec.height, : spec.width] += grain[top:, left:][: spec.height, : spec.width]
             frame.pts = index
@@ -197,8 +197,8 @@ def encode_mp4(frames: Iterator[Image.Image], spec: VideoSpec, rng: Generator) -
 
 def _sample_grain(rng: Generator, spec: VideoSpec) -> UInt8[ndarray, "H W"]:
     """Noise to be added to the luma modulo 256; video luma is 16..235, so that nothing wraps."""
-    shape = (spec.height + GRAIN_MARGIN, spec.width + GRAIN_MARGIN)
-    noise = rng.normal(0, spec.noise_std, shape).round().clip(-15, 15)
+    grain_shape = (spec.height + GRAIN_MARGIN, spec.width + GRAIN_MARGIN)
+    noise = rng.normal(0, spec.noise_std, grain_shape).round().clip(-15, 15)
     return noise.astype(np.int8).view(np.uint8)
 
 

@@ -78,11 +78,11 @@ def draw_background(rng: Generator, canvas: Canvas) -> Image.Image:
     """A gradient with a calm pattern."""
     y, x = np.mgrid[: canvas.height, : canvas.width] / canvas.short_side
     angle = rng.uniform(0, 2 * math.pi)
-    ramp = x * math.cos(angle) + y * math.sin(angle)
-    ramp = (ramp - ramp.min()) / np.ptp(ramp)
+    colour_ramp = x * math.cos(angle) + y * math.sin(angle)
+    colour_ramp = (colour_ramp - colour_ramp.min()) / np.ptp(colour_ramp)
     first, second, third = canvas.palette[:3]
-    image = _blend(first, second, ramp)
-    for mask in _overlay_masks(rng, x, y, ramp, canvas.short_side):
+    image = _blend(first, second, colour_ramp)
+    for mask in _overlay_masks(rng, x, y, colour_ramp, canvas.short_side):
         image = _blend(image, third, mask)
     return Image.fromarray(image.round().astype(np.uint8))
 
@@ -119,15 +119,17 @@ def animate_ball(rng: Generator, canvas: Canvas) -> Animation:
     shadow = _rgba(np.zeros((*flat.shape, 3)), 0.35 * np.clip(1.1 - flat, 0, 1))
     floor = canvas.height * rng.uniform(0.82, 0.92)
     height = (floor - 2 * radius) * rng.uniform(0.5, 0.95)
-    bounces, turns = rng.uniform(0.7, 1.3), _random_sign(rng) * rng.uniform(0.5, 1.2)  # in Hz
+    bounce_rate = rng.uniform(0.7, 1.3)  # in Hz
+    turn_rate = _random_sign(rng) * rng.uniform(0.5, 1.2)
     amplitude = rng.uniform(0.05, 0.2) * canvas.width
     center = canvas.sample_center(rng, (radius + amplitude) / canvas.short_side)[0]
 
     def sprites_at(time: float) -> list[PlacedSprite]:
-        phase = (bounces * time) % 1
-        x = center + amplitude * math.sin(0.4 * math.pi * bounces * time)
+        phase = (bounce_rate * time) % 1
+        x = center + amplitude * math.sin(0.4 * math.pi * bounce_rate * time)
         y = floor - radius - 4 * height * phase * (1 - phase)
-        return [(shadow, x, floor), (sprites[int(turns * time * NUM_PHASES) % NUM_PHASES], x, y)]
+        sprite = sprites[int(turn_rate * time * NUM_PHASES) % NUM_PHASES]
+        return [(shadow, x, floor), (sprite, x, y)]
 
     return sprites_at
 
@@ -136,14 +138,14 @@ def animate_star(rng: Generator, canvas: Canvas) -> Animation:
     """A star with facets that spins."""
     sprites = _star_sprites(rng, canvas, canvas.short_side * rng.uniform(0.19, 0.37))
     left, top = canvas.sample_center(rng, 0.4)
-    turns = _random_sign(rng) * rng.uniform(1, 3)
+    turn_rate = _random_sign(rng) * rng.uniform(1, 3)
     orbit = canvas.short_side * rng.uniform(0.02, 0.08)
     frequency = 2 * math.pi * rng.uniform(0.2, 0.5)
 
     def sprites_at(time: float) -> list[PlacedSprite]:
         angle = frequency * time
         x, y = left + orbit * math.cos(angle), top + orbit * math.sin(angle)
-        return [(sprites[int(turns * time * NUM_PHASES) % NUM_PHASES], x, y)]
+        return [(sprites[int(turn_rate * time * NUM_PHASES) % NUM_PHASES], x, y)]
 
     return sprites_at
 
@@ -152,10 +154,10 @@ def animate_rain(rng: Generator, canvas: Canvas) -> Animation:
     """Many small squares that fall, the larger ones faster."""
     count = int(rng.integers(16, 34))
     sizes = canvas.short_side * rng.uniform(0.025, 0.04) * np.array([1.0, 1.35, 1.8])
-    tilts, colours = rng.uniform(0, math.pi / 2, 2), canvas.sample_colours(rng, 3)
-    sprites = [[_square(size, tilt, c) for tilt in tilts for c in colours] for size in sizes]
+    drop_tilts, colours = rng.uniform(0, math.pi / 2, 2), canvas.sample_colours(rng, 3)
+    sprites = [[_square(size, tilt, c) for tilt in drop_tilts for c in colours] for size in sizes]
     layers = np.sort(rng.integers(0, 3, count))
-    drops = [
+    drop_sprites = [
         sprites[layer][variant]
         for layer, variant in zip(layers, rng.integers(0, 6, count), strict=True)
     ]
@@ -166,7 +168,7 @@ def animate_rain(rng: Generator, canvas: Canvas) -> Animation:
         y = (y0 + speed * time) % 1
         x = (x0 + slant * y) % 1
         top = (1.2 * y - 0.1) * canvas.height
-        return list(zip(drops, (x * canvas.width).tolist(), top.tolist(), strict=True))
+        return list(zip(drop_sprites, (x * canvas.width).tolist(), top.tolist(), strict=True))
 
     return sprites_at
 
@@ -185,9 +187,9 @@ def animate_wheel(rng: Generator, canvas: Canvas) -> Animation:
     def sprites_at(time: float) -> list[PlacedSprite]:
         growth = math.sin(frequency * time)
         angles = speed * time + 2 * math.pi * np.arange(count) / count
-        orbit, discs = radius * (1 + 0.22 * growth), sprites[round(3.5 + 3.5 * growth)]
+        orbit, disc_sprites = radius * (1 + 0.22 * growth), sprites[round(3.5 + 3.5 * growth)]
         x, y = left + orbit * np.cos(angles), top + orbit * np.sin(angles)
-        return [(discs[i % 2], float(x[i]), float(y[i])) for i in range(count)]
+        return [(disc_sprites[i % 2], float(x[i]), float(y[i])) for i in range(count)]
 
     return sprites_at
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from clipset.evaluation.results import ERROR_METRICS, Comparison, LowShotCurve, ProbeResult
 from clipset.report.content import Panel
 from clipset.report.wording import (
+    CURVE_NAMES,
     Number,
-    curve_name,
     format_number,
     format_percent,
     percent_sign,
+    plain,
+    sentence_case,
 )
 
 MAX_VERTICES = 600  # more cannot be seen in a small chart
@@ -115,23 +117,23 @@ def curve_chart(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveCh
     if len(points) > MAX_VERTICES:
         points = [*points[: -1 : math.ceil(len(points) / MAX_VERTICES)], points[-1]]
     is_accuracy = metric.endswith("accuracy")
-    write = percent_sign if is_accuracy else format_number
+    format_value = percent_sign if is_accuracy else format_number
     x_axis = _epoch_axis([epoch for epoch, _ in points])
     values = [value for _, value in points if math.isfinite(value)]
     ticks = _value_ticks(values, from_zero=is_accuracy or metric == "learning_rate")
-    y_axis = Axis(start=ticks[-1], end=ticks[0], ticks=tuple((y, write(y)) for y in ticks))
+    y_axis = Axis(start=ticks[-1], end=ticks[0], ticks=tuple((y, format_value(y)) for y in ticks))
     line_segments: list[list[tuple[float, float]]] = [[]]
     readings = []
     for epoch, value in points:
         if math.isfinite(value):
             x, y = x_axis.position(epoch), y_axis.position(value)
             line_segments[-1].append((x, y))
-            readings.append((round(x, 2), round(y, 2), f"epoch {epoch:g}: {write(value)}"))
+            readings.append((round(x, 2), round(y, 2), f"epoch {epoch:g}: {format_value(value)}"))
         else:
             line_segments.append([])
     return CurveChart(
-        title=curve_name(metric),
-        last=write(points[-1][1]),
+        title=CURVE_NAMES.get(metric, sentence_case(plain(metric))),
+        last=format_value(points[-1][1]),
         x_axis=x_axis,
         y_axis=y_axis,
         lines=tuple(
@@ -145,10 +147,10 @@ def curve_chart(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveCh
 
 
 def _epoch_axis(epochs: Sequence[Number]) -> Axis:
-    first, last = min(epochs), max(epochs)
-    ticks = [tick for tick in round_ticks(first, last, 5) if first <= tick <= last]
-    ticks = [first] if first == last else ticks
-    return Axis(start=first, end=last, ticks=tuple((tick, f"{tick:g}") for tick in ticks))
+    first_epoch, last_epoch = min(epochs), max(epochs)
+    ticks = round_ticks(first_epoch, last_epoch, 5) if first_epoch < last_epoch else [first_epoch]
+    inner_ticks = [(tick, f"{tick:g}") for tick in ticks if first_epoch <= tick <= last_epoch]
+    return Axis(start=first_epoch, end=last_epoch, ticks=tuple(inner_ticks))
 
 
 def _value_ticks(values: Sequence[Number], *, from_zero: bool) -> list[float]:
@@ -167,12 +169,12 @@ def comparison_axis(comparisons: Sequence[Comparison]) -> Axis:
     largest_value = max(abs(unit * end) for c in comparisons for end in (*c.interval, c.difference))
     extent = round_ticks(0, largest_value if largest_value > MIN_EXTENT else 1, 3)[-1]
     ticks = (-extent, -extent / 2, 0, extent / 2, extent)
-    texts = (f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks)
+    tick_texts = (f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks)
     values = (tick / unit for tick in ticks)
     return Axis(
         start=-extent / unit,
         end=extent / unit,
-        ticks=tuple(zip(values, texts, strict=True)),
+        ticks=tuple(zip(values, tick_texts, strict=True)),
     )
 
 
@@ -186,7 +188,7 @@ def low_shot_chart(curves: Sequence[LowShotCurve]) -> LowShotChart | None:
     largest_value = max(max(point.value, *(point.interval or (0,))) for point in points)
     ticks = round_ticks(0, max(100 * largest_value, 10), 5)
     features = [curve.features for curve in curves]
-    dashes = (DASHES[features[:i].count(own) % len(DASHES)] for i, own in enumerate(features))
+    curve_dashes = (DASHES[features[:i].count(own) % len(DASHES)] for i, own in enumerate(features))
     return LowShotChart(
         x_axis=Axis(
             start=fractions[0],
@@ -198,7 +200,7 @@ def low_shot_chart(curves: Sequence[LowShotCurve]) -> LowShotChart | None:
             start=ticks[-1] / 100, end=0, ticks=tuple((tick / 100, f"{tick:g}") for tick in ticks)
         ),
         num_videos=num_videos,
-        lines=tuple(zip(curves, dashes, strict=True)),
+        lines=tuple(zip(curves, curve_dashes, strict=True)),
     )
 
 
@@ -206,6 +208,6 @@ def round_ticks(low: Number, high: Number, about: int) -> list[float]:
     """Round numbers that enclose `low` and `high`, `about` as many."""
     rough_step = max((high - low) / max(about - 1, 1), MIN_EXTENT)
     power = 10.0 ** math.floor(math.log10(rough_step))
-    step = next(power * s for s in (1, 2, 2.5, 5, 10) if power * s >= rough_step * (1 - 1e-9))
-    start, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(step * k, 12) for k in range(start, end + 1)]
+    tick_step = next(power * s for s in (1, 2, 2.5, 5, 10) if power * s >= rough_step * (1 - 1e-9))
+    start, end = math.floor(low / tick_step + 1e-9), math.ceil(high / tick_step - 1e-9)
+    return [round(tick_step * k, 12) for k in range(start, end + 1)]

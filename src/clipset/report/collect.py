@@ -17,7 +17,7 @@ from clipset.clips.sampling import frame_indices_at
 from clipset.config import flatten, parse_json
 from clipset.data.catalog import read_catalog_table
 from clipset.decoding.reader import open_video
-from clipset.errors import ProbeError, ReportError, VideoError
+from clipset.errors import ReportError, VideoError
 from clipset.evaluation.calibration import reliability
 from clipset.evaluation.results import (
     Comparison,
@@ -33,7 +33,6 @@ from clipset.report.content import (
     Calibration,
     Counts,
     Facts,
-    Hit,
     MapPoint,
     Neighbours,
     ReportContent,
@@ -60,12 +59,12 @@ def collect_content(run_folder: Path) -> ReportContent:
     store = _open_run_store(run_folder)
     vector_table = read_vectors(run_folder / "vectors")
     spec = store.manifest.backbone
-    day = str(run_record.get("started", ""))[:10]
-    leaks = ", splits share videos or groups" if run_record.get("allowed_leaks") else ""
+    start_date = str(run_record.get("started", ""))[:10]
+    leak_note = ", splits share videos or groups" if run_record.get("allowed_leaks") else ""
     return ReportContent(
         title=run_record.get("name") or run_folder.resolve().name,
         subtitle=f"{spec.name}, {spec.frames} frames × {spec.size} px, "
-        f"seed {run_record.get('seed')}, {day}{leaks}",
+        f"seed {run_record.get('seed')}, {start_date}{leak_note}",
         counts=Counts(
             videos=len(store),
             classes=len(store.catalog.classes) or None,
@@ -95,10 +94,10 @@ def collect_content(run_folder: Path) -> ReportContent:
 
 def _open_run_store(run_folder: Path) -> FeatureStore:
     """The run's own store; a task of a run uses the store of the whole."""
-    own, shared = run_folder / "store", run_folder.absolute().parent / "store"
-    catalog = run_folder / "catalog.csv"
-    path = shared if not own.exists() and shared.is_dir() else own
-    return open_store(path, read_catalog_table(catalog) if catalog.is_file() else None)
+    own_store, shared_store = run_folder / "store", run_folder.absolute().parent / "store"
+    catalog_path = run_folder / "catalog.csv"
+    path = shared_store if not own_store.exists() and shared_store.is_dir() else own_store
+    return open_store(path, read_catalog_table(catalog_path) if catalog_path.is_file() else None)
 
 
 def _read_optional(path: Path, kind: type[T]) -> list[T]:
@@ -107,13 +106,8 @@ def _read_optional(path: Path, kind: type[T]) -> list[T]:
 
 def read_calibration(path: Path) -> list[Calibration]:
     """The calibration of each probe; none without predictions of classes."""
-    if not path.is_file():
-        return []
-    try:
-        predictions = read_predictions(path)
-    except ProbeError as error:
-        raise ReportError(str(error)) from None
-    if not predictions.classes:
+    predictions = read_predictions(path) if path.is_file() else None
+    if predictions is None or not predictions.classes:
         return []
     return [
         measure_calibration(key, outputs, predictions.truth)
@@ -134,8 +128,8 @@ def measure_calibration(
 def _collect_facts(run_record: Mapping[str, Any], store: FeatureStore) -> Facts:
     spec = store.manifest.backbone
     recipe: dict[str, Any] = run_record.get("recipe", {})
-    sections = {name: value for name, value in recipe.items() if isinstance(value, dict)}
-    top_level = {name: value for name, value in recipe.items() if name not in sections}
+    recipe_sections = {name: value for name, value in recipe.items() if isinstance(value, dict)}
+    top_level = {name: value for name, value in recipe.items() if name not in recipe_sections}
     return {
         "run": [
             *((name, str(run_record.get(name, ""))) for name in ("started", "seed", "device")),
@@ -153,13 +147,13 @@ def _collect_facts(run_record: Mapping[str, Any], store: FeatureStore) -> Facts:
         ],
         "machine and versions": list(run_record.get("environment", {}).items()),
         "recipe": fact_rows(top_level),
-        **{f"recipe: {name}": fact_rows(section) for name, section in sections.items()},
+        **{f"recipe: {name}": fact_rows(section) for name, section in recipe_sections.items()},
     }
 
 
-def fact_rows(vector_table: Mapping[str, Any]) -> list[tuple[str, str]]:
+def fact_rows(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Nested settings as rows of facts."""
-    return [(name, str(value)) for name, value in flatten(vector_table).items()]
+    return [(name, str(value)) for name, value in flatten(settings).items()]
 
 
 def _read_curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
@@ -182,14 +176,14 @@ def _read_curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
 
 
 def _collect_map(vector_table: VectorTable, store: FeatureStore) -> list[MapPoint]:
-    videos = {video.id: video for video in store.catalog}
+    videos_by_id = {video.id: video for video in store.catalog}
     indices = _spread(len(vector_table.video_ids), MAX_MAP_POINTS)
     positions = map_positions(vector_table.pooled[indices])
     with_thumbnail = set(indices[_spread(len(indices), MAX_THUMBNAILS)].tolist())
     points = []
     with bar("drawing the map", len(indices), "videos") as advance:
         for (x, y), index in zip(positions.tolist(), indices.tolist(), strict=True):
-            video = videos.get(vector_table.video_ids[index])
+            video = videos_by_id.get(vector_table.video_ids[index])
             frames = _read_frames(video.path, 1) if video and index in with_thumbnail else ()
             points.append(
                 MapPoint(
@@ -210,32 +204,29 @@ def _collect_neighbours(vector_table: VectorTable, store: FeatureStore) -> list[
     """A few query videos of different labels (test videos first) and their neighbours."""
     if len(vector_table.video_ids) < 2:
         return []
-    paths = {video.id: video.path for video in store.catalog}
+    video_paths = {video.id: video.path for video in store.catalog}
 
-    def strip(index: int) -> Strip:
-        video_id = vector_table.video_ids[index]
-        frames = _read_frames(paths[video_id], STRIP_FRAMES) if video_id in paths else ()
-        return Strip(video_id=video_id, label=vector_table.labels[index], frames=frames)
+    def make_strip(index: int, similarity: float | None = None) -> Strip:
+        video_id, label = vector_table.video_ids[index], vector_table.labels[index]
+        path = video_paths.get(video_id)
+        frames = _read_frames(path, STRIP_FRAMES) if path else ()
+        return Strip(video_id=video_id, label=label, frames=frames, similarity=similarity)
 
-    order = sorted(
+    video_order = sorted(
         range(len(vector_table.video_ids)), key=lambda index: vector_table.splits[index] != "test"
     )
     index_by_label: dict[str | None, int] = {}
-    for index in order:
+    for index in video_order:
         index_by_label.setdefault(vector_table.labels[index], index)
-    candidate_indices = list(index_by_label.values()) if len(index_by_label) > 1 else order
+    candidate_indices = list(index_by_label.values()) if len(index_by_label) > 1 else video_order
     query_indices = np.array(candidate_indices)[_spread(len(candidate_indices), NUM_QUERIES)]
     indices, similarities = nearest(vector_table.pooled, query_indices, NUM_HITS)
-    neighbours = []
-    for query, own, scores in zip(query_indices.tolist(), indices, similarities, strict=True):
-        hits = zip(own.tolist(), scores.tolist(), strict=True)
-        neighbours.append(
-            Neighbours(
-                query=strip(query),
-                hits=tuple(Hit(strip=strip(index), score=score) for index, score in hits),
-            )
+    return [
+        Neighbours(query=make_strip(query), hits=tuple(map(make_strip, own, scores)))
+        for query, own, scores in zip(
+            query_indices.tolist(), indices.tolist(), similarities.tolist(), strict=True
         )
-    return neighbours
+    ]
 
 
 def _spread(total: int, count: int) -> Int[np.ndarray, " K"]:
@@ -247,16 +238,16 @@ def _read_frames(video_path: Path, num_frames: int) -> tuple[bytes, ...]:
     """Evenly spaced frames of a video as small JPEG files; none if it cannot be read."""
     try:
         with open_video(video_path) as video:
-            times = (np.arange(num_frames) + 0.5) / num_frames * video.info.duration
-            indices = frame_indices_at(times, video.info.frame_times)
+            frame_times = (np.arange(num_frames) + 0.5) / num_frames * video.info.duration
+            indices = frame_indices_at(frame_times, video.info.frame_times)
             frames = dict(video.frames(np.unique(indices).tolist(), short_side=THUMBNAIL_HEIGHT))
     except VideoError:
         return ()
-    files = []
+    jpeg_files = []
     for index in indices.tolist():
         image = Image.fromarray(frames[index])
         image.thumbnail((THUMBNAIL_HEIGHT * 2, THUMBNAIL_HEIGHT))
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=72)
-        files.append(file.getvalue())
-    return tuple(files)
+        jpeg_file = io.BytesIO()
+        image.save(jpeg_file, "JPEG", quality=72)
+        jpeg_files.append(jpeg_file.getvalue())
+    return tuple(jpeg_files)

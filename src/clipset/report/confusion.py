@@ -32,13 +32,13 @@ def confusion_data(panels: Sequence[Panel]) -> list[dict[str, Any]]:
     orders = {classes: order_classes(counts) for classes, counts in count_sums.items()}
     matrices = []
     for result, confusion in results:
-        detail = f", {result.metric} on {result.split}" if len(panels) > 1 else ""
+        panel_detail = f", {result.metric} on {result.split}" if len(panels) > 1 else ""
         class_order, class_groups = orders[confusion.classes]
         counts = np.array(confusion.counts, dtype=np.float64)
         filled_cells = zip(*np.nonzero(counts), strict=True)
         matrices.append(
             {
-                "name": f"{row_name(*result.key)}{detail} ({percent_sign(result.value)})",
+                "name": f"{row_name(*result.key)}{panel_detail} ({percent_sign(result.value)})",
                 "classes": confusion.classes,
                 "cells": [
                     x for i, j in filled_cells for x in (int(i), int(j), confusion.counts[i][j])
@@ -58,18 +58,18 @@ def order_classes(counts: Float[np.ndarray, "C C"]) -> tuple[list[int], list[lis
     size = len(counts)
     if size < 3:
         return list(range(size)), []
-    rates = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
-    profiles = rates + rates.T
+    confusion_rates = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
+    profiles = confusion_rates + confusion_rates.T
     np.fill_diagonal(profiles, 1.0)
-    unit = profiles / np.linalg.norm(profiles, axis=1, keepdims=True)
-    distances = np.clip(1.0 - unit @ unit.T, 0.0, None)
+    unit_profiles = profiles / np.linalg.norm(profiles, axis=1, keepdims=True)
+    distances = np.clip(1.0 - unit_profiles @ unit_profiles.T, 0.0, None)
     np.fill_diagonal(distances, 0.0)
-    tree = linkage(squareform(distances, checks=False), "average", optimal_ordering=True)
-    nodes = [[index] for index in range(size)]  # the classes under each node; the root comes last
-    for left, right, *_ in tree.tolist():
-        nodes.append(nodes[int(left)] + nodes[int(right)])
+    linkage_tree = linkage(squareform(distances, checks=False), "average", optimal_ordering=True)
+    tree_nodes = [[index] for index in range(size)]  # classes under each node, the root last
+    for left, right, *_ in linkage_tree.tolist():
+        tree_nodes.append(tree_nodes[int(left)] + tree_nodes[int(right)])
     largest = min(MAX_GROUP_SIZE, size - 1)
-    return nodes[-1], [group for group in nodes[size:] if len(group) <= largest]
+    return tree_nodes[-1], [group for group in tree_nodes[size:] if len(group) <= largest]
 
 
 def most_confused(
@@ -78,8 +78,8 @@ def most_confused(
     """Disjoint groups, sorted by mistakes within them per class; `first` is an index of `order`."""
 
     def mistakes(group: list[int]) -> float:
-        inner = counts[np.ix_(group, group)]
-        return float(inner.sum() - np.trace(inner))
+        inner_counts = counts[np.ix_(group, group)]
+        return float(inner_counts.sum() - np.trace(inner_counts))
 
     selected_groups: list[dict[str, Number]] = []
     used_classes: set[int] = set()

@@ -10,7 +10,7 @@ from clipset.errors import ReportError
 from clipset.evaluation.calibration import ReliabilityBin, calibration_error
 from clipset.evaluation.results import ERROR_METRICS, Comparison, LowShotCurve, ProbeResult
 from clipset.features.ledger import LedgerEntry
-from clipset.report.wording import Number, format_count, format_hours, format_percent, row_order
+from clipset.report.wording import Number, format_percent, row_order
 
 Facts = Mapping[str, Sequence[tuple[str, str]]]  # (name, value) rows by the title of their group
 JPEG_START = b"\xff\xd8\xff"
@@ -80,14 +80,12 @@ def group_results(results: Sequence[ProbeResult]) -> list[Panel]:
     groups: dict[tuple[str, str | None], list[ProbeResult]] = {}
     for result in results:
         groups.setdefault((result.metric, result.split), []).append(result)
+    for group in groups.values():
+        group.sort(key=lambda result: row_order(*result.key))
     return [
-        Panel(metric=metric, split=split, results=tuple(sorted(group, key=_row_order)))
+        Panel(metric=metric, split=split, results=tuple(group))
         for (metric, split), group in groups.items()
     ]
-
-
-def _row_order(result: ProbeResult) -> int:
-    return row_order(*result.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +97,6 @@ class Calibration:
     bins: tuple[ReliabilityBin, ...]
 
     @property
-    def num_predictions(self) -> int:
-        """In all bins."""
-        return sum(bin.count for bin in self.bins)
-
-    @property
     def error(self) -> float:
         """Expected calibration error (ECE)."""
         return calibration_error(self.bins)
@@ -112,7 +105,7 @@ class Calibration:
     def gap(self) -> float:
         """Mean confidence minus accuracy; below 0 if the probe is underconfident."""
         gaps = (bin.count * (bin.confidence - bin.accuracy) for bin in self.bins)
-        return sum(gaps) / self.num_predictions
+        return sum(gaps) / sum(bin.count for bin in self.bins)
 
     @property
     def verdict(self) -> str:
@@ -146,11 +139,12 @@ class MapPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """A few frames of one video, in order, as JPEG files."""
+    """A few frames of one video, in order, as JPEG files; `similarity` is that to a query."""
 
     video_id: str
     frames: tuple[bytes, ...]
     label: str | None = None
+    similarity: Number | None = None
 
     def __post_init__(self) -> None:
         for frame in self.frames:
@@ -158,25 +152,17 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """A neighbour of the query and its cosine similarity."""
-
-    strip: Strip
-    score: Number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """A query video and its nearest neighbours, nearest first."""
+    """A query video and its nearest neighbours by cosine similarity, nearest first."""
 
     query: Strip
-    hits: tuple[Hit, ...]
+    hits: tuple[Strip, ...]
 
-    def same_label(self, hit: Hit) -> bool | None:
+    def same_label(self, hit: Strip) -> bool | None:
         """Whether hit and query have the same label; None if one has no label."""
-        if self.query.label is None or hit.strip.label is None:
+        if self.query.label is None or hit.label is None:
             return None
-        return self.query.label == hit.strip.label
+        return self.query.label == hit.label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,22 +173,6 @@ class Counts:
     classes: int | None = None
     clips: int | None = None
     hours: Number | None = None
-
-    @property
-    def tiles(self) -> list[tuple[str, str]]:
-        """The known counts as text, and their names."""
-        counts = (
-            (self.videos, "video", "videos"),
-            (self.classes, "class", "classes"),
-            (self.clips, "clip", "clips"),
-        )
-        tiles = [
-            (format_count(count), one if count == 1 else many)
-            for count, one, many in counts
-            if count is not None
-        ]
-        hours = [] if self.hours is None else [(format_hours(self.hours), "hours of video")]
-        return tiles + hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

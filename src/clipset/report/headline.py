@@ -36,9 +36,9 @@ def write_headline(panel: Panel) -> Headline:
     """The headline of a panel."""
     result = panel.main_result
     phrases = ERROR_PHRASES if panel.is_error else PHRASES
-    name = sentence_name(*result.key)
-    score = _describe_score(result, metric=metric_name(result.metric))
-    sentence = f"{sentence_case(name)} reaches {score}"
+    probe_name = sentence_name(*result.key)
+    score_text = _describe_score(result, metric=metric_name(result.metric))
+    sentence = f"{sentence_case(probe_name)} reaches {score_text}"
     details = []
     verdict: Verdict = "alone"
     if result.is_scale and (baseline := panel.baseline):
@@ -49,38 +49,38 @@ def write_headline(panel: Panel) -> Headline:
             details.append("The 95\u202f% intervals overlap.")
         strongest = panel.strongest_backbone
         if strongest and panel.quality(strongest) > panel.quality(baseline):
-            other = _compare_intervals(result, strongest)
+            other_verdict = _compare_intervals(result, strongest)
+            verb = "shows" if other_verdict == "unclear" else "is"
             details.append(
                 f"The strongest probe without clipset is {sentence_name(*strongest.key)} with "
-                f"{_describe_score(strongest)}: {name} {'shows' if other == 'unclear' else 'is'} "
-                f"{phrases[other]} it."
+                f"{_describe_score(strongest)}: {probe_name} {verb} {phrases[other_verdict]} it."
             )
-    level = result.chance_level
-    if level is not None and result.is_error:
-        limit = "" if result.interval[1] < level else ", not clearly more"
-        details.append(f"Predicting the mean gives {format_number(level)}{limit}.")
-    elif level is not None:
-        limit = "" if result.interval[0] > level else ", not clearly less"
-        details.append(f"Chance level is {percent_sign(level)}{limit}.")
+    chance_level = result.chance_level
+    if chance_level is not None and result.is_error:
+        limit = "" if result.interval[1] < chance_level else ", not clearly more"
+        details.append(f"Predicting the mean gives {format_number(chance_level)}{limit}.")
+    elif chance_level is not None:
+        limit = "" if result.interval[0] > chance_level else ", not clearly less"
+        details.append(f"Chance level is {percent_sign(chance_level)}{limit}.")
     return Headline(sentence=f"{sentence}.", details=tuple(details), verdict=verdict)
 
 
 def describe_panel(panel: Panel) -> str:
     """The caption of a panel: metric, split, videos, seeds, validation."""
-    videos = sorted({result.n for result in panel.results})
-    seeds = sorted({len(result.seeds) for result in panel.results})
-    selected = sorted({result.selected_on for result in panel.results if result.selected_on})
-    split = f" on the {panel.split} split" if panel.split else ""
+    video_counts = sorted({result.n for result in panel.results})
+    seed_counts = sorted({len(result.seeds) for result in panel.results})
+    selected_on = sorted({result.selected_on for result in panel.results if result.selected_on})
+    split_text = f" on the {panel.split} split" if panel.split else ""
     parts = [
-        f"{sentence_case(metric_name(panel.metric))}{split}",
-        plural(videos[0], "video") if len(videos) == 1 else "videos as listed",
-        plural(seeds[0], "seed") if len(seeds) == 1 else "seeds as listed",
+        f"{sentence_case(metric_name(panel.metric))}{split_text}",
+        plural(video_counts[0], "video") if len(video_counts) == 1 else "videos as listed",
+        plural(seed_counts[0], "seed") if len(seed_counts) == 1 else "seeds as listed",
     ]
     num_pretrainings = max(result.num_pretrainings or 1 for result in panel.results)
     if num_pretrainings > 1:
         parts.append(f"SCALE rows over {num_pretrainings} pre-trainings")
-    if selected:
-        parts.append(f"hyperparameters selected on {' and '.join(selected)}")
+    if selected_on:
+        parts.append(f"hyperparameters selected on {' and '.join(selected_on)}")
     return ", ".join(parts) + "."
 
 
@@ -98,7 +98,7 @@ def _describe_score(result: ProbeResult, *, metric: str = "") -> str:
     low, high = result.interval
     label = "95\u202f% interval " if metric else ""
     if result.is_error:
-        score = f"{f'a {metric} of ' if metric else ''}{format_number(result.value)}"
-        return f"{score} ({label}{format_number(low)}–{format_number(high)})"
-    score = f"{percent_sign(result.value)} {metric}".strip()
-    return f"{score} ({label}{format_percent(low)}–{format_percent(high)})"
+        score_text = f"{f'a {metric} of ' if metric else ''}{format_number(result.value)}"
+        return f"{score_text} ({label}{format_number(low)}–{format_number(high)})"
+    score_text = f"{percent_sign(result.value)} {metric}".strip()
+    return f"{score_text} ({label}{format_percent(low)}–{format_percent(high)})"

@@ -19,7 +19,7 @@ from clipset.report import charts, wording
 from clipset.report.confusion import confusion_data
 from clipset.report.content import Facts, Panel, ReportContent, group_results
 from clipset.report.headline import describe_panel, write_headline
-from clipset.report.video_map import list_splits, make_legend, map_data
+from clipset.report.video_map import map_data
 from clipset.text import visible
 
 MANY_CLASSES = 40  # with more, only the largest gains and losses are unfolded
@@ -68,9 +68,8 @@ def write_table_page(page: TablePage, page_path: Path) -> None:
 def render_report(content: ReportContent) -> str:
     """The report of a run as text."""
     panels = group_results(content.results)
-    legend = make_legend(content.map_points)
-    guard = _read_asset("guard.js")
-    script = '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, SCRIPTS)) + "\n})();\n"
+    guard_script = _read_asset("guard.js")
+    page_script = '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, SCRIPTS)) + "\n})();\n"
     joint_weights = [result.settings.get("joint_weight", 0.0) for result in content.results]
     same_label = [
         neighbours.same_label(hit) for neighbours in content.neighbours for hit in neighbours.hits
@@ -91,15 +90,13 @@ def render_report(content: ReportContent) -> str:
         joint_weight=max((w for w in joint_weights if isinstance(w, float)), default=0.0),
         low_shot=charts.low_shot_chart(content.low_shot),
         matrices=wording.escape_invisible(confusion_data(panels)),
-        legend=legend,
-        map_splits=list_splits(content.map_points),
-        map_data=wording.escape_invisible(map_data(content.map_points, legend)),
+        map_data=wording.escape_invisible(map_data(content.map_points)),
         curves=[charts.curve_chart(*curve) for curve in content.curves.items() if curve[1]],
         num_compared=len([same for same in same_label if same is not None]),
         num_same_label=same_label.count(True),
-        guard=Markup(guard),
-        script=Markup(script),
-        policy=_content_policy(guard, script),
+        guard=Markup(guard_script),
+        script=Markup(page_script),
+        policy=_content_policy(guard_script, page_script),
     )
 
 
@@ -156,8 +153,8 @@ def _class_variables(panel: Panel) -> dict[str, Any] | None:
 
 def _keep_intervals_together(text: str) -> Markup:
     """The text, escaped, without line breaks inside intervals."""
-    span = r'<span class="unbroken">\g<0></span>'
-    return Markup(re.sub(r"\(?[\d.]+–[\d.]+\)?[.,:]?", span, str(escape(visible(text)))))
+    interval_span = r'<span class="unbroken">\g<0></span>'
+    return Markup(re.sub(r"\(?[\d.]+–[\d.]+\)?[.,:]?", interval_span, str(escape(visible(text)))))
 
 
 def _jpeg_source(image: bytes) -> str:

@@ -31,10 +31,10 @@ def report_run(run_folder: str | Path) -> Path:
     if not any(result.task for result in results):
         write_report(collect_content(run_folder), page_path)
         return page_path
-    steps = [step["name"] for step in run_record.get("steps", [])]
-    tasks = [name for name in steps if (run_folder / name / "results.json").is_file()]
+    step_names = [step["name"] for step in run_record.get("steps", [])]
+    task_names = [name for name in step_names if (run_folder / name / "results.json").is_file()]
     by_task: dict[str, Sequence[ProbeResult]] = {
-        task: read_results(run_folder / task) for task in tasks
+        task: read_results(run_folder / task) for task in task_names
     }
     means = [result for result in results if result.task == MEAN]
     comparisons = read_records(run_folder / "comparisons.json", Comparison)
@@ -52,18 +52,19 @@ def _tasks_page(
     """A column for each task, a row for each probe, and a link to the report of each task."""
     columns = {**by_task, **({MEAN: means} if means else {})}
     results = [result for column in columns.values() for result in column]
-    keys = sorted({result.key for result in results}, key=lambda key: row_order(*key))
-    metrics = ", ".join(sorted({metric_name(result.metric) for result in results}))
+    probe_keys = sorted({result.key for result in results}, key=lambda key: row_order(*key))
+    metric_names = ", ".join(sorted({metric_name(result.metric) for result in results}))
     ssl_splits = ", ".join(sorted({result.ssl_split or "unknown" for result in results}))
-    pooled = "; in that of a mean, a video of several splits counts once" if means else ""
+    pooled_note = "; in that of a mean, a video of several splits counts once" if means else ""
     return TablePage(
         title=title,
-        subtitle=f"{metrics or 'not scored'}; pre-trained with ssl_split = "
+        subtitle=f"{metric_names or 'not scored'}; pre-trained with ssl_split = "
         f"{ssl_splits or 'unknown'}",
-        lede=f"Scores with 95 % intervals{pooled}.",
+        lede=f"Scores with 95 % intervals{pooled_note}.",
         columns=list(columns),
         rows=[
-            (row_name(*key), [_cell(column, key) for column in columns.values()]) for key in keys
+            (row_name(*key), [_cell(column, key) for column in columns.values()])
+            for key in probe_keys
         ],
         notes=[_describe(comparison) for comparison in comparisons],
         links=[(f"{task}: report", f"{quote(task)}/report.html") for task in by_task],

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,9 +47,9 @@ def _distinct_rows(
 ) -> tuple[Float[np.ndarray, "D R"], Int[np.ndarray, " N"]]:
     """The rows that differ by more than rounding, in order, and the index of each row's group."""
     tolerance = DUPLICATE_TOLERANCE * float(np.median(np.abs(vectors).max(axis=1)))
-    rounded = np.round(vectors / tolerance) if tolerance > 0 else vectors
+    rounded_rows = np.round(vectors / tolerance) if tolerance > 0 else vectors
     _, first_rows, inverse_index = np.unique(
-        rounded, axis=0, return_index=True, return_inverse=True
+        rounded_rows, axis=0, return_index=True, return_inverse=True
     )
     order = np.argsort(first_rows)
     return vectors[first_rows[order]], np.argsort(order)[inverse_index.reshape(-1)]
@@ -79,92 +77,60 @@ def _embed_distinct(vectors: Float[np.ndarray, "D R"]) -> Float[np.ndarray, "D 2
     return positions[:, :2].astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Legend:
-    """Names of the colours, their counts, and the name's index of every point.
+def map_data(points: Sequence[MapPoint]) -> dict[str, Any]:
+    """The points in columns for the page's script, with the names of their colours.
 
-    `unlabelled` is the index of the points without a name, -1 if all have one. `ordered`: the names
-    are ranges of numbers from small to large, not labels.
+    Colours are sorted labels, or (`ordered`) ranges of the targets if no video has a label.
+    `label` and `split` are indices; `unlabelled` is that of points without a name, -1 if all have
+    one. Positions are shifted to (0, 0) and scaled uniformly to a longest side of 1.
     """
-
-    names: tuple[str, ...]
-    counts: tuple[int, ...]
-    indices: tuple[int, ...]
-    unlabelled: int
-    ordered: bool
-
-
-def make_legend(points: Sequence[MapPoint]) -> Legend:
-    """Sorted labels, or ranges of the targets if no video has a label."""
-    labels = sorted({point.label for point in points if point.label is not None})
     targets = [point.target for point in points if point.target is not None]
+    labels = sorted({point.label for point in points if point.label is not None})
+    splits = sorted({point.split for point in points if point.split is not None})
     ordered = bool(targets) and not labels
     if ordered:
-        edges = _range_edges(targets)
-        ranges = [[t for t in targets if _range_index(t, edges) == i] for i in range(len(edges))]
-        names = [_range_name(own) for own in ranges]
-        indices = [None if p.target is None else _range_index(p.target, edges) for p in points]
+        names, indices = _target_ranges([point.target for point in points])
     else:
-        names, label_index = labels, {label: index for index, label in enumerate(labels)}
-        indices = [None if p.label is None else label_index[p.label] for p in points]
+        label_index = {label: index for index, label in enumerate(labels)}
+        names = labels
+        indices = [-1 if p.label is None else label_index[p.label] for p in points]
     unlabelled = -1
-    if None in indices:
+    if -1 in indices:
         unlabelled = len(names)
         names = [*names, "no number" if ordered else "no label"]
-    name_indices = tuple(unlabelled if index is None else index for index in indices)
-    name_counts = Counter(name_indices)
-    return Legend(
-        names=tuple(names),
-        counts=tuple(name_counts[index] for index in range(len(names))),
-        indices=name_indices,
-        unlabelled=unlabelled,
-        ordered=ordered,
-    )
-
-
-def _range_edges(targets: Sequence[Number]) -> list[float]:
-    """The lower edge of each range; no range is empty."""
-    values = np.unique(np.array(targets, dtype=np.float64))
-    if len(values) > NUM_RANGES:
-        quantiles = np.arange(NUM_RANGES) / NUM_RANGES
-        values = np.unique(np.quantile(targets, quantiles, method="higher"))
-    return [float(value) for value in values]
-
-
-def _range_index(target: Number, edges: Sequence[float]) -> int:
-    return int(np.searchsorted(edges, target, side="right")) - 1
-
-
-def _range_name(targets: Sequence[Number]) -> str:
-    low, high = format_number(min(targets)), format_number(max(targets))
-    return low if low == high else f"{low} to {high}"
-
-
-def list_splits(points: Sequence[MapPoint]) -> list[str]:
-    """The splits on the map, sorted."""
-    return sorted({point.split for point in points if point.split is not None})
-
-
-def map_data(points: Sequence[MapPoint], legend: Legend) -> dict[str, Any]:
-    """The points in columns for the page's script; labels and splits are indices.
-
-    Positions are shifted to (0, 0) and scaled uniformly to a longest side of 1.
-    """
-    splits = list_splits(points)
+        indices = [unlabelled if index == -1 else index for index in indices]
     left = min((point.x for point in points), default=0)
     bottom = min((point.y for point in points), default=0)
-    side = max((max(p.x - left, p.y - bottom) for p in points), default=0) or 1
+    longest_side = max((max(p.x - left, p.y - bottom) for p in points), default=0) or 1
+    texts = [None if p.target is None else format_number(p.target) for p in points]
     return {
         "ids": [point.video_id for point in points],
-        "x": [round((point.x - left) / side, 5) for point in points],
-        "y": [round((point.y - bottom) / side, 5) for point in points],
-        "label": legend.indices,
+        "x": [round((point.x - left) / longest_side, 5) for point in points],
+        "y": [round((point.y - bottom) / longest_side, 5) for point in points],
+        "label": indices,
+        "labels": names,
+        "counts": np.bincount(np.array(indices, dtype=np.int64), minlength=len(names)).tolist(),
+        "ordered": ordered,
+        "unlabelled": unlabelled,
+        "targets": texts if ordered else None,
         "split": [-1 if point.split is None else splits.index(point.split) for point in points],
-        "labels": legend.names,
-        "targets": [None if p.target is None else format_number(p.target) for p in points]
-        if legend.ordered
-        else None,
-        "unlabelled": legend.unlabelled,
         "splits": splits,
         "thumbnails": [base64.b64encode(p.thumbnail or b"").decode("ascii") for p in points],
     }
+
+
+def _target_ranges(targets: Sequence[Number | None]) -> tuple[list[str], list[int]]:
+    """Names of ranges with about as many targets each, and the range of each target (-1: none)."""
+    numbers = np.array([target for target in targets if target is not None], dtype=np.float64)
+    lower_edges = np.unique(numbers)
+    if len(lower_edges) > NUM_RANGES:
+        quantiles = np.arange(NUM_RANGES) / NUM_RANGES
+        lower_edges = np.unique(np.quantile(numbers, quantiles, method="higher"))
+    indices = np.searchsorted(lower_edges, numbers, side="right") - 1
+    names = []
+    for index in range(len(lower_edges)):
+        own = numbers[indices == index]
+        low, high = format_number(float(own.min())), format_number(float(own.max()))
+        names.append(low if low == high else f"{low} to {high}")
+    remaining = iter(indices.tolist())
+    return names, [-1 if target is None else next(remaining) for target in targets]

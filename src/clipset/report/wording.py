@@ -70,11 +70,6 @@ def metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, plain(metric))
 
 
-def curve_name(metric: str) -> str:
-    """The title of a training curve."""
-    return CURVE_NAMES.get(metric, sentence_case(plain(metric)))
-
-
 def plain(name: str) -> str:
     """A name without underscores."""
     return name.replace("_", " ")

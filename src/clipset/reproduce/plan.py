@@ -68,13 +68,14 @@ def find_plan(table_name: str) -> TablePlan:
         return TablePlan(
             table=table, columns="datasets", recipe="paper", changes=ABLATION_CHANGES, rows=rows
         )
-    names = dict.fromkeys(row.split(", ")[-1] for row in table.rows if row not in table.quoted)
+    row_names = dict.fromkeys(row.split(", ")[-1] for row in table.rows if row not in table.quoted)
     return TablePlan(
         table=table,
         columns="tasks" if table_name == "lvu" else "backbones",
         recipe=table_name.replace("-", "_"),
         rows=tuple(
-            RowPlan(row=row, features=PROBE_ROWS[row][0], probe=PROBE_ROWS[row][1]) for row in names
+            RowPlan(row=row, features=PROBE_ROWS[row][0], probe=PROBE_ROWS[row][1])
+            for row in row_names
         ),
     )
 
@@ -83,9 +84,9 @@ def _ablation_changes(table_name: str, row: str) -> tuple[str, ...]:
     """The settings of a row of an ablation."""
     numbers = [word.strip(",") for word in row.split() if word[0].isdigit()]
     if table_name == "ablation-losses":  # 20 % masked, as the paper says below its table
-        losses = {"set contrastive loss": "set", "masked clip loss": "masked"}.get(row)
-        change = (f"pretrain.model.losses={losses}",) if losses else ()
-        return ("pretrain.mask_ratio=0.2", *change)
+        loss_name = {"set contrastive loss": "set", "masked clip loss": "masked"}.get(row)
+        loss_change = (f"pretrain.model.losses={loss_name}",) if loss_name else ()
+        return ("pretrain.mask_ratio=0.2", *loss_change)
     if table_name == "ablation-masking":
         return (f"pretrain.mask_ratio={row}",)
     if table_name == "ablation-capacity":

@@ -24,12 +24,12 @@ LATEX = {
 def write_renderings(table: TableFile, folder: Path) -> None:
     """Write `table.json` and the table in all formats."""
     write_table(table, folder)
-    texts = {
+    file_texts = {
         "table.txt": render_text(table),
         "table.md": render_markdown(table),
         "table.tex": render_latex(table),
     }
-    for name, text in texts.items():
+    for name, text in file_texts.items():
         write_atomic(folder / name, text.encode("utf-8", errors="replace"))
     write_table_page(make_page(table), folder / "table.html")
 
@@ -72,13 +72,13 @@ def render_text(table: TableFile) -> str:
         if any(row == paper_row for paper_row, _, _ in table.paper):
             lines.append(["", "paper", *paper])
     column_widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = [
+    aligned_lines = [
         "  ".join(
             text.ljust(width) for text, width in zip(line, column_widths, strict=True)
         ).rstrip()
         for line in lines
     ]
-    return "\n".join([_heading(table), "", *aligned, "", *write_notes(table)]) + "\n"
+    return "\n".join([_heading(table), "", *aligned_lines, "", *write_notes(table)]) + "\n"
 
 
 def render_markdown(table: TableFile) -> str:
@@ -115,15 +115,15 @@ def _escaped_lines(table: TableFile, escape: Callable[[str], str]) -> list[list[
     """The header, then each row with cells of ours / the paper's."""
     lines = [["", *map(escape, table.columns)]]
     for row, ours, paper in _text_rows(table):
-        pairs = zip(map(escape, ours), map(escape, paper), strict=True)
-        lines.append([escape(row), *map(" / ".join, pairs)])
+        cell_pairs = zip(map(escape, ours), map(escape, paper), strict=True)
+        lines.append([escape(row), *map(" / ".join, cell_pairs)])
     return lines
 
 
 def _markdown(text: str) -> str:
     """The text with the special characters of markdown escaped."""
-    flat = " ".join(text.split())
-    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#~" else letter for letter in flat)
+    flat_text = " ".join(text.split())
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#~" else letter for letter in flat_text)
 
 
 def _latex(text: str) -> str:
@@ -137,7 +137,7 @@ def _heading(table: TableFile) -> str:
 
 def make_page(table: TableFile) -> TablePage:
     """The table as an HTML page."""
-    facts = {
+    page_facts = {
         "cells": [(cell.label, _describe(cell)) for cell in table.cells],
         **{f"environment {key}": list(own.items()) for key, own in table.environments.items()},
         **{f"recipe {key}": fact_rows(own) for key, own in table.recipes.items()},
@@ -151,7 +151,7 @@ def make_page(table: TableFile) -> TablePage:
             (row, [make_cell(table, row, column) for column in table.columns]) for row in table.rows
         ],
         notes=write_notes(table),
-        facts={title: rows for title, rows in facts.items() if rows},
+        facts={title: rows for title, rows in page_facts.items() if rows},
     )
 
 
@@ -171,18 +171,18 @@ def write_notes(table: TableFile) -> list[str]:
     for cell in table.cells:
         if cell.status == "failed":
             failed_labels.setdefault(cell.reason, []).append(cell.label)
-    notes += [f"Failed: {'; '.join(labels)}: {reason}" for reason, labels in failed_labels.items()]
+    notes += [f"Failed: {'; '.join(own)}: {reason}" for reason, own in failed_labels.items()]
     notes += [f"Weights not found: {name}: {advice}" for name, advice in table.missing.items()]
     pending_columns = [
         name for name in table.columns if not any(c.column == name for c in table.cells)
     ]
     if pending_columns and table.table != "lvu":
-        names = {
+        backbone_names = {
             BACKBONES[t] for name in pending_columns for t in name.split(", ") if t in BACKBONES
         }
         notes.append(
             f"Not run: the columns {'; '.join(pending_columns)}. Add --backbone "
-            f"({', '.join(sorted(names))})."
+            f"({', '.join(sorted(backbone_names))})."
         )
     if table.quoted:
         notes.append(f"Quoted by the paper from other papers, not run: {', '.join(table.quoted)}.")
@@ -197,18 +197,18 @@ def _protocol_notes(table: TableFile) -> list[str]:
     def join(values: set[str]) -> str:
         return ", ".join(sorted(values))
 
-    metrics = join({metric_name(result.metric) for result in results})
+    metric_names = join({metric_name(result.metric) for result in results})
     splits = join({str(result.split) for result in results})
     ssl_splits = join({str(result.ssl_split) for result in results})
     num_seeds = " or ".join(map(str, sorted({len(result.seeds) for result in results})))
-    fractions = join({str(r.label_fraction) for r in results if r.label_fraction is not None})
+    label_fractions = join({str(r.label_fraction) for r in results if r.label_fraction is not None})
     pretrainings = max(result.num_pretrainings or 1 for result in results)
     repeated = f", {pretrainings} pre-trainings" if pretrainings > 1 else ""
-    labels = f", with a fraction of {fractions} of the labels" if fractions else ""
+    label_note = f", with a fraction of {label_fractions} of the labels" if label_fractions else ""
     notes = [
-        f"Ours: {metrics} on the {splits} split with 95 % intervals, {num_seeds} seeds{repeated}, "
-        f"pre-trained with ssl_split = {ssl_splits}{labels}. Hyperparameters were never selected "
-        "on the test videos; the paper does not say how it selected them."
+        f"Ours: {metric_names} on the {splits} split with 95 % intervals, {num_seeds} "
+        f"seeds{repeated}, pre-trained with ssl_split = {ssl_splits}{label_note}. Hyperparameters "
+        "were never selected on the test videos; the paper does not say how it selected them."
     ]
     for tasks in sorted({cell.tasks for cell in table.cells if cell.tasks}):
         notes.append(f"Ours is the mean over {', '.join(tasks)}; the paper's is of split 1.")

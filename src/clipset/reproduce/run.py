@@ -119,16 +119,16 @@ class _BackboneRun:
             stores = self._open_stores()
         except FAILURES as error:
             log(f"{self.recipe.extract.backbone}: {error}")
-            columns = self.plan.table.columns if self.plan.columns == "tasks" else ("",)
+            column_titles = self.plan.table.columns if self.plan.columns == "tasks" else ("",)
             for row_plan in self.plan.rows:
-                for task_title in columns:
+                for task_title in column_titles:
                     row, column = self._locate(row_plan, task_title)
                     if all(cell.status == "failed" for cell in self.table.find(row, column)):
                         self._put_failure(row_plan, error, row=row, column=column)
             write_table(self.table, self.out)
             return
-        averaged = self.plan.columns != "tasks" and len(stores) > 1
-        task_names = tuple(task.name for task, _ in stores) if averaged else ()
+        is_averaged = self.plan.columns != "tasks" and len(stores) > 1
+        task_names = tuple(task.name for task, _ in stores) if is_averaged else ()
         for task, store in stores:
             self.task_cache.clear()
             for row_plan in self.plan.rows:
@@ -137,8 +137,8 @@ class _BackboneRun:
     def _open_stores(self) -> list[tuple[Task, FeatureStore]]:
         """The tasks and their features; those of all videos are extracted once."""
         data, store_folder = self.request.data, self.request.store
-        source = data if data is not None else open_store(self.request.source).catalog
-        tasks = read_tasks(source, self.recipe.data)
+        video_source = data if data is not None else open_store(self.request.source).catalog
+        tasks = read_tasks(video_source, self.recipe.data)
         allow_leaks = self.request.allow_leaks or self.recipe.data.official
         check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
         if store_folder is None:
@@ -162,7 +162,7 @@ class _BackboneRun:
         row, column = self._locate(row_plan, paper_title(task.name or self.recipe.data.task))
         task_name = "" if self.plan.columns == "tasks" else task.name
         key: dict[str, Any] = {"row": row, "column": column, "task": task_name, "tasks": task_names}
-        seed, start = self.request.seed, time.perf_counter()
+        seed, start_time = self.request.seed, time.perf_counter()
         try:
             recipe = change_recipe(self.recipe, row_plan.changes)
             cell_fingerprint = fingerprint(
@@ -179,9 +179,9 @@ class _BackboneRun:
             log(f"failed: {error}")
             self._put_failure(row_plan, error, **key)
         else:
-            settings, machine = to_mapping(recipe), environment()
+            settings, machine_facts = to_mapping(recipe), environment()
             self.table.recipes[fingerprint(settings)] = settings
-            self.table.environments[fingerprint(machine)] = machine
+            self.table.environments[fingerprint(machine_facts)] = machine_facts
             self.table.put(
                 Cell(
                     **key,
@@ -189,10 +189,10 @@ class _BackboneRun:
                     fingerprint=cell_fingerprint,
                     result=result,
                     recipe=fingerprint(settings),
-                    environment=fingerprint(machine),
+                    environment=fingerprint(machine_facts),
                     seed=seed,
                     date=_now(),
-                    seconds=time.perf_counter() - start,
+                    seconds=time.perf_counter() - start_time,
                 )
             )
             log(f"{row} · {column}: {result.metric} {result.value:.4f}")  # also on a full disk
@@ -204,7 +204,8 @@ class _BackboneRun:
         """Run the probe of a row; rows with the same settings share models and task."""
         models, config = [], recipe.pretrain
         if row_plan.features == "scale" or row_plan.probe not in PROBES_WITHOUT_MODEL:
-            folder = self.folder / task.name / (_slug(row_plan.row) if row_plan.changes else "")
+            row_folder = _slug(row_plan.row) if row_plan.changes else ""
+            folder = self.folder / task.name / row_folder
             models = [
                 pretrain(store, folder / name, config, seed=seed, device=self.request.device)
                 for name, seed in model_names(recipe, self.request.seed).items()
@@ -223,13 +224,13 @@ class _BackboneRun:
         return replace(suite.results[0], **protocol_facts(recipe), per_class={}, confusion=None)
 
     def _put_failure(self, row_plan: RowPlan, error: BaseException, **key: Any) -> None:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        error_lines = str(error).strip().splitlines() or [type(error).__name__]
         self.table.put(
             Cell(
                 **key,
                 status="failed",
                 fingerprint=fingerprint(row_plan),
-                reason=lines[0],
+                reason=error_lines[0],
                 seed=self.request.seed,
                 date=_now(),
             )

@@ -83,12 +83,12 @@ class TableFile:
 
     def put(self, cell: Cell) -> None:
         """Add a cell; replaces an older one, and those of another selection of tasks."""
-        old = [
+        old_cells = [
             other
             for other in self.find(cell.row, cell.column)
             if other.task == cell.task or other.tasks != cell.tasks
         ]
-        self.cells = [other for other in self.cells if other not in old] + [cell]
+        self.cells = [other for other in self.cells if other not in old_cells] + [cell]
         if cell.row not in self.rows:  # rows and columns that the paper does not have come last
             self.rows.append(cell.row)
         if cell.column not in self.columns:
@@ -102,13 +102,13 @@ def write_table(table: TableFile, folder: Path) -> None:
 
 def read_table_file(folder: Path) -> TableFile:
     """The table in a folder."""
-    path = folder / TABLE_FILE
-    if not path.is_file():
+    table_path = folder / TABLE_FILE
+    if not table_path.is_file():
         raise RunError(f"{folder} has no {TABLE_FILE}; `clipset reproduce TABLE --out` writes one")
-    content = read_json(path)
+    content = read_json(table_path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
-    return build(TableFile, content, str(path))
+        raise RunError(f"{table_path} is not of format {FORMAT}; another clipset wrote it")
+    return build(TableFile, content, str(table_path))
 
 
 def open_table(folder: Path, paper: PaperTable) -> TableFile:
