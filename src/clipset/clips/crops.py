@@ -35,8 +35,8 @@ def draw_crop(width: int, height: int, sampling: Sampling, generator: Generator)
     full_width, full_height = (min(width, height),) * 2 if is_square else (width, height)
     for _ in range(MAX_TRIES):
         area = generator.uniform(*sampling.crop_scale) * full_width * full_height
-        ratio = math.exp(generator.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
-        crop_width, crop_height = math.sqrt(area * ratio), math.sqrt(area / ratio)
+        aspect_ratio = math.exp(generator.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+        crop_width, crop_height = math.sqrt(area * aspect_ratio), math.sqrt(area / aspect_ratio)
         if is_square:  # its longer side may be longer than the frame's shorter one
             crop_width, crop_height = min(crop_width, width), min(crop_height, height)
         if crop_width <= width and crop_height <= height:
@@ -53,9 +53,9 @@ def _draw_short_side_crop(width: int, height: int, generator: Generator) -> Crop
 
     As in the published code, the last of the possible offsets is never drawn.
     """
-    short = round(generator.uniform(*SHORT_SIDES))
-    long = math.floor(max(width, height) / min(width, height) * short)
-    height, width = (long, short) if height > width else (short, long)
+    short_side = round(generator.uniform(*SHORT_SIDES))
+    long_side = math.floor(max(width, height) / min(width, height) * short_side)
+    height, width = (long_side, short_side) if height > width else (short_side, long_side)
     top = int(generator.integers(0, max(height - CROP_SIZE, 1)))
     left = int(generator.integers(0, max(width - CROP_SIZE, 1)))
     return _relative_crop(top, left, CROP_SIZE, CROP_SIZE, height, width)
@@ -74,16 +74,16 @@ def regular_crops(width: int, height: int, sampling: Sampling) -> list[Crop]:
 
     With a grid, they begin at whole pixels (rounded up) of a frame with that short side.
     """
-    length, side, num_crops = max(width, height), min(width, height), sampling.num_crops
+    long_side, short_side, num_crops = max(width, height), min(width, height), sampling.num_crops
     if sampling.grid is None:
         positions = np.linspace(0.0, 1.0, num_crops).tolist() if num_crops > 1 else [0.5]
-        lows = [position * (length - side) / length for position in positions]
-        ranges = [(low, min(low + side / length, 1.0)) for low in lows]
+        lows = [position * (long_side - short_side) / long_side for position in positions]
+        ranges = [(low, min(low + short_side / long_side, 1.0)) for low in lows]
     else:
-        length, side = math.floor(length / side * sampling.grid), sampling.grid
-        room, steps = length - side, num_crops - 1
+        long_side, short_side = math.floor(long_side / short_side * sampling.grid), sampling.grid
+        room, steps = long_side - short_side, num_crops - 1
         pixels = [-(-i * room // steps) for i in range(num_crops)] if steps else [-(-room // 2)]
-        ranges = [(pixel / length, (pixel + side) / length) for pixel in pixels]
+        ranges = [(pixel / long_side, (pixel + short_side) / long_side) for pixel in pixels]
     if height > width:
         return [Crop(low, 0.0, high, 1.0) for low, high in ranges]
     return [Crop(0.0, low, 1.0, high) for low, high in ranges]

@@ -23,26 +23,27 @@ Frames = dict[int, UInt8[Tensor, "H W 3"]]  # by frame index
 Positions = dict[int, list[tuple[int, int]]]  # frame index → clip index and position in that clip
 
 
-def cut_clips(video: VideoReader, plan: ClipPlan, size: int) -> UInt8[Tensor, "V T 3 S S"]:
+def cut_clips(video: VideoReader, plan: ClipPlan, clip_size: int) -> UInt8[Tensor, "V T 3 S S"]:
     """The pixels of every clip of the plan; each frame is decoded and converted once.
 
     Crops are taken while decoding, so memory holds the clips and a few frames, however long the
     video is.
     """
     positions: Positions = defaultdict(list)
-    for (clip, position), index in np.ndenumerate(plan.frame_indices):
-        positions[int(index)].append((clip, position))
-    clips = torch.empty((*plan.frame_indices.shape, 3, size, size), dtype=torch.uint8)
+    for (clip_index, position), frame_index in np.ndenumerate(plan.frame_indices):
+        positions[int(frame_index)].append((clip_index, position))
+    clips = torch.empty((*plan.frame_indices.shape, 3, clip_size, clip_size), dtype=torch.uint8)
     frames: Frames = {}
-    for index, pixels in video.frames(sorted(positions), short_side=round(size * MAX_SCALE)):
-        frames[index] = torch.from_numpy(pixels)
+    short_side = round(clip_size * MAX_SCALE)
+    for frame_index, pixels in video.frames(sorted(positions), short_side=short_side):
+        frames[frame_index] = torch.from_numpy(pixels)
         if len(frames) == BATCH_FRAMES:
             _fill_clips(clips, frames, positions, plan.boxes)
             frames.clear()
     _fill_clips(clips, frames, positions, plan.boxes)
-    for clip, change in enumerate(plan.colour_changes):
+    for clip_index, change in enumerate(plan.colour_changes):
         if change is not None:
-            clips[clip] = change_colours(clips[clip], change)
+            clips[clip_index] = change_colours(clips[clip_index], change)
     return clips
 
 
@@ -54,15 +55,15 @@ def _fill_clips(
 ) -> None:
     """Copy the crops of some frames into all clips that use them, those of one clip together."""
     by_clip: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for index in frames:
-        for clip, position in positions[index]:
-            by_clip[clip][index].append(position)
-    for clip, in_clip in by_clip.items():
-        crops = _crop([frames[index] for index in in_clip], boxes[clip], clips.shape[-1])
-        target, source = clips[clip].numpy(), crops.numpy()  # numpy copies across layouts faster
-        for row, clip_positions in enumerate(in_clip.values()):
+    for frame_index in frames:
+        for clip_index, position in positions[frame_index]:
+            by_clip[clip_index][frame_index].append(position)
+    for clip_index, in_clip in by_clip.items():
+        crops = _crop([frames[i] for i in in_clip], boxes[clip_index], clips.shape[-1])
+        source, target = crops.numpy(), clips[clip_index].numpy()  # whose copies are faster
+        for crop_index, clip_positions in enumerate(in_clip.values()):
             for position in clip_positions:
-                target[position] = source[row]
+                target[position] = source[crop_index]
 
 
 def _crop(

@@ -71,13 +71,6 @@ class VideoFacts:
     window: Window | None = None
 
     @property
-    def num_clips(self) -> int:
-        """Number of clips in this chunk."""
-        if self.clip_indices is not None:
-            return len(self.clip_indices)
-        return self.random_count + self.regular_count
-
-    @property
     def is_last_chunk(self) -> bool:
         """Whether no more chunks of this video follow."""
         return self.chunk + 1 == self.num_chunks
@@ -102,16 +95,17 @@ class DecodedClips:
         cls, content: bytearray, facts: VideoFacts, request: DecodeRequest
     ) -> DecodedClips:
         """Clips from the bytes of `to_buffers`. Boxes and times are copied to free the pixels."""
-        clips, frames, size = facts.num_clips, request.frames, request.size
-        boxes = np.frombuffer(content, np.float32, clips * 7).reshape(clips, 7)
-        times = np.frombuffer(content, np.float32, clips * frames, boxes.nbytes)
+        frames, size = request.frames, request.size
+        num_clips = len(content) // (4 * 7 + 4 * frames + frames * 3 * size**2)
+        boxes = np.frombuffer(content, np.float32, num_clips * 7)
+        times = np.frombuffer(content, np.float32, num_clips * frames, boxes.nbytes)
         first_pixel = boxes.nbytes + times.nbytes
         pixels = torch.frombuffer(content, dtype=torch.uint8, offset=first_pixel)
         return cls(
             facts=facts,
-            boxes=boxes.copy(),
-            times=times.reshape(clips, frames).copy(),
-            pixels=pixels.reshape(clips, frames, 3, size, size),
+            boxes=boxes.reshape(num_clips, 7).copy(),
+            times=times.reshape(num_clips, frames).copy(),
+            pixels=pixels.reshape(num_clips, frames, 3, size, size),
         )
 
 
@@ -121,47 +115,47 @@ def decode_video(
     """Decode all clips of a video (up to `end` seconds), chunk by chunk. Raises VideoError."""
     with open_video(path, end=end) as video:
         file = read_file_state(path)
-        for chunk, (plan, facts) in enumerate(_plan_chunks(video.info, request, video_id)):
-            yield _decode_chunk(video, plan, request.size, file=file, chunk=chunk, **facts)
+        for chunk, (clip_plan, facts) in enumerate(_plan_chunks(video.info, request, video_id)):
+            yield _decode_chunk(video, clip_plan, request.size, file=file, chunk=chunk, **facts)
 
 
 def _plan_chunks(
-    info: VideoInfo, request: DecodeRequest, video_id: str
+    video_info: VideoInfo, request: DecodeRequest, video_id: str
 ) -> Iterator[tuple[ClipPlan, dict[str, Any]]]:
     """The clips of each chunk in order of time, and facts about it."""
     sampling, span, frames = request.sampling, request.span, request.frames
     if request.grid is not None:
-        grid = request.grid.bounded(info.duration, len(info.frame_times))
-        num_chunks = grid.count(info.duration)
-        for window in grid.windows(info.duration):
-            plan = plan_window(info, window, sampling, span, frames)
-            facts = {"random_count": 0, "regular_count": len(plan), "num_chunks": num_chunks}
-            yield plan, facts | {"window": window}
+        grid = request.grid.bounded(video_info.duration, len(video_info.frame_times))
+        num_chunks = grid.count(video_info.duration)
+        for window in grid.windows(video_info.duration):
+            clip_plan = plan_window(video_info, window, sampling, span, frames)
+            facts = {"random_count": 0, "regular_count": len(clip_plan), "num_chunks": num_chunks}
+            yield clip_plan, facts | {"window": window}
         return
-    plan = regular_clips(info, sampling, span, frames)
-    counts = {"random_count": 0, "regular_count": len(plan)}
+    clip_plan = regular_clips(video_info, sampling, span, frames)
+    counts = {"random_count": 0, "regular_count": len(clip_plan)}
     if request.random:
         generator = video_generator(request.seed, video_id)
-        random_plan = sample_random_clips(info, sampling, span, frames, generator)
+        random_plan = sample_random_clips(video_info, sampling, span, frames, generator)
         counts["random_count"] = len(random_plan)
-        plan = random_plan + plan
+        clip_plan = random_plan + clip_plan
     clip_bytes = frames * 3 * request.size**2
     chunk_size = max(CHUNK_BYTES // clip_bytes, 1)
-    if len(plan) * clip_bytes <= SINGLE_CHUNK_BYTES or len(plan) <= chunk_size:
-        yield plan, counts
+    if len(clip_plan) * clip_bytes <= SINGLE_CHUNK_BYTES or len(clip_plan) <= chunk_size:
+        yield clip_plan, counts
         return
-    order = np.lexsort((plan.frame_indices[:, -1], plan.frame_indices[:, 0])).tolist()
+    order = np.lexsort((clip_plan.frame_indices[:, -1], clip_plan.frame_indices[:, 0])).tolist()
     chunks = [tuple(order[i : i + chunk_size]) for i in range(0, len(order), chunk_size)]
     for clips in chunks:
-        yield plan.select(clips), counts | {"num_chunks": len(chunks), "clip_indices": clips}
+        yield clip_plan.select(clips), counts | {"num_chunks": len(chunks), "clip_indices": clips}
 
 
 def _decode_chunk(
-    video: VideoReader, plan: ClipPlan, size: int, **chunk_facts: Any
+    video: VideoReader, clip_plan: ClipPlan, clip_size: int, **chunk_facts: Any
 ) -> DecodedClips:
     """Cut the pixels of some clips."""
     info = video.info
-    pixels = cut_clips(video, plan, size)
+    pixels = cut_clips(video, clip_plan, clip_size)
     video.file.check_unchanged()  # the recorded file state is that of the file that was read
     facts = VideoFacts(
         duration=info.duration,
@@ -176,6 +170,6 @@ def _decode_chunk(
     )
     if facts.is_last_chunk:
         video.check_usable()
-    boxes = np.array([box.as_row() for box in plan.boxes], dtype=np.float32)  # (V, 7)
-    times = info.frame_times[plan.frame_indices].astype(np.float32)  # (V, T)
+    boxes = np.array([box.as_row() for box in clip_plan.boxes], dtype=np.float32)  # (V, 7)
+    times = info.frame_times[clip_plan.frame_indices].astype(np.float32)  # (V, T)
     return DecodedClips(facts=facts, boxes=boxes, times=times, pixels=pixels)

@@ -150,7 +150,7 @@ def find_missing(catalog: Catalog) -> tuple[list[str], list[str]]:
     return [video.id for video in missing], lines
 
 
-def write_catalog(catalog: Catalog, path: str | Path) -> None:
+def write_catalog(catalog: Catalog, table_path: str | Path) -> None:
     """Write a catalog as csv with absolute paths; `read_catalog` restores it.
 
     Cells that a spreadsheet would take for a formula get an apostrophe, which reading removes.
@@ -159,7 +159,7 @@ def write_catalog(catalog: Catalog, path: str | Path) -> None:
     for video in catalog:
         cells = {column: getattr(video, column) for column in COLUMN_NAMES}
         rows.append(list((cells | {"path": path_text(video.path.absolute())}).values()))
-    write_atomic(Path(path), csv_text(rows).encode("utf-8", errors="surrogateescape"))
+    write_atomic(Path(table_path), csv_text(rows).encode("utf-8", errors="surrogateescape"))
 
 
 def read_catalog(source: str | Path, *, name: str | None = None) -> Catalog:
@@ -209,11 +209,11 @@ def label_by_folder(files: Mapping[str, Path], folder: Path, *, name: str) -> Ca
     return Catalog(name=name, videos=tuple(videos))
 
 
-def list_videos(folder: Path) -> list[Path]:
+def list_videos(video_folder: Path) -> list[Path]:
     """Relative paths of the video files under a folder."""
     return [
-        path.relative_to(folder)
-        for path in walk_files(folder)
+        path.relative_to(video_folder)
+        for path in walk_files(video_folder)
         if path.suffix.lower().removeprefix(".") in EXTENSIONS
     ]
 
@@ -250,29 +250,29 @@ def natural_key(text: str) -> list[tuple[int, int, str]]:
 
 
 def read_catalog_table(
-    path: str | Path, *, name: str | None = None, columns: Mapping[str, str] | None = None
+    table_path: str | Path, *, name: str | None = None, columns: Mapping[str, str] | None = None
 ) -> Catalog:
     """The videos of a csv, tsv, jsonl or parquet file; paths are relative to the file's folder.
 
     `columns` maps our column names to the table's, such as {"path": "clip_file"}.
     """
-    path = Path(path)
+    table_path = Path(table_path)
     for column in columns or {}:
         if column not in COLUMN_NAMES:
             raise CatalogError(
                 f"unknown catalog column {column!r}; available: {', '.join(COLUMN_NAMES)}"
             )
-    rows = read_table(path, COLUMN_NAMES, required="path", columns=columns)
+    rows = read_table(table_path, COLUMN_NAMES, required="path", columns=columns)
     if not rows:
-        raise CatalogError(f"{path} has a header but lists no videos")
+        raise CatalogError(f"{table_path} has a header but lists no videos")
     for line_number, row in enumerate(rows, start=2):
         if "path" not in row:
-            raise CatalogError(f"row {line_number} of {path} has an empty path")
+            raise CatalogError(f"row {line_number} of {table_path} has an empty path")
         row |= {key: deneutralise(row[key]) for key in ("id", *TEXT_COLUMNS) if key in row}
     ids = unique_ids(row["path"] for row in rows if "id" not in row)
-    folder = path.parent.absolute()
-    videos = (_make_video(row, folder, ids) for row in clean_rows(rows, path.name))
-    return Catalog(name=name or name_text(path.stem), videos=tuple(videos))
+    table_folder = table_path.parent.absolute()
+    videos = (_make_video(row, table_folder, ids) for row in clean_rows(rows, table_path.name))
+    return Catalog(name=name or name_text(table_path.stem), videos=tuple(videos))
 
 
 def clean_catalog(catalog: Catalog) -> Catalog:
@@ -287,15 +287,15 @@ def clean_catalog(catalog: Catalog) -> Catalog:
     )
 
 
-def _make_video(row: dict[str, str], folder: Path, ids: Mapping[str, str]) -> Video:
+def _make_video(row: dict[str, str], table_folder: Path, ids: Mapping[str, str]) -> Video:
     fields: dict[str, Any] = {"id": ids.get(row["path"]), **row}
-    fields["path"] = folder / text_path(row["path"])
+    fields["path"] = table_folder / text_path(row["path"])
     for column in ("target", "end"):
         try:
             fields[column] = float(row[column]) if column in row else None
         except ValueError:
-            path = escape_undecodable(row["path"])
+            path_in_table = escape_undecodable(row["path"])
             raise CatalogError(
-                f"the {column} of {path!r} must be a number, got {row[column]!r}"
+                f"the {column} of {path_in_table!r} must be a number, got {row[column]!r}"
             ) from None
     return Video(**fields)

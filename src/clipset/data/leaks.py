@@ -44,38 +44,38 @@ def describe_leaks(catalogs: Sequence[Catalog]) -> list[str]:
 
     Also prints copies within a split and labels that differ only by case, which are not leaks.
     """
-    keys = find_file_keys(video.path for catalog in catalogs for video in catalog)
+    file_keys = find_file_keys(video.path for catalog in catalogs for video in catalog)
     lines: list[str] = []
     for catalog in catalogs:
         prefix = f"{catalog.name}: " if len(catalogs) > 1 else ""
-        lines += [f"{prefix}{leak}" for leak in find_leaks(catalog, keys)]
+        lines += [f"{prefix}{leak}" for leak in find_leaks(catalog, file_keys)]
         _warn_about_case(catalog)
-    for copies in dict.fromkeys(_describe_copies(catalog, keys) for catalog in catalogs):
+    for copies in dict.fromkeys(_describe_copies(catalog, file_keys) for catalog in catalogs):
         if copies:
             log(copies)
     return lines
 
 
-def find_leaks(catalog: Catalog, keys: FileKeys | None = None) -> list[str]:
+def find_leaks(catalog: Catalog, file_keys: FileKeys | None = None) -> list[str]:
     """Files (by path or content) and groups that two of train, val and test share."""
-    if keys is None:
-        keys = find_file_keys(video.path for video in catalog)
+    if file_keys is None:
+        file_keys = find_file_keys(video.path for video in catalog)
     leaks = []
     for splits in combinations(SPLITS, 2):
-        first, second = ([v for v in catalog if v.split == split] for split in splits)
-        by_key = {keys[video.path]: video for video in first}
-        copies = [video for video in second if keys[video.path] in by_key]
+        first_videos, second_videos = ([v for v in catalog if v.split == split] for split in splits)
+        by_key = {file_keys[video.path]: video for video in first_videos}
+        copies = [video for video in second_videos if file_keys[video.path] in by_key]
         if copies:
-            are = "video of {1} is the same file as one of {0}"
+            phrase = "video of {1} is the same file as one of {0}"
             if len(copies) > 1:
-                are = "videos of {1} are the same files as some of {0}"
-            example = f"{copies[0].id!r} is {by_key[keys[copies[0].path]].id!r}"
-            leaks.append(f"{len(copies)} {are.format(*splits)} ({example})")
-        groups = sorted({v.group for v in first if v.group} & {v.group for v in second if v.group})
+                phrase = "videos of {1} are the same files as some of {0}"
+            example = f"{copies[0].id!r} is {by_key[file_keys[copies[0].path]].id!r}"
+            leaks.append(f"{len(copies)} {phrase.format(*splits)} ({example})")
+        groups = {v.group for v in first_videos if v.group} & {v.group for v in second_videos}
         if groups:
-            are = "groups are" if len(groups) > 1 else "group is"
-            where = " and ".join(splits)
-            leaks.append(f"{len(groups)} {are} in {where} (such as {groups[0]!r})")
+            phrase = "groups are" if len(groups) > 1 else "group is"
+            example = f"such as {min(groups)!r}"
+            leaks.append(f"{len(groups)} {phrase} in {' and '.join(splits)} ({example})")
     return leaks
 
 
@@ -119,19 +119,19 @@ def _whole_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _describe_copies(catalog: Catalog, keys: FileKeys) -> str:
+def _describe_copies(catalog: Catalog, file_keys: FileKeys) -> str:
     """One line about copies of files within a split; empty if there are none."""
     originals: dict[tuple[str | None, str], Video] = {}
     copies: list[tuple[Video, Video]] = []
     for video in catalog:
-        original = originals.setdefault((video.split, keys[video.path]), video)
+        original = originals.setdefault((video.split, file_keys[video.path]), video)
         if original is not video:
             copies.append((video, original))
     if not copies:
         return ""
     copy, original = copies[0]
-    are = "video is a copy of another" if len(copies) == 1 else "videos are copies of others"
-    return f"{len(copies)} {are} of the same split (such as {copy.id!r} of {original.id!r})"
+    phrase = "video is a copy of another" if len(copies) == 1 else "videos are copies of others"
+    return f"{len(copies)} {phrase} of the same split (such as {copy.id!r} of {original.id!r})"
 
 
 def _warn_about_case(catalog: Catalog) -> None:

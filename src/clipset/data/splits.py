@@ -85,9 +85,9 @@ def subset_indices(
         by_class[label].append(index)
     subset: list[int] = []
     for _, indices in sorted(by_class.items()):
-        size = len(indices)
-        order = range(size) if generator is None else generator.permutation(size)
-        subset += [indices[i] for i in list(order)[: max(1, int(fraction * size))]]
+        class_size = len(indices)
+        order = range(class_size) if generator is None else generator.permutation(class_size)
+        subset += [indices[i] for i in list(order)[: max(1, int(fraction * class_size))]]
     return sorted(subset)
 
 
@@ -107,8 +107,8 @@ def _draw_test_ids(
     test_sizes: Counter[str | None] = Counter()
     test_ids: set[str] = set()
     groups = _group_videos(videos)
-    for index in generator.permutation(len(groups)):
-        group = groups[index]
+    for group_index in generator.permutation(len(groups)):
+        group = groups[group_index]
         added = Counter(video.label for video in group)
         leaves_some = all(test_sizes[label] + n < class_sizes[label] for label, n in added.items())
         before = sum(abs(target_sizes[label] - test_sizes[label]) for label in added)

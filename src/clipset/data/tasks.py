@@ -66,11 +66,11 @@ class DataConfig:
         if self.task not in task_names:
             near = near_names(self.task, task_names)
             raise CatalogError(f"data.task: unknown task {self.task!r}; {near}")
-        for name, columns in self.tasks.items():
-            if not name.isidentifier() or not {"label", "target"} & set(columns):
+        for task_name, columns in self.tasks.items():
+            if not task_name.isidentifier() or not {"label", "target"} & set(columns):
                 raise CatalogError(
                     f"data.tasks: a task needs an identifier as its name, and the column of its "
-                    f"label or target, got {name!r} with {columns}"
+                    f"label or target, got {task_name!r} with {columns}"
                 )
 
     @property
@@ -96,11 +96,11 @@ def read_tasks(source: str | Path | Catalog, config: DataConfig) -> tuple[Task, 
     """The tasks of a dataset, with splits; all of them share the same videos."""
     catalogs = _read_catalogs(Path(source) if isinstance(source, str) else source, config)
     tasks = []
-    for name, catalog in catalogs.items():
+    for task_name, catalog in catalogs.items():
         catalog = assign_splits(catalog, test_fraction=config.test_fraction, seed=config.split_seed)
         catalog = hold_out_groups(catalog, config.validation_groups)
         catalog = _select_test_split(catalog, config.test_split)
-        tasks.append(Task(name=name if len(catalogs) > 1 else "", catalog=catalog))
+        tasks.append(Task(name=task_name if len(catalogs) > 1 else "", catalog=catalog))
     return tuple(tasks)
 
 
@@ -143,11 +143,11 @@ def _read_catalogs(source: Path | Catalog, config: DataConfig) -> dict[str, Cata
     if not config.tasks:
         return {"": read_catalog_table(source, columns=config.columns)}
     catalogs = {}
-    for name in config.tasks if config.task in ("auto", "all") else (config.task,):
-        columns = config.columns | config.tasks[name]
-        catalog = read_catalog_table(source, name=f"{source.stem}-{name}", columns=columns)
-        has_label = "label" in config.tasks[name]
-        catalogs[name] = catalog.only(
+    for task_name in config.tasks if config.task in ("auto", "all") else (config.task,):
+        columns = config.columns | config.tasks[task_name]
+        catalog = read_catalog_table(source, name=f"{source.stem}-{task_name}", columns=columns)
+        has_label = "label" in config.tasks[task_name]
+        catalogs[task_name] = catalog.only(
             replace(video, target=None) if has_label else replace(video, label=None)
             for video in catalog
         )

@@ -36,22 +36,22 @@ class VideoInfo:
 
 
 @contextmanager
-def open_video(path: str | Path, *, end: float | None = None) -> Iterator[VideoReader]:
+def open_video(video_path: str | Path, *, end: float | None = None) -> Iterator[VideoReader]:
     """A reader of a video's frames; raises VideoError with a short reason if there are none.
 
     With `end`, frames after so many seconds are ignored.
     """
-    file = VideoFile(Path(path))
+    file = VideoFile(Path(video_path))
     try:
         yield VideoReader(file, end)
     finally:
         file.container.close()
 
 
-def find_problem(path: str | Path, *, end: float | None = None) -> str | None:
+def find_problem(video_path: str | Path, *, end: float | None = None) -> str | None:
     """The problem of a video, or None: reads all packets and decodes one frame."""
     try:
-        with open_video(path, end=end) as video:
+        with open_video(video_path, end=end) as video:
             return describe_damage(
                 frames_found=video.frames_in_file,
                 frames_expected=video.info.expected_frames,
@@ -101,11 +101,11 @@ class VideoReader:
         last = len(self.info.frame_times) - 1
         if len(numbers) and (numbers[0] < 0 or numbers[-1] > last or (np.diff(numbers) < 1).any()):
             raise VideoError(f"frame indices must be in increasing order, from 0 to {last}")
-        for index, frame, is_exact in self._decoder.decode(indices):
-            self.needed_frames.add(index)
+        for frame_index, frame, is_exact in self._decoder.decode(indices):
+            self.needed_frames.add(frame_index)
             if not is_exact:
-                self.missing_frames.add(index)
-            yield index, self._converter.to_rgb(frame, short_side)
+                self.missing_frames.add(frame_index)
+            yield frame_index, self._converter.to_rgb(frame, short_side)
 
     def check_usable(self) -> None:
         """Raise VideoError if most of the needed frames were replaced by others."""

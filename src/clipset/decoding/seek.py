@@ -48,16 +48,17 @@ class FrameDecoder:
             self._restart()
         self.requested = set(indices)
         recent: dict[int, VideoFrame] = {}  # the last frame before the requested one, later ones
-        for index, start, own in zip(indices, start_packets, own_packets, strict=True):
-            while index not in recent:
-                if self.may_skip and start > self.packet_index:
-                    self._skip_to(start)
+        packets = zip(indices, start_packets, own_packets, strict=True)
+        for frame_index, start_packet, own_packet in packets:
+            while frame_index not in recent:
+                if self.may_skip and start_packet > self.packet_index:
+                    self._skip_to(start_packet)
                 decoded = self._decode_next()
                 recent.update(decoded or {})
-                for earlier in sorted(i for i in recent if i < index)[:-1]:
+                for earlier in sorted(i for i in recent if i < frame_index)[:-1]:
                     del recent[earlier]
-                is_late = self.packet_index > own + MAX_DELAY
-                if index in recent or not (decoded is None or (is_late and recent)):
+                is_late = self.packet_index > own_packet + MAX_DELAY
+                if frame_index in recent or not (decoded is None or (is_late and recent)):
                     continue
                 if not self.may_skip:
                     break
@@ -65,8 +66,8 @@ class FrameDecoder:
                 self._restart()
             if not recent:
                 raise VideoError("no frame could be decoded")
-            nearest = max((i for i in recent if i <= index), default=min(recent))
-            yield index, recent[nearest], index in recent
+            nearest = max((i for i in recent if i <= frame_index), default=min(recent))
+            yield frame_index, recent[nearest], frame_index in recent
 
     def _locate(self, indices: Sequence[int]) -> tuple[list[int], list[int]]:
         """For each requested frame: the packet to start decoding at, and the frame's own packet.
@@ -99,15 +100,15 @@ class FrameDecoder:
 
     def _read_packets(self) -> Iterator[Packet[VideoStream]]:
         """The packets from disk; they must be those of the scan."""
-        index = 0
+        packet_index = 0
         for packet in self.file.packets():
             dts = timestamp_or_missing(packet.dts)
-            if index == len(self.scan.dts) or dts != self.scan.dts[index]:
+            if packet_index == len(self.scan.dts) or dts != self.scan.dts[packet_index]:
                 raise VideoError("the file changed while it was read", transient=True)
-            packet.opaque = (index,)
+            packet.opaque = (packet_index,)
             yield packet
-            index += 1
-        if index < len(self.scan.dts):
+            packet_index += 1
+        if packet_index < len(self.scan.dts):
             raise VideoError("the file changed while it was read", transient=True)
 
     def _skip_to(self, packet_index: int) -> None:
