@@ -40,7 +40,7 @@ def catalog_command(
         out: The file to write.
         test_fraction: Fraction of the labelled videos used for testing, where no split is given.
         dataset: Read the official lists of this dataset.
-        lists: The folder of the official lists; for Kinetics, also one of the .csv files.
+        lists: The official lists (a folder, or one .csv of Kinetics), if not below `videos`.
         fold: Official split of UCF101 or HMDB51.
         task: Task of LVU, such as relationship or view_count.
         keep: Keep only this fraction of the training videos of each class (low-shot).
