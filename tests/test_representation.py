@@ -22,11 +22,10 @@ from clipset.representation import (
     encode_clips,
     parse_parts,
     read_vectors,
-    video_vectors,
     write_vectors,
 )
 from clipset.representation.encode import cut_windows
-from clipset.representation.time_course import COURSE_LENGTH, time_course
+from clipset.representation.time_course import COURSE_LENGTH, time_course, video_vectors
 from clipset.sets.batch import ClipBatch
 from clipset.sets.box_coordinates import model_boxes
 from clipset.training.checkpoint import ScaleModel

@@ -17,22 +17,9 @@ from clipset.representation.table import (
     read_vectors,
     write_vectors,
 )
-from clipset.representation.time_course import time_course, video_vectors
 
 __all__ = [
-    "DEFAULT_PARTS",
-    "PAPER_PARTS",
-    "VectorPart",
-    "VectorTable",
-    "concat_parts",
-    "embed_store",
-    "encode_clips",
-    "nearest",
-    "pad_clips",
-    "parse_parts",
-    "part_widths",
-    "read_vectors",
-    "time_course",
-    "video_vectors",
+    "DEFAULT_PARTS", "PAPER_PARTS", "VectorPart", "VectorTable", "concat_parts", "embed_store",
+    "encode_clips", "nearest", "pad_clips", "parse_parts", "part_widths", "read_vectors",
     "write_vectors",
-]
+]  # fmt: skip

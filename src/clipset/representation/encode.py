@@ -49,18 +49,17 @@ def embed_store(
     if window is None:
         spans = [Span(index, 0.0, entry.duration) for index, entry in enumerate(store.entries)]
         clips = read_clips(store, "regular", np.arange(len(store)), encoder)
-        vectors, valid = encode_clips(encoder, clips, parts, device), clips.valid
     else:
         spans = cut_windows(store, window)
-        vectors, valid = _encode_spans(store, encoder, spans, parts, device)
+        clips = _read_spans(store, spans, encoder)
     videos_by_id = {video.id: video for video in store.catalog}
     videos = [videos_by_id[store.ids[span.video_index]] for span in spans]
     return VectorTable(
         video_ids=tuple(video.id for video in videos),
         labels=tuple(video.label for video in videos),
         splits=tuple(video.split for video in videos),
-        vectors=vectors.numpy(),
-        valid=None if valid is None else valid.numpy(),
+        vectors=encode_clips(encoder, clips, parts, device).numpy(),
+        valid=None if clips.valid is None else clips.valid.numpy(),
         starts=tuple(float(span.start) for span in spans),
         ends=tuple(float(span.end) for span in spans),
         windows=tuple(span.window_index for span in spans),
@@ -96,36 +95,21 @@ def cut_windows(store: FeatureStore, window: float) -> list[Span]:
     return spans
 
 
-def _encode_spans(
-    store: FeatureStore,
-    encoder: SetEncoder | None,
-    spans: list[Span],
-    parts: tuple[VectorPart, ...],
-    device: torch.device | None,
-) -> tuple[Float[Tensor, "N V R"], Bool[Tensor, "N V"] | None]:
-    """The clips of each span, which is a video of its own for the encoder.
-
-    Spans with equally many clips are encoded together.
-    """
-    indices_by_count: dict[int, list[int]] = {}
-    for index, span in enumerate(spans):
-        indices_by_count.setdefault(len(span.row_indices), []).append(index)
-    by_span: dict[int, Tensor] = {}
-    for indices in indices_by_count.values():
-        for low in range(0, len(indices), CHUNK_SIZE):
-            chunk = indices[low : low + CHUNK_SIZE]
-            row_indices = np.array([spans[index].row_indices for index in chunk])  # (N, V)
-            video_ids = [store.ids[spans[index].video_index] for index in chunk]
-            features = read_features(store, "regular", row_indices, video_ids)
-            starts = np.array([spans[index].start for index in chunk], dtype=np.float32)
-            lengths = np.array([spans[index].end for index in chunk], dtype=np.float32) - starts
-            boxes = store.regular.boxes[row_indices].astype(np.float32)  # (N, V, 7)
-            times = boxes[..., :2] - starts[:, None, None]
-            boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
-            clips = make_clips(features, boxes, lengths, encoder)
-            vectors = encode_clips(encoder, clips, parts, device)
-            by_span |= dict(zip(chunk, vectors, strict=True))
-    return pad_clips([by_span[index] for index in range(len(spans))])
+def _read_spans(store: FeatureStore, spans: list[Span], encoder: SetEncoder | None) -> ClipBatch:
+    """The clips of spans, each of which is a video of its own for the encoder."""
+    counts = np.array([len(span.row_indices) for span in spans])
+    valid = np.arange(counts.max()) < counts[:, None]  # (N, V)
+    first_rows = np.array([span.row_indices[0] for span in spans])
+    row_indices = np.repeat(first_rows[:, None], counts.max(), axis=1)  # (N, V)
+    row_indices[valid] = np.concatenate([span.row_indices for span in spans])
+    video_ids = [store.ids[span.video_index] for span in spans]
+    features = read_features(store, "regular", row_indices, video_ids)
+    starts = np.array([span.start for span in spans], dtype=np.float32)
+    lengths = np.array([span.end for span in spans], dtype=np.float32) - starts
+    boxes = store.regular.boxes[row_indices].astype(np.float32)  # (N, V, 7)
+    times = boxes[..., :2] - starts[:, None, None]
+    boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
+    return make_clips(features, boxes, lengths, encoder, None if valid.all() else valid)
 
 
 def pad_clips(
