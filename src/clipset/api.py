@@ -64,10 +64,11 @@ def pretrain(
     from clipset.training.config import PretrainConfig
     from clipset.training.pretrain import pretrain
 
-    config, opened = load_settings(PretrainConfig, preset, **settings), _open_store(store)
+    config = load_settings(PretrainConfig, preset, **settings)
+    feature_store = _open_store(store)
     if config.ssl_split == "train":
-        check_leaks([opened.catalog], allow_leaks=allow_leaks)
-    return pretrain(opened, Path(out), config, seed=seed, device=device)
+        check_leaks([feature_store.catalog], allow_leaks=allow_leaks)
+    return pretrain(feature_store, Path(out), config, seed=seed, device=device)
 
 
 def evaluate(
@@ -90,11 +91,12 @@ def evaluate(
     from clipset.recipe import load_settings
     from clipset.training.checkpoint import training_settings
 
-    config, opened = load_settings(EvaluateConfig, preset, **settings), _open_store(store)
-    check_leaks([opened.catalog], allow_leaks=allow_leaks)
+    config = load_settings(EvaluateConfig, preset, **settings)
+    feature_store = _open_store(store)
+    check_leaks([feature_store.catalog], allow_leaks=allow_leaks)
     trained = _open_model(model)
     training = None if trained is None else training_settings(trained.card)
-    task = make_task(opened, training=training)
+    task = make_task(feature_store, training=training)
     return run_suite(task, trained, config, seed=seed).results
 
 
@@ -130,8 +132,8 @@ def embed(
             videos, encoder, parts=vector_parts, window=window, device=find_device(device)
         )
     if run is not None:
-        opened = load_run(run, device=device, workers=workers, backbone=backbone)
-        return opened.embed(videos, parts=vector_parts)
+        trained_run = load_run(run, device=device, workers=workers, backbone=backbone)
+        return trained_run.embed(videos, parts=vector_parts)
     if backbone is None:
         raise ConfigError("embed needs a FeatureStore, or videos with run= or backbone=")
     config = load_settings(ExtractConfig, backbone=backbone, workers=workers)
@@ -154,8 +156,8 @@ def predict(
     """
     from clipset.inference.run import load_run
 
-    opened = load_run(run, device=device, workers=workers, probe=probe, backbone=backbone)
-    return opened.predict(videos, **options)
+    trained_run = load_run(run, device=device, workers=workers, probe=probe, backbone=backbone)
+    return trained_run.predict(videos, **options)
 
 
 def _open_store(store: FeatureStore | str | Path) -> FeatureStore:

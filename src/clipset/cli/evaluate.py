@@ -63,16 +63,18 @@ def evaluate_command(
         check_output(out, "file")
     folder = find_model(model) if model else None
     trained, training = (load_model(folder), read_training(folder)) if folder else (None, None)
-    labels, opened = read_catalog(catalog) if catalog else None, open_store(store)
-    stored_ids = {entry.id for entry in opened.all_entries}
+    labels = read_catalog(catalog) if catalog else None
+    feature_store = open_store(store)
+    stored_ids = {entry.id for entry in feature_store.all_entries}
     unknown = [video.id for video in labels or () if video.id not in stored_ids]
-    check_leaks([labels or opened.catalog], allow_leaks=allow_leaks, unknown=unknown)
+    check_leaks([labels or feature_store.catalog], allow_leaks=allow_leaks, unknown=unknown)
     result: dict[str, Any]
     if low_shot_curve:
-        curves = run_low_shot(opened, labels, trained, config, seed=seed, training=training)
+        curves = run_low_shot(feature_store, labels, trained, config, seed=seed, training=training)
         result, tables = {"curves": curves}, [curve_table(curves)]
     else:
-        suite = run_suite(make_task(opened, labels, training=training), trained, config, seed=seed)
+        task = make_task(feature_store, labels, training=training)
+        suite = run_suite(task, trained, config, seed=seed)
         result = {"scores": suite.results, "comparisons": suite.comparisons}
         tables = [score_table(suite.results)]
         tables += [comparison_table(suite.comparisons)] if suite.comparisons else []

@@ -57,9 +57,11 @@ def predict_command(
 
     if csv is not None:
         check_output(csv, "file")
-    opened = load_run(run, device=common.device, workers=workers, probe=probe, backbone=backbone)
-    predictions = opened.predict(videos, top=top, window=window, step=step, timeline=timeline)
-    card = opened.head.card
+    trained_run = load_run(
+        run, device=common.device, workers=workers, probe=probe, backbone=backbone
+    )
+    predictions = trained_run.predict(videos, top=top, window=window, step=step, timeline=timeline)
+    card = trained_run.head.card
     failed = {
         prediction.video: prediction.reason for prediction in predictions if prediction.reason
     }

@@ -43,11 +43,11 @@ def pretrain_command(
     typed_settings = {"pretrain.preset": preset, "pretrain.epochs": epochs}
     config = read_recipe(recipe, set, typed_settings).pretrain
     with join_process_group(common.device) as processes:
-        opened = processes.run(lambda: open_store(store))
+        feature_store = processes.run(lambda: open_store(store))
         if config.ssl_split == "train":
-            first = [opened.catalog] if processes.is_main else []
+            first = [feature_store.catalog] if processes.is_main else []
             processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
-        pretrain(opened, out, config, seed=common.random_seed, device=common.device)
+        pretrain(feature_store, out, config, seed=common.random_seed, device=common.device)
         if not processes.is_main:
             return
     card = read_card(out)

@@ -34,18 +34,18 @@ def verify_command(
         problems, folder = verify_run(store, videos=videos), store / "store"
     else:
         problems, folder = verify_store(store, videos=videos), store
-    opened = FeatureStore(folder)
-    num_failed, num_pending = len(opened.failed), len(opened.pending)
-    result = {
-        "store": store,
-        "videos": len(opened),
-        "failed": num_failed,
-        "pending": num_pending,
-        "problems": dict(problems),
-        "digest": store_digest(folder) if not problems else None,
+    feature_store = FeatureStore(folder)
+    counts = {
+        "videos": len(feature_store),
+        "failed": len(feature_store.failed),
+        "pending": len(feature_store.pending),
     }
+    digest = store_digest(folder) if not problems else None
+    result = {"store": store, **counts, "problems": dict(problems), "digest": digest}
     verdict = f"{len(problems)} with problems" if problems else "all as written"
-    counts = f"{len(opened)} videos, {num_failed} failed, {num_pending} pending: {verdict}"
-    show_result(result, common, [*(f"{video}: {problem}" for video, problem in problems), counts])
+    lines = [f"{video}: {problem}" for video, problem in problems]
+    summary = ", ".join(f"{number} {name}" for name, number in counts.items())
+    lines.append(f"{summary}: {verdict}")
+    show_result(result, common, lines)
     if problems:
         raise SystemExit(1)
