@@ -5,21 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from clipset.process.interrupts import raise_if_interrupted
 from clipset.text import visible
@@ -55,105 +45,48 @@ def log(message: str) -> None:
             sys.stderr.flush()
 
 
-Advance = Callable[..., None]
-
-
 @contextmanager
-def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Advance]:
+def bar(title: str, total: int, unit: str, *, done: int = 0) -> Iterator[Callable[..., None]]:
     """`with bar("extracting", 240, "videos") as advance:`, then `advance()` for each video.
 
-    `advance` takes the number of videos, a note, and a new total if it has changed.
-    `advance` raises KeyboardInterrupt if Ctrl-C was pressed and the exception got lost.
+    `advance` takes the number of videos, a note, and a new total if it has changed. It raises
+    KeyboardInterrupt if Ctrl-C was pressed and the exception got lost.
     """
-    with _display(visible(title), total, unit, done) as update:
-
-        def advance(count: int = 1, note: str = "", total: int | None = None) -> None:
-            update(count, note, total)
-            raise_if_interrupted()
-
-        yield advance
-
-
-@contextmanager
-def _display(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
-    if _quiet or total <= done:
-        yield _ignore
-    elif sys.stderr is not None and sys.stderr.isatty():
-        with _rich_bar(title, total, unit, done) as advance:
-            yield advance
-    else:
-        yield _Lines(title, total, unit, done).advance
-
-
-@contextmanager
-def _rich_bar(title: str, total: int, unit: str, done: int) -> Iterator[Advance]:
-    columns = (
+    title, is_shown = visible(title), not _quiet and total > done
+    is_terminal = is_shown and sys.stderr is not None and sys.stderr.isatty()
+    done_before, num_items = done, total
+    started_at = printed_at = time.monotonic()
+    progress = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        _Rate(unit),
+        TextColumn("{task.fields[rate]}", markup=False, style="progress.data.speed"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        _TimeLeft(),
+        TextColumn("{task.fields[left]}", markup=False, style="progress.remaining"),
         TextColumn("{task.fields[note]}", markup=False),
+        console=Console(stderr=True),
+        refresh_per_second=4,
     )
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as progress:
-        task = progress.add_task(title, total=total, completed=done, note="")
+    task = progress.add_task(title, total=total, completed=done, rate=unit, left="", note="")
 
-        def advance(count: int = 1, note: str = "", total: int | None = None) -> None:
-            progress.update(task, advance=count, note=note, total=total)
-
-        yield advance
-
-
-def _ignore(count: int = 1, note: str = "", total: int | None = None) -> None:
-    """Progress that is not shown."""
-    del count, note, total
-
-
-class _Rate(ProgressColumn):
-    """Items per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self.unit = unit
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(
-            f"{self.unit} {speed:.1f}/s" if speed else self.unit, style="progress.data.speed"
-        )
-
-
-class _TimeLeft(TimeRemainingColumn):
-    """The time left for this step and the work after it."""
-
-    def render(self, task: Task) -> Text:
-        if task.time_remaining is None or not _later_seconds:
-            return super().render(task)
-        seconds = int(task.time_remaining + _later_seconds)
-        return Text(f"{timedelta(seconds=seconds)} in all", style="progress.remaining")
-
-
-class _Lines:
-    """Prints the progress every few seconds, and once at the end."""
-
-    def __init__(self, title: str, total: int, unit: str, done: int) -> None:
-        self.title, self.total, self.unit = title, total, unit
-        self.done = self.done_before = done
-        self.started_at = self.printed_at = time.monotonic()
-
-    def advance(self, count: int = 1, note: str = "", total: int | None = None) -> None:
-        self.done += count
-        self.total = total or self.total
+    def advance(count: int = 1, note: str = "", total: int | None = None) -> None:
+        nonlocal done, num_items, printed_at
         now = time.monotonic()
-        if now - self.printed_at >= LINE_SECONDS or self.done >= self.total:
-            self.printed_at = now
-            seconds = max(now - self.started_at, 1e-9)
-            rate = (self.done - self.done_before) / seconds
-            left = (self.total - self.done) / rate if rate else 0.0
-            in_all = " in all" if _later_seconds else ""
-            tail = f", {left + _later_seconds:.0f} s left{in_all}"
-            tail = tail if self.done < self.total else f" in {seconds:.1f} s"
+        done, num_items, seconds = done + count, total or num_items, max(now - started_at, 1e-9)
+        rate = (done - done_before) / seconds
+        left = ((num_items - done) / rate if rate else 0.0) + _later_seconds
+        in_all = " in all" if _later_seconds else ""
+        if is_terminal:
+            progress.update(
+                task, advance=count, total=num_items, rate=f"{unit} {rate:.1f}/s",
+                left=f"{timedelta(seconds=int(left))} left{in_all}", note=visible(note),
+            )  # fmt: skip
+        elif is_shown and (now - printed_at >= LINE_SECONDS or done >= num_items):
+            printed_at = now
+            tail = f", {left:.0f} s left{in_all}" if done < num_items else f" in {seconds:.1f} s"
             note = f" ({note})" if note else ""
-            log(f"{self.title}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail}{note}")
+            log(f"{title}: {done}/{num_items} {unit}, {rate:.1f}/s{tail}{note}")
+        raise_if_interrupted()
+
+    with progress if is_terminal else nullcontext():
+        yield advance

@@ -92,7 +92,7 @@ class RunFolder:
     ) -> None:
         check_run_folder(folder)
         self.folder, self.seed, self.steps = folder, seed, read_steps(folder)
-        recorded = read_run(folder) if self.steps else {}
+        recorded = read_run(folder) if (folder / "run.json").is_file() else {}
         self.content: dict[str, Any] = {
             "format": FORMAT,
             "name": name,
