@@ -41,8 +41,7 @@ from clipset.evaluation.results import ProbeResult, read_predictions, read_recor
 from clipset.evaluation.statistics import compare_probes
 from clipset.evaluation.suite import SuiteResult, run_suite
 from clipset.features.extract import extract, plan_store
-from clipset.features.store import FeatureStore, open_store
-from clipset.features.store import check_store
+from clipset.features.store import FeatureStore, check_store, open_store
 from clipset.files import write_json
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.registry import probe_key
