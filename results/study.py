@@ -57,7 +57,7 @@ from clipset.training.pretrain import open_clip_source, pretrain, ssl_videos
 MEASURED_STEPS = 24  # of a training to measure the speed
 NO_EFFECT_ON_BASELINES = (
     "preset", "seeds", "epochs", "batch_size", "batch_from", "mask_ratio", "mask_rule",
-    "learning_rate", "warmup_fraction", "weight_decay", "max_grad_norm", "precision",
+    "learning_rate", "weight_decay", "max_grad_norm", "precision",
     "validate_every",
 )  # fmt: skip  # settings of pre-training that probes without a model do not depend on
 

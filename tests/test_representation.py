@@ -27,7 +27,7 @@ from clipset.representation import (
 from clipset.representation.encode import cut_windows
 from clipset.representation.time_course import COURSE_LENGTH, time_course, video_vectors
 from clipset.sets.batch import ClipBatch
-from clipset.sets.box_coordinates import model_boxes
+from clipset.sets.reading import model_boxes
 from clipset.training.checkpoint import ScaleModel
 
 WINDOW = 0.5  # seconds; the small videos last 0.8 to 2 s

@@ -62,6 +62,15 @@ class StepRecord:
         )
 
 
+class _TimeLimit(msgspec.Struct):
+    """What a time limit has cut."""
+
+    fingerprint: str = ""
+    cut: str = ""
+    pretrain_epochs: Annotated[int, Meta(ge=1, le=2**31)] = 1
+    probe_epochs: Annotated[int, Meta(ge=1, le=2**31)] = 1
+
+
 class _Content(msgspec.Struct):
     """The types of `run.json`; other keys are ignored."""
 
@@ -73,6 +82,7 @@ class _Content(msgspec.Struct):
     started: str = ""
     environment: dict[str, str] = {}
     decisions: dict[str, str] = {}
+    time_limit: _TimeLimit = msgspec.field(default_factory=_TimeLimit)
     steps: list[StepRecord] = []
 
 

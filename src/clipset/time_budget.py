@@ -84,8 +84,8 @@ class RunClock:
     def begin(self, step: str) -> None:
         """A step begins: progress shows the time left for the whole run."""
         self.num_begun += step == "pretrain"
-        if is_quiet():
-            return
+        if is_quiet() or (step == "report" and "seconds" not in self.__dict__):
+            return  # nothing was estimated for a run that is finished already
         names = ["extract", *self.seconds]
         per_task = {name: value / self.size.tasks for name, value in self.seconds.items()}
         if step == "extract":
@@ -117,7 +117,7 @@ class RunClock:
         recorded = read_run(folder) if (folder / "run.json").is_file() else {}
         plan = recorded.get("time_limit", {})
         is_same = self.minutes is not None and plan.get("fingerprint") == self.fingerprint
-        return _apply(plan, self.recipe) if is_same and plan["cut"] else self.recipe
+        return _apply(plan, self.recipe) if is_same and plan.get("cut") else self.recipe
 
     @property
     def fingerprint(self) -> str:
@@ -147,10 +147,10 @@ class RunClock:
 
 def _apply(plan: Mapping[str, Any], recipe: Recipe) -> Recipe:
     """A recipe with the epochs of a plan."""
-    training = replace(recipe.evaluate.training, epochs=plan["probe_epochs"])
+    training = replace(recipe.evaluate.training, epochs=plan.get("probe_epochs", 1))
     return replace(
         recipe,
-        pretrain=replace(recipe.pretrain, epochs=plan["pretrain_epochs"]),
+        pretrain=replace(recipe.pretrain, epochs=plan.get("pretrain_epochs", 1)),
         evaluate=replace(recipe.evaluate, training=training),
     )
 

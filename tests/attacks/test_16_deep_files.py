@@ -111,7 +111,6 @@ def test_options_that_are_no_numbers_are_refused() -> None:
         for make in (
             lambda x: PretrainConfig(learning_rate=x),
             lambda x: PretrainConfig(weight_decay=x),
-            lambda x: PretrainConfig(warmup_fraction=x),
             lambda x: PretrainConfig(max_grad_norm=x),
             lambda x: ModelConfig(temperature=x),
             lambda x: ModelConfig(dropout=x),

@@ -12,7 +12,7 @@ from clipset.clips.sampling import ClipPlan, regular_clips
 from clipset.decoding.reader import VideoInfo
 from clipset.features.config import ExtractConfig
 from clipset.recipe import load_settings
-from clipset.sets.box_coordinates import official_boxes
+from clipset.sets.reading import official_boxes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "test_views.json"
 CASES: list[dict[str, Any]] = json.loads(GOLDEN.read_text("utf-8"))["cases"]

@@ -16,7 +16,7 @@ from clipset.errors import ClipError, ConfigError
 from clipset.features.config import ExtractConfig
 from clipset.presets import PRESETS
 from clipset.recipe import load_settings
-from clipset.sets.box_coordinates import paper_boxes
+from clipset.sets.reading import paper_boxes
 
 
 def preset(name: str) -> Sampling:

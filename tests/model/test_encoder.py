@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from clipset.errors import ModelError
 from clipset.model.config import ModelConfig
-from clipset.model.dropout import dropout
-from clipset.model.encoder import SetEncoder
+from clipset.model.encoder import SetEncoder, dropout
 
 
 def small_encoder(seed: int = 0) -> SetEncoder:

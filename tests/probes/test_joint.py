@@ -177,8 +177,8 @@ def test_joint_pretraining_needs_the_settings_of_pretraining(
 def test_the_folder_of_a_model_says_how_it_was_trained(
     small_store: FeatureStore, tmp_path: Path
 ) -> None:
-    from clipset.training.checkpoint import read_training
+    from clipset.training.checkpoint import read_card, training_settings
 
     config = replace(TRAINING, preset="paper", epochs=1, model=replace(TRAINING.model, width=64))
     pretrain(small_store, tmp_path, config)
-    assert read_training(tmp_path) == config
+    assert training_settings(read_card(tmp_path)) == config

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.clips.box import ClipBox
-from clipset.sets.box_coordinates import model_boxes, official_boxes, paper_boxes
+from clipset.sets.reading import model_boxes, official_boxes, paper_boxes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "position_normalisation.json"
 

@@ -12,7 +12,7 @@ from clipset.recipe import load_settings
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.official import load_official
-from clipset.training.optim import cosine_schedule
+from clipset.training.optim import WARMUP_FRACTION, cosine_schedule
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCALE = GOLDEN / "scale_set_transformer"
@@ -50,7 +50,7 @@ def test_the_official_schedule_is_the_published_one() -> None:
     config = load_settings(PretrainConfig, "official")
     schedule = [
         cosine_schedule(
-            step, len(rates), peak=config.learning_rate, warmup_fraction=config.warmup_fraction
+            step, len(rates), peak=config.learning_rate, warmup_fraction=WARMUP_FRACTION
         )
         for step in range(len(rates))
     ]

@@ -18,8 +18,8 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.probes.task import make_task
 from clipset.row_files import HEADER_BYTES
+from clipset.sets.batch import feature_statistics
 from clipset.sets.reading import read_clips
-from clipset.sets.statistics import feature_statistics
 from clipset.training import data as source_module
 from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig

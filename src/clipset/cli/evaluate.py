@@ -55,14 +55,15 @@ def evaluate_command(
     from clipset.files import check_output, write_json
     from clipset.probes.task import make_task
     from clipset.recipe import read_recipe
-    from clipset.training.checkpoint import find_model, load_model, read_training
+    from clipset.training.checkpoint import find_model, load_model, training_settings
 
     typed_settings = {"evaluate.probes": probes, "evaluate.num_seeds": seeds}
     config, seed = read_recipe(recipe, set, typed_settings).evaluate, common.random_seed
     if out is not None:
         check_output(out, "file")
     folder = find_model(model) if model else None
-    trained, training = (load_model(folder), read_training(folder)) if folder else (None, None)
+    trained = load_model(folder) if folder else None
+    training = None if trained is None else training_settings(trained.card)
     labels = read_catalog(catalog) if catalog else None
     feature_store = open_store(store)
     stored_ids = {entry.id for entry in feature_store.all_entries}

@@ -40,7 +40,7 @@ from clipset.representation import (
     part_widths,
 )
 from clipset.runs import read_run
-from clipset.training.checkpoint import ScaleModel, load_model, read_card, read_training
+from clipset.training.checkpoint import ScaleModel, load_model, read_card, training_settings
 from clipset.training.joint import PretrainingSetup
 
 LONG_FACTOR = 3.0  # a video this many times longer than the median training video gets a timeline
@@ -171,7 +171,9 @@ class TrainedRun:
         head = load_head(folder, identity)
         if head is not None:
             return head
-        pretraining = PretrainingSetup(self.store, read_training(model)) if self.model else None
+        pretraining = None
+        if self.model is not None:
+            pretraining = PretrainingSetup(self.store, training_settings(self.model.card))
         class_index = {label: index for index, label in enumerate(classes)}
         open_videos = partial(
             open_labelled, self.store, class_index=class_index, model=self.architecture

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from clipset.errors import ModelError
-from clipset.model.box_embedding import BoxEmbedding
 from clipset.model.config import BoxCoordinates, ModelConfig
-from clipset.model.dropout import Dropout, dropout
+
+RESOLUTION = 1 << 16  # the probability of dropout is rounded to a multiple of 1 / RESOLUTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +189,74 @@ def _init_linear(module: nn.Module) -> None:
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+class BoxEmbedding(nn.Module):
+    """The MLP of equation 5: box coordinates to a vector."""
+
+    def __init__(self, box_dim: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(box_dim, 2 * width)
+        self.last = nn.Linear(2 * width, width)
+
+    def forward(self, boxes: Float[Tensor, "*B X"]) -> Float[Tensor, "*B H"]:
+        return self.last(F.relu(self.first(boxes)))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Start with embeddings that differ between positions, of about the size of clip tokens.
+
+        The kink of each hidden unit lies inside the unit cube of box coordinates. Small weights
+        would make all positions look alike, and temporal order could hardly be learned from few
+        videos.
+        """
+        nn.init.normal_(self.first.weight, std=2.0)
+        kinks = torch.rand_like(self.first.weight)  # (2H, X): a point of the cube for each unit
+        self.first.bias.copy_(-(self.first.weight * kinks).sum(dim=1))
+        positions = torch.rand(1024, self.first.in_features)
+        self.last.weight.div_(self(positions).std(dim=0).mean())
+
+
+def dropout(values: Float[Tensor, "*S"], p: float, training: bool) -> Float[Tensor, "*S"]:
+    """Zero values with probability `p` and scale the others so that the mean stays."""
+    if not training or p == 0.0:
+        return values
+    if values.device.type != "cpu":
+        return F.dropout(values, p, True)
+    return _Dropout.apply(values, p)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def draw_keep_mask(shape: torch.Size, p: float) -> Bool[Tensor, "*S"]:
+    """False with probability `p`: 16 random bits for each value, four values to one draw."""
+    count = shape.numel()
+    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[:count].view(shape)
+    return bits >= round(p * RESOLUTION) - RESOLUTION // 2
+
+
+class _Dropout(torch.autograd.Function):
+    """Saves one byte of each value for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, p: float) -> Tensor:
+        keep_mask = draw_keep_mask(values.shape, p)
+        ctx.scale = RESOLUTION / (RESOLUTION - round(p * RESOLUTION))
+        ctx.save_for_backward(keep_mask)
+        return keep_mask.to(values.dtype).mul_(ctx.scale).mul_(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (keep_mask,) = ctx.saved_tensors
+        return keep_mask.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None
+
+
+class Dropout(nn.Module):
+    """`dropout` as a layer."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, values: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        return dropout(values, self.p, self.training)

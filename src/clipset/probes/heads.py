@@ -45,11 +45,10 @@ from clipset.representation import VectorPart
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches
 from clipset.training.data import prefetch
-from clipset.training.optim import OptimizerName, cosine_schedule
+from clipset.training.optim import WARMUP_FRACTION, OptimizerName, cosine_schedule
 
 Labels = Int[Tensor, " B"] | Float[Tensor, " B"]
 MIN_STEPS = 1000  # heads are cheap: `max_steps` below this does not shorten their training
-WARMUP_FRACTION = 0.05
 SCORE_CHUNK = 64  # videos predicted at once: few enough for a processor's cache
 EPSILON = 1e-6  # of AdamW: smaller gradients are rounding errors, and must not move a weight
 SMALLEST_PROBABILITY = 1e-12  # smaller ones move no weight, and denormal numbers are slow

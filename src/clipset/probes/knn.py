@@ -22,8 +22,7 @@ from clipset.probes.base import (
 )
 from clipset.probes.clips import Clips, equal_chunks
 from clipset.probes.config import KNNScaling
-from clipset.sets.batch import ClipBatch, mean_over_clips
-from clipset.sets.statistics import feature_statistics
+from clipset.sets.batch import ClipBatch, feature_statistics, mean_over_clips
 
 K = 20  # neighbours that vote, as in the paper
 

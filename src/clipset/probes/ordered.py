@@ -23,8 +23,7 @@ from clipset.probes.base import (
 from clipset.probes.clips import Clips
 from clipset.probes.search import mean_score, video_scores
 from clipset.probes.task import LabelledVideos
-from clipset.sets.batch import ClipBatch
-from clipset.sets.statistics import MIN_STD, RunningStatistics
+from clipset.sets.batch import MIN_STD, ClipBatch, RunningStatistics
 
 PENALTIES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # to search
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # factors of the scores before the softmax, to search

@@ -24,9 +24,8 @@ from clipset.probes.grid import TransformerSettings, middle_transformer, transfo
 from clipset.probes.search import Score, Trainings, ValidationSplit, count_epochs, score_outputs
 from clipset.probes.task import LabelledVideos
 from clipset.representation import concat_parts
-from clipset.sets.batch import ClipBatch
+from clipset.sets.batch import ClipBatch, RunningStatistics
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
-from clipset.sets.statistics import RunningStatistics
 from clipset.training.data import STATISTICS_CHUNK, prefetch
 from clipset.training.joint import JointPretraining
 from clipset.training.optim import Optimization, decay_groups

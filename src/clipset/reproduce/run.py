@@ -18,7 +18,6 @@ from clipset.evaluation.results import ProbeResult
 from clipset.evaluation.suite import run_suite
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store
-from clipset.pipeline import model_names, protocol_facts
 from clipset.probes.config import ProbeKey
 from clipset.probes.registry import find_name
 from clipset.probes.task import EvaluationTask, make_task
@@ -29,6 +28,7 @@ from clipset.reproduce.plan import RowPlan, TablePlan, find_plan, paper_title, r
 from clipset.reproduce.render import write_renderings
 from clipset.reproduce.table import Cell, TableFile, open_table, write_table
 from clipset.runs import environment
+from clipset.task_run import model_names, protocol_facts
 from clipset.text import name_text
 from clipset.training.pretrain import pretrain
 

@@ -88,6 +88,14 @@ Clipset does not know the licence of the videos.
 
 def model_page(card: ModelCard) -> str:
     """The README.md of a model."""
+    weights, score = card.backbone.get("weights") or {}, card.validation
+    validation = ""
+    if score:
+        knn = f"k-NN {score['knn']:.1%} on {score['split']}, at epoch {score['epoch']}"
+        validation = f"| validation | {knn} |\n"
+    settings = {name: value for name, value in card.training.items() if name != "model"}
+    settings |= {f"model.{name}": value for name, value in to_mapping(card.model).items()}
+    licence, source = weights.get("licence"), weights.get("source")
     return PAGE.format(
         backbone=card.backbone.get("name", "of these features"),
         dim=card.dim,
@@ -99,25 +107,7 @@ def model_page(card: ModelCard) -> str:
         split="all videos" if card.split == "all" else card.split,
         seed=card.seed,
         fingerprint=card.fingerprint,
-        validation=f"| validation | {_validation_line(card.validation)} |\n"
-        if card.validation
-        else "",
-        settings="\n".join(f"| {name} | {value} |" for name, value in _settings(card)),
-        licence=_licence(card.backbone),
+        validation=validation,
+        settings="\n".join(f"| {name} | {value} |" for name, value in settings.items()),
+        licence=f"{licence or 'not recorded'} ({source or 'source not recorded'})",
     )
-
-
-def _licence(backbone: dict[str, Any]) -> str:
-    weights = backbone.get("weights") or {}
-    licence, source = weights.get("licence"), weights.get("source")
-    return f"{licence or 'not recorded'} ({source or 'source not recorded'})"
-
-
-def _validation_line(result: dict[str, Any]) -> str:
-    return f"k-NN {result['knn']:.1%} on {result['split']}, at epoch {result['epoch']}"
-
-
-def _settings(card: ModelCard) -> list[tuple[str, Any]]:
-    training = {name: value for name, value in card.training.items() if name != "model"}
-    model = {f"model.{name}": value for name, value in to_mapping(card.model).items()}
-    return [*training.items(), *model.items()]

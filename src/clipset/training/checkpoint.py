@@ -8,7 +8,6 @@ file each with the weights, the optimizer's state and, in its header, the run's 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor, nn, optim
 
 from clipset.backbones.checkpoints import first_nonfinite
 from clipset.checksums import find_damage, seal
-from clipset.config import build, encode_json, parse_json, read_json, to_mapping
+from clipset.config import build, encode_json, flatten, parse_json, read_json, to_mapping
 from clipset.errors import ConfigError, ModelError, TrainingError
 from clipset.files import write_atomic, write_together, writing
 from clipset.model.config import ModelConfig
@@ -44,7 +43,7 @@ class ScaleModel(ScaleNetwork):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder that `from_pretrained` reads, here or from a hub."""
-        _write_model(self, self.card, Path(folder), finished_run=False)
+        save_model(self, self.card, Path(folder), is_finished_run=False)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, revision: str | None = None) -> ScaleModel:
@@ -57,12 +56,10 @@ def load_file(path: Path) -> dict[str, Tensor]:
     return load(path.read_bytes())
 
 
-def save_model(model: ScaleNetwork, card: ModelCard, folder: Path) -> None:
-    """Write the model of a finished run; `model.json` comes last and marks it as whole."""
-    _write_model(model, card, folder, finished_run=True)
-
-
-def _write_model(model: ScaleNetwork, card: ModelCard, folder: Path, *, finished_run: bool) -> None:
+def save_model(
+    model: ScaleNetwork, card: ModelCard, folder: Path, *, is_finished_run: bool = True
+) -> None:
+    """Write a model; that of a finished run has `model.json`, which comes last."""
     tensors = _cpu_tensors(model.state_dict())
     bad_tensor = first_nonfinite(tensors)
     if bad_tensor is not None:
@@ -74,7 +71,7 @@ def _write_model(model: ScaleNetwork, card: ModelCard, folder: Path, *, finished
         "README.md": model_page(card).encode(),
         "config.json": encode_json(hub_config(card)),
     }
-    if finished_run:
+    if is_finished_run:
         files["model.json"] = encode_json(to_mapping(card))
     write_together({folder / name: content for name, content in files.items()})
 
@@ -119,11 +116,6 @@ def _card_path(folder: Path) -> Path:
     raise ModelError(f"{folder} holds no model (no model.json); run `clipset pretrain` first")
 
 
-def read_training(folder: Path) -> PretrainConfig:
-    """The training settings of a folder's model."""
-    return training_settings(read_card(folder))
-
-
 def training_settings(card: ModelCard) -> PretrainConfig:
     """The training settings that a card records."""
     config = build(PretrainConfig, card.training, "the settings of the model's training")
@@ -132,11 +124,19 @@ def training_settings(card: ModelCard) -> PretrainConfig:
 
 def check_model(folder: Path) -> ModelCard:
     """The card of a folder's model; raises if the files changed since they were written."""
-    card, path = read_card(folder), folder / MODEL_FILE
+    card, path, card_path = read_card(folder), folder / MODEL_FILE, _card_path(folder)
+    if not card.checksum and card_path.name == "config.json":
+        return card  # a hub's model may have none
     try:
-        _check_damage(path, card, _card_path(folder))
+        with path.open("rb") as file:
+            weights_hash = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    if _checksum(weights_hash, card) != card.checksum:
+        raise ModelError(
+            f"{path} or {card_path.name} beside it is damaged: its checksum is another; copy the "
+            f"model there again, or delete the folder and train again"
+        )
     return card
 
 
@@ -155,19 +155,6 @@ def load_model(folder: Path) -> ScaleModel:
     if bad_tensor is not None:
         raise ModelError(f"the weights in {folder} are damaged: {bad_tensor} holds NaN or infinity")
     return model.eval()
-
-
-def _check_damage(path: Path, card: ModelCard, card_path: Path) -> None:
-    """Refuse weights or a card that changed since then; a hub's may have no checksum."""
-    if not card.checksum and card_path.name == "config.json":
-        return
-    with path.open("rb") as file:
-        weights_hash = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-    if _checksum(weights_hash, card) != card.checksum:
-        raise ModelError(
-            f"{path} or {card_path.name} beside it is damaged: its checksum is another; copy the "
-            f"model there again, or delete the folder and train again"
-        )
 
 
 def _check_shapes(path: Path, card: ModelCard) -> None:
@@ -284,11 +271,16 @@ def load_checkpoint(
     if damage is not None:  # of another rank's copy
         raise TrainingError(f"the checkpoint {path} is damaged: {damage}; delete it and run again")
     state, tensors = _read_state(path), load_file(path)
-    model.load_state_dict(dict(_with_prefix(tensors, "model.")))
+    weights: dict[str, Tensor] = {}
     slots: dict[int, dict[str, Tensor]] = {}
-    for name, value in _with_prefix(tensors, "optimizer."):
-        index, key = name.split(".")
-        slots.setdefault(int(index), {})[key] = value
+    for name, value in tensors.items():
+        owner, _, rest = name.partition(".")
+        if owner == "model":
+            weights[rest] = value
+        else:
+            index, key = rest.split(".")
+            slots.setdefault(int(index), {})[key] = value
+    model.load_state_dict(weights)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": slots, "param_groups": groups})
     return state
@@ -316,7 +308,7 @@ def describe_difference(state: RunState, other: RunState) -> str:
         return f"features of width {other.dim}, now {state.dim}"
     if state.seed != other.seed:
         return f"seed {other.seed}, now {state.seed}"
-    now, before = dict(_flatten(state.settings)), dict(_flatten(other.settings))
+    now, before = flatten(state.settings), flatten(other.settings)
     changes = [
         f"{name} {before.get(name)}, now {now.get(name)}"
         for name in sorted(now | before)
@@ -324,20 +316,6 @@ def describe_difference(state: RunState, other: RunState) -> str:
     ]
     more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
     return "; ".join(changes[:3]) + more if changes else "other videos or features"
-
-
-def _flatten(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> Iterator[tuple[str, Tensor]]:
-    for name, value in tensors.items():
-        if name.startswith(prefix):
-            yield name.removeprefix(prefix), value
 
 
 def _checkpoint_path(folder: Path, epoch: int) -> Path:

@@ -44,8 +44,6 @@ class PretrainConfig:
     each clip with the same probability"""
     learning_rate: float = 3e-4
     """peak of the learning rate"""
-    warmup_fraction: float = 0.05
-    """fraction of the steps with a rising learning rate"""
     weight_decay: float = 1e-4
     """weight decay of matrices"""
     max_grad_norm: float = 1.0
@@ -69,10 +67,6 @@ class PretrainConfig:
         for name in ("learning_rate", "weight_decay", "max_grad_norm"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise TrainingError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not 0 <= self.warmup_fraction <= 1:
-            raise TrainingError(
-                f"warmup_fraction must lie between 0 and 1, got {self.warmup_fraction}"
-            )
         if self.validate_every < 0:
             raise TrainingError(f"validate_every must be at least 0, got {self.validate_every}")
 

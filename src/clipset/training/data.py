@@ -6,21 +6,22 @@ Both ways give the same batches, bit for bit. Boxes are always in memory; they a
 from __future__ import annotations
 
 import os
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.sets.batch import ClipBatch
+from clipset.sets.batch import ClipBatch, RunningStatistics
 from clipset.sets.reading import read_clips
 from clipset.sets.sampling import (
     SetPair,
@@ -29,7 +30,6 @@ from clipset.sets.sampling import (
     draw_mean_shifts,
     draw_set_indices,
 )
-from clipset.sets.statistics import RunningStatistics
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
 
@@ -66,7 +66,8 @@ class ClipSource:
             if clips.valid is not None:
                 valid.append(clips.valid)
             if mix_means:
-                means.append(_mean_features(clips))
+                num_clips = clips.counts[:, None].clamp_min(1)  # padding is zero
+                means.append(clips.features.sum(dim=1) / num_clips)
         self.features = everything.features if everything else None
         self.boxes = torch.cat(boxes)
         self.valid = torch.cat(valid) if valid else None
@@ -104,7 +105,11 @@ class ClipSource:
     def _draw_batches(
         self, config: PretrainConfig, generator: torch.Generator, processes: ProcessGroup
     ) -> Iterator[tuple[int, SetPair]]:
-        for videos in self._draw_videos(config, generator):
+        if self.groups is None:
+            batches = draw_batches(len(self), config.batch_size, generator)
+        else:
+            batches = draw_batches_by_group(self.groups, config.batch_size, generator)
+        for videos in batches:
             sets = draw_set_indices(
                 len(videos),
                 self.boxes.shape[1],
@@ -114,74 +119,32 @@ class ClipSource:
                 mask_rule=config.mask_rule,
                 valid=None if self.valid is None else self.valid[videos],
             )
-            shifts = self._draw_mean_shifts(videos, generator)
+            shifts = None
+            if self.means is not None:
+                drawn = [draw_mean_shifts(self.means, videos, generator) for _ in range(2)]
+                shifts = torch.stack(drawn)  # (2, B, D)
             shard = processes.shard(len(videos))
             sets, own_videos = sets.select(shard), videos[shard]
-            features = self._read_features(own_videos, sets.clip_index)
+            if self.features is not None:
+                clip_features, rows = self.features, own_videos
+            else:
+                clip_features = self.read(self.videos[own_videos.numpy()]).features
+                rows = torch.arange(len(own_videos))
+            features = clip_features[rows[None, :, None], sets.clip_index]
             if shifts is not None:
                 features = features + shifts[:, shard, None]
             boxes = self.boxes[own_videos[None, :, None], sets.clip_index]
             yield len(videos), SetPair(features, boxes, sets.masked, sets.valid)
 
-    def _draw_videos(
-        self, config: PretrainConfig, generator: torch.Generator
-    ) -> list[Int[Tensor, " B"]]:
-        if self.groups is None:
-            return draw_batches(len(self), config.batch_size, generator)
-        return draw_batches_by_group(self.groups, config.batch_size, generator)
-
-    def _draw_mean_shifts(
-        self, videos: Int[Tensor, " B"], generator: torch.Generator
-    ) -> Float[Tensor, "2 B D"] | None:
-        if self.means is None:
-            return None
-        return torch.stack([draw_mean_shifts(self.means, videos, generator) for _ in range(2)])
-
-    def _read_features(
-        self, videos: Int[Tensor, " B"], clip_index: Int[Tensor, "2 B V"]
-    ) -> Float[Tensor, "2 B V D"]:
-        if self.features is not None:
-            return self.features[videos[None, :, None], clip_index]
-        clips = self.read(self.videos[videos.numpy()])
-        return clips.features[torch.arange(len(videos))[None, :, None], clip_index]
-
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:
     """The same items, produced by a thread a little ahead."""
-    results: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=PREFETCH)
-    stopped = threading.Event()
-
-    def put(item: T | None, error: BaseException | None) -> None:
-        while not stopped.is_set():
-            try:
-                results.put((item, error), timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def produce() -> None:
-        try:
-            for item in items:
-                put(item, None)
-                if stopped.is_set():
-                    return
-            put(None, StopIteration())
-        except BaseException as error:
-            put(None, error)
-
-    thread = threading.Thread(target=produce, daemon=True, name="prefetch")
-    thread.start()
-    try:
-        while True:
-            item, error = results.get()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
+    end = object()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch") as pool:
+        pending = deque(pool.submit(next, items, end) for _ in range(PREFETCH))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(pool.submit(next, items, end))
             yield item  # type: ignore[misc]
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def tensors_of(clips: ClipBatch | SetPair, device: torch.device) -> dict[str, Tensor]:
@@ -192,22 +155,13 @@ def tensors_of(clips: ClipBatch | SetPair, device: torch.device) -> dict[str, Te
 
 def available_memory() -> int:
     """The bytes that this process may allocate."""
-    return _machine_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _machine_memory() -> int:
-    try:
+    num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    with suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+                return int(line.split()[1]) * 1024 // num_processes
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
-        return 4 * 2**30
-
-
-def _mean_features(clips: ClipBatch) -> Float[Tensor, "N D"]:
-    """The mean feature of each video's valid clips; padding is zero."""
-    return clips.features.sum(dim=1) / clips.counts[:, None].clamp_min(1)
+        total = 8 * 2**30
+    return total // 2 // num_processes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -72,10 +72,12 @@ class Monitor:
 
     def _previous_lines(self, done: int) -> list[bytes]:
         """The readable lines of the epochs before a resume."""
-        lines: list[bytes] = []
+        readable = []
         if done > 0 and self.path.is_file():
-            lines = self.path.read_bytes().splitlines(keepends=True)[:done]
-        readable = [line for line in lines if _is_readable(line)]
+            for line in self.path.read_bytes().splitlines(keepends=True)[:done]:
+                with suppress(msgspec.DecodeError, RecursionError):
+                    msgspec.json.decode(line, type=dict[str, int | float | None])
+                    readable.append(line)
         if len(readable) < done:
             log(f"{self.path} lacks {done - len(readable)} of the {done} epochs before")
         return readable
@@ -108,11 +110,3 @@ class Monitor:
         if topic not in self.warned:
             log(message)
         self.warned.add(topic)
-
-
-def _is_readable(line: bytes) -> bool:
-    try:
-        msgspec.json.decode(line, type=dict[str, int | float | None])
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True

@@ -14,6 +14,7 @@ from torch import Tensor, nn, optim
 from clipset.errors import TrainingError
 
 MIXED_PRECISION = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+WARMUP_FRACTION = 0.05  # of the steps, as published
 OptimizerName = Literal["adamw", "sgd"]
 ParamGroup = dict[str, Any]  # of torch.optim; `lr_scale` multiplies the learning rate
 
@@ -59,17 +60,11 @@ def decay_groups(
     ]
 
 
-def make_optimizer(
-    name: OptimizerName, groups: list[ParamGroup], learning_rate: float
-) -> optim.Optimizer:
-    """AdamW, or SGD with Nesterov momentum."""
-    if name == "sgd":
-        return optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
-    return optim.AdamW(groups, lr=learning_rate, fused=True)
-
-
 class Optimization:
-    """Steps of an optimizer: learning rate schedule, gradient clipping, loss scaling."""
+    """Steps of AdamW, or of SGD with Nesterov momentum.
+
+    With a learning rate schedule, gradient clipping and loss scaling.
+    """
 
     def __init__(
         self,
@@ -78,7 +73,7 @@ class Optimization:
         *,
         learning_rate: float,
         num_steps: int,
-        warmup_fraction: float = 0.05,
+        warmup_fraction: float = WARMUP_FRACTION,
         max_grad_norm: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
         optimizer: OptimizerName = "adamw",
@@ -88,7 +83,11 @@ class Optimization:
         `max_grad_norm` bounds the module's gradient; 0 only measures it, None does not even that.
         """
         self.module = module
-        self.optimizer = make_optimizer(optimizer, groups, learning_rate)
+        self.optimizer: optim.Optimizer
+        if optimizer == "sgd":
+            self.optimizer = optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
+        else:
+            self.optimizer = optim.AdamW(groups, lr=learning_rate, fused=True)
         self.peak, self.num_steps = learning_rate, num_steps
         self.decay_start: int | None = None  # step at which the learning rate begins to fall
         self.warmup_fraction, self.max_grad_norm = warmup_fraction, max_grad_norm
@@ -121,18 +120,15 @@ class Optimization:
         learning_rate = self.learning_rate
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_scale"]
-        norm = self._clip_gradients()
+        norm = 0.0
+        if self.max_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            largest = self.max_grad_norm or math.inf
+            norm = float(nn.utils.clip_grad_norm_(self.module.parameters(), largest))
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.num_done += 1
         return norm
-
-    def _clip_gradients(self) -> float:
-        if self.max_grad_norm is None:
-            return 0.0
-        self.scaler.unscale_(self.optimizer)
-        largest = self.max_grad_norm or math.inf
-        return float(nn.utils.clip_grad_norm_(self.module.parameters(), largest))
 
 
 def choose_precision(precision: str, device: torch.device) -> torch.dtype:

@@ -63,9 +63,8 @@ def pretrain(
         config = config or PretrainConfig()
         videos = processes.run(lambda: training_videos(store, config, processes))
         card = _card(store, videos, config, seed)
-        trained = processes.run(lambda: _load_trained(folder, card))
-        if trained is not None:
-            return trained
+        if processes.run(lambda: _find_trained(folder, card)) is not None:
+            return processes.run(lambda: load_model(folder))
         choice = choose_batches(store, videos, config)
         if processes.is_main and config.batch_from == "auto":
             log(str(choice))
@@ -85,7 +84,11 @@ def pretrain(
         if num_held_out:
             held_out_source = processes.run(lambda: open_part(held_out_mask))
             held_out = HeldOutLoss(held_out_source, config, seed=seed)
-        validation = processes.run(lambda: _validation(store, config, seed, processes))
+        validation = None
+        if config.validate_every:
+            validation = processes.run(
+                lambda: Validation(store, config.model, seed=seed) if processes.is_main else None
+            )
         processes.run(lambda: check_output(folder, "folder") if processes.is_main else None)
         processes.run(lambda: locks.enter_context(exclusive(folder)) if processes.is_main else None)
         run = PretrainingRun(
@@ -204,10 +207,6 @@ def _find_trained(folder: Path, card: ModelCard) -> ModelCard | None:
         return None
 
 
-def _load_trained(folder: Path, card: ModelCard) -> ScaleModel | None:
-    return None if _find_trained(folder, card) is None else load_model(folder)
-
-
 def _hold_out(
     store: FeatureStore, videos: np.ndarray, config: PretrainConfig, choice: BatchChoice, seed: int
 ) -> Bool[np.ndarray, " N"]:
@@ -218,11 +217,3 @@ def _hold_out(
         is_train = np.isin(videos, ssl_videos(store, "train"))  # never a video that is scored
         mask[np.flatnonzero(is_train)[hold_out(groups[is_train], seed)]] = True
     return mask
-
-
-def _validation(
-    store: FeatureStore, config: PretrainConfig, seed: int, processes: ProcessGroup
-) -> Validation | None:
-    if not config.validate_every or not processes.is_main:
-        return None
-    return Validation(store, config.model, seed=seed)

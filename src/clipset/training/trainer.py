@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clipset.errors import OutputError, TrainingError
-from clipset.model.losses import ScaleLosses
+from clipset.errors import OutputError, TrainingError, error_line
 from clipset.progress import bar
 from clipset.sets.sampling import SetPair
 from clipset.training.budget import (
@@ -75,7 +74,6 @@ class PretrainingRun:
             decay_groups(self.model, config.weight_decay),
             learning_rate=config.learning_rate,
             num_steps=self.num_epochs * self.steps_per_epoch,
-            warmup_fraction=config.warmup_fraction,
             max_grad_norm=config.max_grad_norm,
             scaler=torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16),
         )
@@ -86,7 +84,7 @@ class PretrainingRun:
         try:
             model = ScaleModel(self.source.dim, self.config.model, self.card)
         except (RuntimeError, MemoryError) as error:
-            raise TrainingError(f"cannot build the model: {_first_line(error)}") from None
+            raise TrainingError(f"cannot build the model: {error_line(error)}") from None
         if self.config.standardise:
             model.encoder.set_statistics(self.source.mean, self.source.std)
         model.to(self.device).train()
@@ -214,38 +212,30 @@ class PretrainingRun:
         return metrics | speed
 
     def _step(self, pair: SetPair) -> dict[str, float]:
+        """One step on this rank's shard of a batch; losses and accuracies of the whole batch."""
         step, learning_rate = self.optimization.num_done, self.optimization.learning_rate
-        losses = self._backward(pair)
-        self.processes.average_gradients(self.model)
-        values = self._values(losses)
-        if not np.isfinite(values["loss"]):
-            raise TrainingError(f"the loss is not finite at step {step}; lower the learning rate")
-        norm = self.optimization.update()
-        return {**values, "gradient_norm": norm, "learning_rate": learning_rate}
-
-    def _backward(self, pair: SetPair) -> ScaleLosses:
-        """The losses of this rank's shard of a batch, and their gradients."""
-        mixed = self.dtype != torch.float32
         rank = (self.processes.rank,) if self.processes.rank else ()
-        torch.manual_seed(_mix_seeds(self.seed, 2, self.optimization.num_done, *rank))  # dropout
+        torch.manual_seed(_mix_seeds(self.seed, 2, step, *rank))  # dropout
         inputs: dict[str, Any] = tensors_of(pair, self.device)
         if self.processes.gather is not None:
             inputs["gather"] = self.processes.gather
+        mixed = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if mixed else nullcontext():
             losses = self.model.losses(**inputs)
         self.optimization.backward(losses.total)
-        return losses
-
-    def _values(self, losses: ScaleLosses) -> dict[str, float]:
-        """The losses and accuracies of the whole batch."""
+        self.processes.average_gradients(self.model)
         tensors: dict[str, Tensor] = {f.name: getattr(losses, f.name) for f in fields(losses)}
         means = self.processes.mean(torch.stack([t.detach().float() for t in tensors.values()]))
         values = dict(zip(tensors, means.tolist(), strict=True))
-        return {"loss": values.pop("total"), **values}
-
-
-def _first_line(reason: object) -> str:
-    return (str(reason).strip() or repr(reason)).splitlines()[0]
+        if not np.isfinite(values["total"]):
+            raise TrainingError(f"the loss is not finite at step {step}; lower the learning rate")
+        norm = self.optimization.update()
+        return {
+            "loss": values.pop("total"),
+            **values,
+            "gradient_norm": norm,
+            "learning_rate": learning_rate,
+        }
 
 
 def _mix_seeds(*numbers: int) -> int:

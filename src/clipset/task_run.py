@@ -1,0 +1,218 @@
+"""The steps of a run after extraction, for one task: pretrain, embed, evaluate, report.
+
+Heavy modules are imported where they are used: a step that is current loads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clipset.config import fingerprint, to_mapping
+from clipset.data.tasks import Task
+from clipset.devices import find_device
+from clipset.errors import OutputError, ProbeError, RunError
+from clipset.features.store import FeatureStore
+from clipset.files import write_json
+from clipset.progress import log
+from clipset.recipe import Recipe
+from clipset.runs import RunFolder, StepRecord, digest_file, read_steps
+from clipset.time_budget import RunClock
+from clipset.training.config import weight_settings
+
+if TYPE_CHECKING:
+    from clipset.training.checkpoint import ScaleModel
+
+MODEL_FILES = ("model.safetensors", "model.json", "metrics.jsonl")
+VECTOR_FILES = ("vectors/vectors.safetensors", "vectors/videos.csv")
+RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")
+REPORT_INPUTS = (
+    *(f"model/{name}" for name in MODEL_FILES), *VECTOR_FILES, *RESULT_FILES, "low_shot.json",
+)  # fmt: skip
+
+
+class TaskRun:
+    """The steps of one task after extraction: pretrain, embed, evaluate, report."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        store: FeatureStore,
+        recipe: Recipe,
+        device: str,
+        clock: RunClock,
+    ) -> None:
+        self.run_folder, self.store, self.recipe, self.device = folder, store, recipe, device
+        self.clock = clock
+        self.folder, self.seed = folder.folder, folder.seed
+        self.model_names = model_names(recipe, folder.seed)
+
+    def run(self) -> str:
+        """Do the steps that are not current; returns why a step did nothing, if one did not."""
+        step, recipe, names = self.run_folder.step, self.recipe, self.model_names
+        inputs = _pretrain_fingerprint(self.store, recipe, names.values())
+        files = _model_files(names)
+        trained = step("pretrain", self.pretrain, fingerprint=inputs, outputs=files)
+        inputs = fingerprint(inputs, trained.outputs)
+        first_model = {file: trained.outputs.get(file) for file in _model_files(["model"])}
+        first_inputs = _pretrain_fingerprint(self.store, recipe, [self.seed])
+        embedded = step(
+            "embed", self.embed, fingerprint=fingerprint(first_inputs, first_model),
+            outputs=VECTOR_FILES,
+        )  # fmt: skip
+        settings = {k: v for k, v in to_mapping(recipe.evaluate).items() if k != "preset"}
+        limit = [] if self.clock.minutes is None else [self.clock.minutes]
+        inputs = fingerprint(inputs, embedded.outputs, settings, recipe.data.test_split, *limit)
+        evaluated = step("evaluate", self.evaluate, fingerprint=inputs, outputs=RESULT_FILES)
+        self.clock.begin("report")
+        write_run_report(self.run_folder)
+        return evaluated.note or trained.note
+
+    @cached_property
+    def models(self) -> list[ScaleModel]:
+        """The pre-trained models; none if there are fewer than two videos to contrast."""
+        from clipset.training.pretrain import pretrain, ssl_videos
+
+        config = self.recipe.pretrain
+        if len(ssl_videos(self.store, config.ssl_split)) < 2:
+            return []
+        self._record_device()
+        models = []
+        for number, (name, seed) in enumerate(self.model_names.items(), start=1):
+            if config.seeds > 1:
+                log(f"pre-training {number} of {config.seeds}, seed {seed}")
+            folder = self.folder / name
+            models.append(pretrain(self.store, folder, config, seed=seed, device=self.device))
+        return models
+
+    def pretrain(self) -> StepRecord:
+        """Train the models, or load those that are trained already."""
+        from clipset.training.batches import choose_batches
+        from clipset.training.pretrain import is_trained, ssl_videos
+
+        self.clock.begin("pretrain")
+        videos = ssl_videos(self.store, self.recipe.pretrain.ssl_split)
+        choice = choose_batches(self.store, videos, self.recipe.pretrain)
+        self.run_folder.decide("batches", str(choice))
+        trained = []
+        for name, seed in self.model_names.items():
+            _refuse_other_link(self.store, self.folder / name, self.recipe, seed)
+            config = self.recipe.pretrain
+            trained.append(is_trained(self.store, self.folder / name, config, seed=seed))
+        if self.models:
+            return StepRecord("pretrain", skipped=all(trained))
+        note = "not pre-trained: contrast needs at least two videos"
+        log(note)
+        return StepRecord("pretrain", note=note)
+
+    def embed(self) -> None:
+        """Write the vectors of all videos."""
+        from clipset.representation import embed_store, write_vectors
+
+        self.clock.begin("embed")
+        self._record_device()
+        encoder = self.models[0].encoder if self.models else None
+        table = embed_store(self.store, encoder, device=find_device(self.device))
+        write_vectors(table, self.folder / "vectors")
+
+    def evaluate(self) -> StepRecord:
+        """Score the features if the videos have at least two labels to tell apart."""
+        from clipset.evaluation.suite import run_suite
+        from clipset.probes.task import make_task
+
+        self.clock.begin("evaluate")
+        try:
+            task = make_task(self.store, self.store.catalog, training=self.recipe.pretrain)
+        except ProbeError as reason:
+            note = f"not evaluated: {reason}"
+            log(note)
+            for name in ("results.json", "comparisons.json"):
+                write_json(self.folder / name, [])
+            return StepRecord("evaluate", note=note)
+        model = self.models[0] if self.models else None
+        suite = run_suite(
+            task, model, self.recipe.evaluate, seed=self.seed, more_models=self.models[1:],
+            deadline=self.clock.deadline,
+        )  # fmt: skip
+        try:
+            suite.write(self.folder / "results.json", protocol_facts(self.recipe))
+        except OutputError:
+            from clipset.report.wording import row_name
+
+            for score in suite.results:  # finished probes are printed if they cannot be written
+                log(f"{row_name(*score.key)}: {score.metric} {score.value:.4f}")
+            raise
+        left_out = ", ".join(suite.left_out)
+        return StepRecord("evaluate", note=left_out and f"no time left for probes: {left_out}")
+
+    def _record_device(self) -> None:
+        """Record the device that the work is done on, once it is known."""
+        self.run_folder.content["device"] = str(find_device(self.device))
+
+
+def protocol_facts(recipe: Recipe) -> dict[str, Any]:
+    """What a score depends on beside the probe itself."""
+    label_fraction = recipe.evaluate.label_fraction
+    facts: dict[str, Any] = {"ssl_split": recipe.pretrain.ssl_split}
+    return facts if label_fraction is None else facts | {"label_fraction": label_fraction}
+
+
+def check_task_pretraining(
+    out: Path, tasks: Sequence[Task], recipe: Recipe, *, seed: int, device: str
+) -> None:
+    """Refuse what would fail in pre-training, before a file of a finished run is touched."""
+    for task in tasks:
+        folder, store = out / task.name, FeatureStore(out / "store", task.catalog)
+        record, models = read_steps(folder).get("pretrain"), model_names(recipe, seed)
+        inputs = _pretrain_fingerprint(store, recipe, models.values())
+        if record is not None and record.is_current(folder, inputs, _model_files(models)):
+            continue
+        from clipset.training.pretrain import check_pretraining, ssl_videos
+
+        if len(ssl_videos(store, recipe.pretrain.ssl_split)) >= 2:
+            for name, own_seed in models.items():
+                _refuse_other_link(store, folder / name, recipe, own_seed)
+                check_pretraining(
+                    store, folder / name, recipe.pretrain, seed=own_seed, device=device
+                )
+
+
+def model_names(recipe: Recipe, seed: int) -> dict[str, int]:
+    """The folders of a run's models with their seeds: `model`, then `model-seed1`, …"""
+    seeds = range(seed, seed + recipe.pretrain.seeds)
+    return {"model" if own == seed else f"model-seed{own}": own for own in seeds}
+
+
+def _model_files(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{name}/{file}" for name in names for file in MODEL_FILES)
+
+
+def _pretrain_fingerprint(store: FeatureStore, recipe: Recipe, seeds: Iterable[int]) -> str:
+    """The inputs of pre-training: settings, features, and the catalog with its splits."""
+    rows = [(entry.id, entry.checksum) for entry in store.entries]
+    settings, catalog = weight_settings(recipe.pretrain), store.catalog.fingerprint
+    return fingerprint(settings, *seeds, store.manifest.fingerprint, rows, catalog)
+
+
+def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: int) -> None:
+    from clipset.training.pretrain import is_trained
+
+    if model.is_symlink() and not is_trained(store, model, recipe.pretrain, seed=seed):
+        raise RunError(f"{model} is a link to a model with other settings; remove the link")
+
+
+def write_run_report(folder: RunFolder) -> None:
+    """The step `report`: write the page if anything on it has changed."""
+    facts = {k: v for k, v in folder.content.items() if k not in ("started", "environment")}
+    files = {name: digest_file(folder.folder / name) for name in REPORT_INPUTS}
+    steps = [(step.name, step.fingerprint, step.outputs) for step in folder.steps.values()]
+    inputs = fingerprint(facts, files, [step for step in steps if step[0] != "report"])
+
+    def write() -> None:
+        from clipset.report.run_page import report_run
+
+        report_run(folder.folder)
+
+    folder.step("report", write, fingerprint=inputs, outputs=("report.html",))
