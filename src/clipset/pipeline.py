@@ -30,7 +30,7 @@ from clipset.evaluation.results import (
     read_results,
 )
 from clipset.evaluation.statistics import (
-    compare_over_tasks,
+    compare_probes,
     intervals_over_tasks,
     join_results,
     mean_results,
@@ -317,7 +317,7 @@ def _join_tasks(folder: RunFolder, names: Sequence[str], recipe: Recipe) -> None
         files = [folder.folder / name / "predictions.safetensors" for name in names]
         predictions = [read_predictions(path) for path in files]
         results = mean_results(by_task, intervals_over_tasks(predictions))
-        comparisons = compare_over_tasks(predictions)
+        comparisons = compare_probes(*predictions)
     write_json(folder.folder / "results.json", to_mapping(results))
     write_json(folder.folder / "comparisons.json", to_mapping(comparisons))
 

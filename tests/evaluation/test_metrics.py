@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import binomtest
 
 from clipset.errors import ProbeError
-from clipset.evaluation.metrics import mean_class, r_squared, top_k
-from clipset.evaluation.results import Predictions, read_predictions, write_predictions
+from clipset.evaluation.metrics import r_squared, top_k
+from clipset.evaluation.results import Confusion, Predictions, read_predictions, write_predictions
 from clipset.evaluation.statistics import compare_probes, compare_values, interval, mcnemar
 from clipset.probes.config import ProbeKey
 
@@ -82,7 +82,8 @@ def test_top_5_counts_a_tie_against_the_probe() -> None:
 
 
 def test_every_class_counts_the_same_in_the_mean_class_accuracy() -> None:
-    assert mean_class(np.array([[90, 0, 0], [5, 5, 0], [0, 0, 0]])) == 0.75
+    counts = ((90, 0, 0), (5, 5, 0), (0, 0, 0))
+    assert Confusion(classes=tuple("abc"), counts=counts).mean_class_accuracy() == 0.75
 
 
 def test_r2_is_0_for_the_mean_1_for_the_truth_and_unknown_without_variance() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from clipset.data.catalog import Catalog
 from clipset.errors import ProbeError
-from clipset.evaluation.metrics import confusion, per_class
+from clipset.evaluation.metrics import count_confusion
 from clipset.evaluation.statistics import interval
 from clipset.evaluation.suite import run_suite
 from clipset.features.store import FeatureStore
@@ -148,9 +148,9 @@ def test_the_interval_covers_the_truth_about_95_times_of_100() -> None:
 
 def test_confusion_counts_and_class_accuracies_agree() -> None:
     judged = np.array([[0, 0], [0, 1], [2, 2], [2, 2]])
-    counts = confusion(judged, 3)
-    assert counts.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 2]]
-    assert per_class(counts) == [0.5, None, 1.0]
+    confusion = count_confusion(judged, tuple("abc"))
+    assert confusion.counts == ((1, 1, 0), (0, 0, 0), (0, 0, 2))
+    assert list(confusion.class_accuracy().values()) == [0.5, None, 1.0]
 
 
 def test_a_store_with_labels_poses_a_problem(small_store: FeatureStore) -> None:

@@ -91,11 +91,10 @@ def test_joint_pretraining_keeps_the_pretraining_loss_low(
     train = make_task(small_store).train
 
     def tune(weight: float) -> float:
-        def make(batch_norm: bool) -> SetClassifier:
-            return SetClassifier(copy.deepcopy(joint.model.encoder), 3, batch_norm=batch_norm)
-
+        torch.manual_seed(0)
+        network = SetClassifier(copy.deepcopy(joint.model.encoder), 3)
         run = TransformerTraining(
-            make, train, replace(FIT, joint_weight=weight),
+            network, train, replace(FIT, joint_weight=weight),
             TransformerSettings(learning_rate=1e-2, weight_decay=1e-2, batch_size=8),
             num_epochs=30, seed=0, joint=joint if weight else None,
         )  # fmt: skip

@@ -274,7 +274,7 @@ def test_the_encoder_learns_at_its_own_learning_rate() -> None:
             learning_rate=1e-3, weight_decay=1e-2, encoder_lr_scale=scale, batch_size=16
         )
         training = TransformerTraining(
-            lambda _: SetClassifier(small_model().encoder, 7), task.train, FIT, settings,
+            SetClassifier(small_model().encoder, 7), task.train, FIT, settings,
             num_epochs=2, seed=0,
         )  # fmt: skip
         network = training.network

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from sklearn.metrics import confusion_matrix
 from torch import Tensor
 
 from clipset.errors import ProbeError
@@ -44,11 +45,11 @@ def _score_classes(
     pairs = np.stack([task.test.evaluate(outputs) for outputs in predictions])  # (S, M, 2)
     truth = pairs[0, :, 0]
     correct = (pairs[..., 0] == pairs[..., 1]).astype(np.float64)  # (S, M)
-    counts = np.sum([confusion(of_seed, len(task.classes)) for of_seed in pairs], axis=0)
+    confusion = count_confusion(pairs.reshape(-1, 2), task.classes)
     largest = torch.bincount(task.train.classes).argmax().item()
     metrics: dict[str, float | None] = {
         "top1": float(correct.mean()),
-        "mean_class": mean_class(counts),
+        "mean_class": confusion.mean_class_accuracy(),
     }
     if len(task.classes) > 5:
         metrics["top5"] = float(np.mean([top_k(p.numpy(), truth, 5).mean() for p in predictions]))
@@ -58,8 +59,8 @@ def _score_classes(
         truth=truth,
         chance_level=float((truth == largest).mean()),
         metrics=metrics,
-        per_class=dict(zip(task.classes, per_class(counts), strict=True)),
-        confusion=Confusion(classes=task.classes, counts=tuple(map(tuple, counts.tolist()))),
+        per_class=confusion.class_accuracy(),
+        confusion=confusion,
     )
 
 
@@ -100,25 +101,10 @@ def top_k(
     return correct
 
 
-def confusion(pairs: Int[np.ndarray, "M 2"], num_classes: int) -> Int[np.ndarray, "C C"]:
+def count_confusion(pairs: Int[np.ndarray, "M 2"], classes: tuple[str, ...]) -> Confusion:
     """How often a video of class row was predicted as class column, from (true, predicted)."""
-    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
-    np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
-    return counts
-
-
-def per_class(counts: Int[np.ndarray, "C C"]) -> list[float | None]:
-    """The accuracy of each class; None where the test split has no video of it."""
-    totals = counts.sum(axis=1)
-    return [
-        float(correct / total) if total else None
-        for correct, total in zip(np.diagonal(counts), totals, strict=True)
-    ]
-
-
-def mean_class(counts: Int[np.ndarray, "C C"]) -> float:
-    """The mean of the classes' accuracies."""
-    return float(np.mean([value for value in per_class(counts) if value is not None]))
+    counts = confusion_matrix(*pairs.T, labels=range(len(classes)))
+    return Confusion(classes=classes, counts=tuple(map(tuple, counts.tolist())))
 
 
 def r_squared(pairs: Float[np.ndarray, "M 2"]) -> float | None:

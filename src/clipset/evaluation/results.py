@@ -58,6 +58,11 @@ class Confusion:
             for index, (name, row) in enumerate(zip(self.classes, self.counts, strict=True))
         }
 
+    def mean_class_accuracy(self) -> float:
+        """The mean over the classes that have videos."""
+        accuracies = self.class_accuracy().values()
+        return float(np.mean([accuracy for accuracy in accuracies if accuracy is not None]))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:

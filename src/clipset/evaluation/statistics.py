@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import stdtrit
+from scipy.special import bdtr, stdtrit
 
 from clipset.evaluation.results import Comparison, Predictions, ProbeResult
 from clipset.probes.config import ProbeKey
@@ -72,10 +72,7 @@ def compare_values(
     folds: Sequence[str] = (),
 ) -> PairedTest:
     """The paired difference on the same videos; seeds of both are independent."""
-    test = _paired_test([(values, baseline)], [_units_of_groups(groups, values.shape[1])], folds)
-    if len(values) == len(baseline) == 1 and _is_accuracy([values, baseline]):
-        return replace(test, mcnemar=mcnemar(values[0], baseline[0]))
-    return test
+    return _paired_test([(values, baseline)], [_units_of_groups(groups, values.shape[1])], folds)
 
 
 def half_width(sources: Sequence[Variance], confidence: float = CONFIDENCE) -> float:
@@ -100,40 +97,32 @@ def mcnemar(values: Float[np.ndarray, " M"], baseline: Float[np.ndarray, " M"]) 
     """The exact two-sided p of McNemar's test on the videos that only one classified correctly."""
     gained = int(((values > 0) & (baseline <= 0)).sum())
     lost = int(((values <= 0) & (baseline > 0)).sum())
-    trials = gained + lost
-    ways = sum(math.comb(trials, count) for count in range(min(gained, lost) + 1))
-    return min(1.0, float(2 * ways / 2**trials))
+    return min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
 
 
-def compare_probes(predictions: Predictions) -> list[Comparison]:
-    """Each SCALE probe against its baseline, and every probe against the clips in order."""
-    return [
-        _comparison(
-            key,
-            baseline,
-            compare_values(
-                predictions.values(key), predictions.values(baseline), predictions.groups
-            ),
-            metric=predictions.metric,
-            n=len(predictions.ids),
+def compare_probes(*tasks: Predictions) -> list[Comparison]:
+    """Each SCALE probe against its baseline, and every probe against the clips in order.
+
+    Scores are means over the tasks.
+    """
+    units, comparisons = _units_of_tasks(tasks), []
+    for key, baseline in list_pairs(common_probes(tasks)):
+        test = _paired_test([(task.values(key), task.values(baseline)) for task in tasks], units)
+        comparisons.append(
+            Comparison(
+                features=key.features,
+                probe=key.probe,
+                baseline_features=baseline.features,
+                baseline_probe=baseline.probe,
+                metric=tasks[0].metric,
+                difference=test.difference,
+                interval=test.interval,
+                p=test.p,
+                mcnemar=test.mcnemar,
+                n=len({id for task in tasks for id in task.ids}),
+            )
         )
-        for key, baseline in list_pairs(list(predictions.outputs))
-    ]
-
-
-def compare_over_tasks(tasks: Sequence[Predictions]) -> list[Comparison]:
-    """The same comparisons of means over several tasks."""
-    units = _units_of_tasks(tasks)
-    return [
-        _comparison(
-            key,
-            baseline,
-            _paired_test([(task.values(key), task.values(baseline)) for task in tasks], units),
-            metric=tasks[0].metric,
-            n=len({id for task in tasks for id in task.ids}),
-        )
-        for key, baseline in list_pairs(common_probes(tasks))
-    ]
+    return comparisons
 
 
 def intervals_over_tasks(tasks: Sequence[Predictions]) -> dict[ProbeKey, tuple[float, float]]:
@@ -205,23 +194,6 @@ def list_pairs(keys: list[ProbeKey]) -> list[tuple[ProbeKey, ProbeKey]]:
     return pairs + [(key, ORDERED) for key in keys if ORDERED in keys and key != ORDERED]
 
 
-def _comparison(
-    key: ProbeKey, baseline: ProbeKey, test: PairedTest, *, metric: str, n: int
-) -> Comparison:
-    return Comparison(
-        features=key.features,
-        probe=key.probe,
-        baseline_features=baseline.features,
-        baseline_probe=baseline.probe,
-        metric=metric,
-        difference=test.difference,
-        interval=test.interval,
-        p=test.p,
-        mcnemar=test.mcnemar,
-        n=n,
-    )
-
-
 def _units_of_groups(groups: Groups, num_videos: int) -> Int[np.ndarray, " M"]:
     """The index of each video's group; of the video itself if there are fewer than two groups."""
     names = [(index,) if name is None else name for index, name in enumerate(groups)]
@@ -262,12 +234,14 @@ def _paired_test(
     sources = [video_variance(gaps, units), _seed_source([ours, baselines], units, folds)]
     if not any(gap.any() for gap in gaps):
         sources = []  # the same predictions
-    half = half_width(sources)
-    largest = 1.0 if _is_accuracy([*ours, *baselines]) else math.inf
+    half, is_accuracy = half_width(sources), _is_accuracy([*ours, *baselines])
+    largest = 1.0 if is_accuracy else math.inf
+    is_single = len(pairs) == len(ours[0]) == len(baselines[0]) == 1  # one task, one seed each
     return PairedTest(
         difference=difference,
         interval=(max(difference - half, -largest), min(difference + half, largest)),
         p=p_value(difference, sources),
+        mcnemar=mcnemar(ours[0][0], baselines[0][0]) if is_single and is_accuracy else None,
     )
 
 

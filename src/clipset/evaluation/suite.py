@@ -136,7 +136,7 @@ def select_clips(task: EvaluationTask, config: EvaluateConfig, name: ProbeName) 
     """The task with the clips of the settings; clips in order stay the regular ones."""
     random = task.train.random
     if config.training.train_clips == "all":
-        random = task.train_on_all_clips().train.random
+        random = task.train.train_on_all_clips().random
     if config.test_clips == "all" and name != "ordered":
         task = task.predict_from_all_clips()
     return replace(task, train=replace(task.train, random=random))

@@ -15,7 +15,7 @@ from clipset.errors import ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.clips import Clips, equal_chunks
-from clipset.probes.config import EvaluateConfig, Features, ProbeKey
+from clipset.probes.config import EvaluateConfig, Features
 from clipset.probes.search import (
     HALVINGS,
     Trainings,
@@ -93,11 +93,6 @@ class Probe(ABC):
     def __init__(self, setup: ProbeSetup, features: Features) -> None:
         self.setup, self.features = setup, features
         self.encoder = setup.encoder() if features == "scale" else None
-
-    @property
-    def key(self) -> ProbeKey:
-        """Features and kind."""
-        return ProbeKey(self.features, self.kind)
 
     @abstractmethod
     def search_space(self) -> Sequence[Any]:

@@ -154,6 +154,7 @@ class _HeadGroup:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * lr_scale
             optimizer.step()
+            optimizer.zero_grad()  # frees the gradients before the next step
 
     def keep(self, candidates: set[int]) -> None:
         """Drop all but some heads of the grid."""

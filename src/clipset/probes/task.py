@@ -130,10 +130,6 @@ class EvaluationTask:
         """Outputs of a probe for each clip."""
         return len(self.classes) or 1
 
-    def train_on_all_clips(self) -> EvaluationTask:
-        """The same task; training also sees the regular clips."""
-        return replace(self, train=self.train.train_on_all_clips())
-
     def predict_from_all_clips(self) -> EvaluationTask:
         """The same task; predictions also average over the random clips."""
         return replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -58,16 +58,12 @@ class SetClassifier(nn.Module):
         return self.classify(vectors)  # type: ignore[no-any-return]
 
 
-# With fresh weights, from torch's global seed, with batch norm or without.
-MakeClassifier = Callable[[bool], SetClassifier]
-
-
 class TransformerTraining:
     """One transformer in training, epoch by epoch, optionally with joint pre-training."""
 
     def __init__(
         self,
-        make_classifier: MakeClassifier,
+        network: SetClassifier,
         train: LabelledVideos,
         config: ProbeTraining,
         settings: TransformerSettings,
@@ -76,14 +72,12 @@ class TransformerTraining:
         seed: int,
         joint: JointPretraining | None = None,
     ) -> None:
-        self.train, self.config, self.seed = train, config, seed
+        self.network, self.train, self.config, self.seed = network.train(), train, config, seed
         self.batch_size = settings.batch_size
-        torch.manual_seed(seed)
-        self.network = make_classifier(settings.batch_norm).train()
-        init_head(self.network.classify, Generator().manual_seed(seed))
-        encoder, decay = self.network.encoder, settings.weight_decay
+        init_head(network.classify, Generator().manual_seed(seed))
+        encoder, decay = network.encoder, settings.weight_decay
         groups = [
-            *decay_groups(self.network.classify, decay),
+            *decay_groups(network.classify, decay),
             *decay_groups(encoder, decay, lr_scale=settings.encoder_lr_scale),
         ]
         self.joint_loss = None if joint is None else joint.start(encoder, seed)
@@ -91,7 +85,7 @@ class TransformerTraining:
             heads = self.joint_loss.heads
             groups.append({"params": heads, "weight_decay": decay, "lr_scale": 1.0})
         self.optimization = Optimization(
-            self.network,
+            network,
             groups,
             learning_rate=settings.learning_rate,
             num_steps=num_epochs * -(-len(train) // settings.batch_size),
@@ -251,8 +245,9 @@ class TransformerProbe(TrainedProbe):
     def _start(
         self, settings: TransformerSettings, train: LabelledVideos, seed: int
     ) -> TransformerTraining:
+        torch.manual_seed(seed)
         return TransformerTraining(
-            self.make_classifier,
+            self.make_classifier(settings.batch_norm),
             train,
             self.setup.config.training,
             settings,
