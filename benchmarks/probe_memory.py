@@ -1,10 +1,10 @@
 """Run one probe on a large store and print its peak memory: `probe_memory.py STORE PROBE`.
 
 benchmarks/probes.py makes the store and runs this as a separate process for each probe. Settings
-are those of the preset `paper`, the largest grids, but an epoch is a single batch: the number of
-steps does not change the peak. The peak is that of `RssAnon`, the memory that the process has
-allocated, read every few milliseconds; pages of the store that the kernel has mapped can be dropped
-at any time and do not count. Linux only.
+are those of the preset `paper`, the largest grids, but an epoch is a single batch, and the clips in
+order are solved with one penalty: the number of steps does not change the peak. The peak is that of
+`RssAnon`, the memory that the process has allocated, read every few milliseconds; pages of the
+store that the kernel has mapped can be dropped at any time and do not count. Linux only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from clipset.evaluation.suite import run_suite
 from clipset.features.encode import ClipRows, EncodedVideo
 from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
-from clipset.probes import heads, transformer
+from clipset.probes import heads, ordered, transformer
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.registry import PROBES
 from clipset.probes.task import make_task
@@ -44,7 +44,7 @@ from clipset.training.config import PretrainConfig
 
 RANDOM, REGULAR, DIM, CLASSES = 16, 15, 768, 400  # Kinetics-400
 TEST_FRACTION = 1 / 12  # 20,000 test videos for 240,000 training videos
-VALIDATION = 200  # they are read chunk by chunk: their number does not matter
+VALIDATION = 64  # they are read chunk by chunk: their number does not matter
 
 
 def list_videos(num_videos: int) -> list[Video]:
@@ -119,9 +119,10 @@ def main() -> None:
     set_quiet(True)
     for module in (heads, transformer):
         vars(module)["draw_batches"] = first_batch
+    vars(ordered)["PENALTIES"] = (1.0,)
     pretraining = load_settings(PretrainConfig, "paper")
     config = load_settings(EvaluateConfig, "paper", num_seeds=1)
-    config = replace(config, training=replace(config.training, epochs=2))
+    config = replace(config, training=replace(config.training, epochs=1))
     torch.manual_seed(0)
     model = ScaleModel(DIM, pretraining.model).eval()
     began = time.perf_counter()

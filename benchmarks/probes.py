@@ -3,10 +3,10 @@
 Features are synthetic: as many as UCF101 has, normal noise with a mean for each class. One after
 another is the simple way: a torch module, an optimizer and a loop for each point of the grid, with
 the same batches and the same scoring of the validation videos after each epoch. For SCALE linear
-the simple way runs the frozen encoder in every step. `--part` measures one of them; `--scale 0.1`
+the simple way runs the frozen encoder in every step. `--parts` measures some of them; `--scale 0.1`
 uses a tenth of the videos. Times are wall times: on a busy machine only ratios are meaningful.
 
-`--part kinetics` measures the peak memory of every probe on stores of a twelfth and a quarter of
+The part `kinetics` measures the peak memory of every probe on stores of a twelfth and a quarter of
 Kinetics-400's length, which need 4 GB on the disk (`--folder`) for some minutes. The line through
 both peaks gives a fixed part and a part for each video, and so the peak for all of Kinetics-400.
 """
@@ -228,7 +228,7 @@ def kinetics_memory(
 
 def main() -> None:
     parser = make_parser("probes", __doc__)
-    parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of UCF101's videos")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of the comparison of heads")
     parser.add_argument("--probes", nargs="*", default=None, help="names of probes")
@@ -238,11 +238,11 @@ def main() -> None:
     set_quiet(True)
     ratios: dict[str, float] = {}
     figures: dict[str, object] = {"threads": torch.get_num_threads()}
-    if options.part in ("kinetics", "all"):
+    if "kinetics" in options.parts:
         names = list(options.probes or PROBES)
         peak, figures["kinetics"] = kinetics_memory(options.folder, names, options.seed)
         ratios["kinetics_peak_gb"] = peak
-    if options.part != "kinetics":
+    if set(options.parts) != {"kinetics"}:
         measure_times(options, ratios, figures)
     write_record(options.out, "probes", ratios=ratios, figures=figures)
 
@@ -263,12 +263,12 @@ def measure_times(
         "grid": len(head_grid(config)),
         "epochs_of_the_race": options.epochs,
     }
-    if options.part in ("linear", "all"):
+    if "linear" in options.parts:
         probe = linear_probe(task, None, config, options.seed)
         found = compare_heads(probe, epochs=options.epochs)
         ratios["grid20_over_sequential"] = found["ratio"]
         figures["linear"] = found
-    if options.part in ("scale_linear", "all"):
+    if "scale_linear" in options.parts:
         began = time.perf_counter()
         probe = linear_probe(task, model, config, options.seed)
         assert probe.inputs.tokens is not None  # computed here
@@ -278,7 +278,7 @@ def measure_times(
         found |= {"caching": caching, "caching_share": share}
         ratios["scale_grid20_over_sequential"] = found["alone"] / (found["together"] + share)
         figures["scale_linear"] = found
-    if options.part in ("rows", "all"):
+    if "rows" in options.parts:
         probes = tuple(options.probes) if options.probes else EvaluateConfig().probes
         table = replace(EvaluateConfig(), probes=probes, num_seeds=options.seeds, training=config)
         began = time.perf_counter()
