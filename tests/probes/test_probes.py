@@ -180,6 +180,7 @@ def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(
     channels: int, block_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ordered, "BLOCK_SIZE", block_size)
+    monkeypatch.setattr(ordered, "GRAM_ROWS", block_size // 10)
     generator = Generator().manual_seed(0)
     train, queries = (torch.randn(n, channels, generator=generator) for n in (60, 9))
     wanted = torch.randn(60, generator=generator)

@@ -28,6 +28,7 @@ from clipset.sets.batch import MIN_STD, ClipBatch, RunningStatistics
 PENALTIES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # to search
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # factors of the scores before the softmax, to search
 BLOCK_SIZE = 2048  # videos read at once
+GRAM_ROWS = 2048  # channels whose products are computed at once, each with those before them
 Labels = Int[Tensor, " N"] | Float[Tensor, " N"]
 
 
@@ -65,7 +66,9 @@ class Ridge:
         self.right_side = torch.zeros(len(self.mean), num_outputs, dtype=torch.float64)
         for block, own in blocks:
             inputs = self.standardise(block)
-            gram.addmm_(inputs.T, inputs)
+            for low in range(0, len(gram), GRAM_ROWS):  # the lower triangle is all that is read
+                rows = slice(low, low + GRAM_ROWS)
+                gram[rows, : rows.stop].addmm_(inputs[:, rows].T, inputs[:, : rows.stop])
             self.right_side += inputs.T @ self._targets(own).float()
         self.gram = gram.double()
 
