@@ -70,9 +70,10 @@ def test_every_probe_is_perfect_where_classes_are_far_apart() -> None:
 
 
 def test_every_probe_is_at_chance_on_noise() -> None:
-    for result in run_suite(made_up_task(0.0), small_model(), QUICK, probes=ALL_PROBES).results:
-        assert 0.15 < result.value < 0.55
-        assert result.interval[0] < 1 / 3 < result.interval[1]
+    results = run_suite(made_up_task(0.0), small_model(), QUICK, probes=ALL_PROBES).results
+    assert all(0.15 < result.value < 0.55 for result in results)
+    outside = [r for r in results if not r.interval[0] < 1 / 3 < r.interval[1]]
+    assert len(outside) <= 1  # of a dozen 95 % intervals
 
 
 def test_the_table_has_the_papers_rows_and_the_clips_in_order() -> None:
@@ -81,7 +82,7 @@ def test_the_table_has_the_papers_rows_and_the_clips_in_order() -> None:
         ("backbone", "knn"), ("scale", "knn"), ("backbone", "linear"), ("scale", "linear"),
         ("backbone", "mlp"), ("backbone", "transformer"), ("scale", "finetune"),
     ]  # fmt: skip
-    assert keys[7:] == [("backbone", "ordered")]
+    assert keys[7:] == [("backbone", "course_knn"), ("backbone", "ordered"), ("scale", "ordered")]
 
 
 def test_neither_the_order_of_the_rows_nor_that_of_the_test_videos_matters() -> None:

@@ -25,7 +25,11 @@ RECIPE = Recipe(
         num_seeds=1,
         mlp_hidden=16,
         training=ProbeTraining(
-            epochs=6, num_clips=4, learning_rates=(0.003,), head_learning_rates=(0.03,)
+            ordered_weights=(0.0,),
+            epochs=6,
+            num_clips=4,
+            learning_rates=(0.003,),
+            head_learning_rates=(0.03,),
         ),
     ),
 )

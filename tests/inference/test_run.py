@@ -154,7 +154,9 @@ def test_the_classifier_is_chosen_on_training_videos_only(trained: TrainedRun) -
     best = max(card.candidates, key=lambda candidate: candidate.rank)
     assert card.probe == best.probe
     assert card.calibration_error is not None
-    assert card.reason == f"the best of 8 probes, {best.accuracy:.1%} correct on {card.selected_on}"
+    assert (
+        card.reason == f"the best of 10 probes, {best.accuracy:.1%} correct on {card.selected_on}"
+    )
 
 
 @pytest.mark.parametrize("probe", PROBES)
@@ -240,7 +242,9 @@ def test_a_row_that_needs_a_model_is_refused_where_there_is_none(
     shutil.copytree(run_folder, copied, ignore=shutil.ignore_patterns("head*", "model"))
     with pytest.raises(ProbeError, match=r"none of the probes \(scale_linear\) can predict"):
         load_run(copied, workers=0, probe="scale_linear").head  # noqa: B018
-    with pytest.raises(ProbeError, match="unknown probe 'best'; known: attentive, finetune"):
+    with pytest.raises(
+        ProbeError, match="unknown probe 'best'; known: attentive, course_knn, finetune"
+    ):
         load_run(copied, workers=0, probe="best")
 
 

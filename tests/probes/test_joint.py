@@ -35,6 +35,7 @@ TRAINING = PretrainConfig(
     clips_per_set=4,
 )
 FIT = ProbeTraining(
+    ordered_weights=(0.0,),
     epochs=8,
     batch_sizes=(8,),
     num_clips=4,

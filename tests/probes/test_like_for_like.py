@@ -64,7 +64,8 @@ def untrained_model(store: FeatureStore, preset: str, seed: int) -> tuple[ScaleM
 def preset_config(preset: str, *, epochs: int = 3, **changes: Any) -> EvaluateConfig:
     """The preset's own search, but short."""
     config = load_settings(EvaluateConfig, preset, mlp_hidden=16, num_seeds=2)
-    training = replace(config.training, epochs=epochs, num_clips=4)
+    middle = config.training.ordered_weights[len(config.training.ordered_weights) // 2]
+    training = replace(config.training, epochs=epochs, num_clips=4, ordered_weights=(middle,))
     return replace(config, training=training, **changes)
 
 
@@ -78,19 +79,29 @@ def outputs_of(suite: SuiteResult, name: ProbeName) -> np.ndarray:
     return suite.predictions.outputs[probe_key(name)]
 
 
-def without_set_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = SetEncoder.forward
 
     def zero(self: SetEncoder, *inputs: Any) -> SetEncoding:
         encoding = forward(self, *inputs)
-        return replace(encoding, set_token=torch.zeros_like(encoding.set_token))
+        set_token, clip_tokens = (
+            torch.zeros_like(tokens) for tokens in (encoding.set_token, encoding.clip_tokens)
+        )
+        return replace(encoding, set_token=set_token, clip_tokens=clip_tokens)
 
     monkeypatch.setattr(SetEncoder, "forward", zero)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("pair", [("knn", "scale_knn"), ("linear", "scale_linear")])
-def test_without_the_set_token_a_scale_row_is_its_baseline(
+@pytest.mark.parametrize(
+    ("preset", "pair"),
+    [
+        *((preset, ("linear", "scale_linear")) for preset in PRESETS),
+        *((preset, ("knn", "scale_knn")) for preset in ("paper", "official")),
+        ("recommended", ("course_knn", "scale_knn")),
+        ("recommended", ("ordered", "scale_ordered")),
+    ],
+)
+def test_without_tokens_a_scale_row_is_its_baseline(
     store: FeatureStore, preset: str, pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, training = untrained_model(store, preset, SEED)
@@ -98,7 +109,7 @@ def test_without_the_set_token_a_scale_row_is_its_baseline(
     config = preset_config(preset, epochs=12)  # enough for the lowest learning rate to matter
     suite = evaluate(task, model, config, *pair)
     assert np.abs(np.subtract(*(outputs_of(suite, name) for name in pair))).max() > 1e-3
-    without_set_token(monkeypatch)
+    without_tokens(monkeypatch)
     suite = evaluate(task, model, config, *pair)
     baseline, scale = suite.results
     assert baseline.value == scale.value
@@ -153,15 +164,15 @@ def test_k_nn_is_that_of_the_paper(store: FeatureStore) -> None:
     np.testing.assert_allclose(outputs_of(suite, "scale_knn")[0], scale, atol=1e-5)
 
 
-@pytest.mark.parametrize("scaling", ["raw", "centred", "standardised"])
+@pytest.mark.parametrize("vectors", ["mean", "centred"])
 def test_both_k_nn_rows_scale_their_vectors_alike(
-    store: FeatureStore, scaling: Any, monkeypatch: pytest.MonkeyPatch
+    store: FeatureStore, vectors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, training = untrained_model(store, "recommended", SEED)
     task = make_task(store, None, training.model, training)
-    without_set_token(monkeypatch)
-    config = preset_config("recommended", knn_scaling=scaling)
+    without_tokens(monkeypatch)
+    config = preset_config("recommended", knn_vectors=vectors)
     suite = evaluate(task, model, config, "knn", "scale_knn")
-    assert [result.settings["scaling"] for result in suite.results] == [scaling] * 2
+    assert [result.settings["vectors"] for result in suite.results] == [vectors] * 2
     one, two = (outputs_of(suite, name) for name in ("knn", "scale_knn"))
     np.testing.assert_allclose(one, two, atol=1e-6, rtol=0)

@@ -157,32 +157,6 @@ def test_batches_can_be_of_one_group_each(small_store: FeatureStore, tmp_path: P
     assert weights(tmp_path / "model") != weights(tmp_path / "mixed")
 
 
-def test_sets_with_mixed_means_are_the_same_however_many_ranks_and_wherever_clips_are(
-    small_store: FeatureStore, tmp_path: Path
-) -> None:
-    config = replace(SMALL, ssl_split="all", mix_means=True)
-    every = np.arange(len(small_store))
-
-    def first(processes: ProcessGroup, *, in_memory: bool, mixed: bool = True) -> torch.Tensor:
-        changed = replace(config, mix_means=mixed)
-        source = open_clip_source(small_store, every, changed, in_memory)
-        return next(source.batches(changed, torch.Generator().manual_seed(0), processes))[
-            1
-        ].features
-
-    cpu = torch.device("cpu")
-    whole, plain = (first(ProcessGroup(0, 1, cpu), in_memory=True, mixed=m) for m in (True, False))
-    assert torch.equal(whole, first(ProcessGroup(0, 1, cpu), in_memory=False))
-    parts = [first(ProcessGroup(rank, 2, cpu), in_memory=True) for rank in range(2)]
-    assert torch.equal(whole, torch.cat(parts, dim=1))
-    shifts = whole - plain
-    assert torch.allclose(shifts, shifts[:, :, :1].expand_as(shifts), atol=1e-5)  # of whole sets
-    assert not torch.allclose(shifts[0], shifts[1], atol=1e-3)  # each by itself
-    pretrain(small_store, tmp_path / "mixed", config)
-    pretrain(small_store, tmp_path / "plain", replace(config, mix_means=False))
-    assert weights(tmp_path / "mixed") != weights(tmp_path / "plain")
-
-
 @pytest.mark.parametrize(
     ("first", "reason"),
     [(None, "1 of .* have none"), ("alone", "'alone' has one")],

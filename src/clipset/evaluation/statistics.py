@@ -33,6 +33,7 @@ BASELINES = {  # what each SCALE probe is compared with
     ProbeKey("scale", "finetune"): ProbeKey("backbone", "transformer"),
 }
 ORDERED = ProbeKey("backbone", "ordered")  # what every probe is compared with
+COURSE_KNN = ProbeKey("backbone", "course_knn")  # what SCALE k-NN is compared with, too
 
 Values: TypeAlias = Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]  # of seeds and videos
 Groups: TypeAlias = Sequence[str | None]  # of each video; None: a group of its own
@@ -191,6 +192,7 @@ def common_probes(tasks: Sequence[Predictions]) -> list[ProbeKey]:
 def list_pairs(keys: list[ProbeKey]) -> list[tuple[ProbeKey, ProbeKey]]:
     """The pairs of probe and baseline that are compared."""
     pairs = [(key, BASELINES[key]) for key in keys if BASELINES.get(key) in keys]
+    pairs += [(key, COURSE_KNN) for key in keys if key == ("scale", "knn") and COURSE_KNN in keys]
     return pairs + [(key, ORDERED) for key in keys if ORDERED in keys and key != ORDERED]
 
 

@@ -27,6 +27,8 @@ from clipset.progress import bar
 from clipset.representation.encode import check_width
 from clipset.training.checkpoint import ScaleModel
 
+TIME_COURSES = ("course_knn", "ordered", "scale_ordered")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteResult:
@@ -137,7 +139,10 @@ def select_clips(task: EvaluationTask, config: EvaluateConfig, name: ProbeName) 
     random = task.train.random
     if config.training.train_clips == "all":
         random = task.train.train_on_all_clips().random
-    if config.test_clips == "all" and name != "ordered":
+    has_course = name in TIME_COURSES or (
+        name == "scale_knn" and config.knn_vectors == "time_course"
+    )
+    if config.test_clips == "all" and not has_course:
         task = task.predict_from_all_clips()
     return replace(task, train=replace(task.train, random=random))
 

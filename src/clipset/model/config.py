@@ -49,8 +49,6 @@ class ModelConfig:
     """means over clips, directions and losses, as published, instead of the paper's sums"""
     prototypes: int = 512
     """clustering: number of prototypes"""
-    teacher_temperature: float = 0.04
-    """clustering: temperature of the teacher's assignments; lower is sharper"""
     teacher_momentum: float = 0.99
     """clustering, regression: momentum of the teacher (0: it equals the student)"""
 
@@ -58,9 +56,8 @@ class ModelConfig:
         _check_sizes(self)
         if not 0 <= self.dropout < 1:
             raise ModelError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
-        for name in ("temperature", "teacher_temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ModelError(f"{name} must be more than 0, got {getattr(self, name)}")
+        if not 0 < self.temperature < math.inf:
+            raise ModelError(f"temperature must be more than 0, got {self.temperature}")
         if not 0 <= self.teacher_momentum < 1:
             raise ModelError(
                 f"teacher_momentum must be at least 0 and less than 1, got {self.teacher_momentum}"

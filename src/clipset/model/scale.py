@@ -149,7 +149,6 @@ class ScaleNetwork(nn.Module):
             loss = self.clusters.loss(
                 projections,
                 targets,
-                teacher_temperature=config.teacher_temperature,
                 training=self.training,
                 gather=gather,
             )

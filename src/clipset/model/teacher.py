@@ -14,6 +14,7 @@ from clipset.model.losses import Gather, row_offset
 
 CENTRE_MOMENTUM = 0.9
 STUDENT_TEMPERATURE = 0.1  # of cluster assignments
+TEACHER_TEMPERATURE = 0.04  # sharper than the student
 
 
 class Teacher(nn.Module):
@@ -59,14 +60,13 @@ class ClusterLoss(nn.Module):
         student: Float[Tensor, "2 B P"],
         teacher: Float[Tensor, "2 B P"],
         *,
-        teacher_temperature: float,
         training: bool,
         gather: Gather,
     ) -> Float[Tensor, ""]:
         """The assignment of each set follows the teacher's assignment of the video's other set."""
         with torch.no_grad():
             cosines = self(teacher)  # (2, B, K)
-            targets = ((cosines - self.centre) / teacher_temperature).softmax(dim=-1).flip(0)
+            targets = ((cosines - self.centre) / TEACHER_TEMPERATURE).softmax(dim=-1).flip(0)
             if training:
                 mean = gather(cosines.transpose(0, 1).contiguous()).mean(dim=(0, 1))
                 self.centre.lerp_(mean, 1 - CENTRE_MOMENTUM)

@@ -26,8 +26,8 @@ from clipset.probes.search import (
     train_by_halving,
 )
 from clipset.probes.task import EvaluationTask
-from clipset.representation import VectorPart, encode_clips
-from clipset.sets.batch import ClipBatch
+from clipset.representation import VectorPart, course_widths, encode_clips, video_vectors
+from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.training.checkpoint import ScaleModel
 
 CHUNK_SIZE = 256  # videos that are predicted at once
@@ -191,6 +191,40 @@ class ClipInputs(nn.Module):
         if self.with_boxes and self.encoder is None:
             return torch.cat([clips.features, clips.boxes], dim=-1)
         return clips.features
+
+
+class VideoInputs(nn.Module):
+    """One vector of each video: the mean over its clips' inputs, or their time course.
+
+    With an encoder, the mean has the set token next to the features; the time course has the
+    refined token of each clip.
+    """
+
+    def __init__(self, encoder: SetEncoder | None, *, has_course: bool = False) -> None:
+        super().__init__()
+        self.clip_inputs = ClipInputs(encoder, token="token" if has_course else "set")
+        self.has_course = has_course
+
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "N R"]:
+        vectors = self.clip_inputs(clips)
+        if not self.has_course:
+            return mean_over_clips(vectors, clips.valid)
+        return video_vectors(vectors, clips.valid, self._clip_widths(clips.features.shape[-1]))
+
+    def part_widths(self, feature_dim: int) -> tuple[int, ...]:
+        """The widths of the parts of a time course: means and deviations."""
+        return course_widths(self._clip_widths(feature_dim))
+
+    def _clip_widths(self, feature_dim: int) -> tuple[int, ...]:
+        encoder = self.clip_inputs.encoder
+        return (feature_dim,) if encoder is None else (feature_dim, encoder.project.out_features)
+
+    def all_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
+        """The vectors of many videos, read chunk by chunk."""
+        vectors = torch.zeros(len(clips), self(clips.read(slice(0, 1))).shape[1])
+        for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
+            vectors[videos] = self(chunk)
+        return vectors
 
 
 def own_tensors(state: Tensors) -> Tensors:

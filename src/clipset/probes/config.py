@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from clipset.errors import ProbeError
 
 Features = Literal["backbone", "scale"]
-KNNScaling = Literal["raw", "centred", "standardised"]
+KNNVectors = Literal["time_course", "mean", "centred"]
 ProbeName = Literal[
     "knn",
     "scale_knn",
@@ -18,7 +18,9 @@ ProbeName = Literal[
     "mlp",
     "transformer",
     "finetune",
+    "course_knn",
     "ordered",
+    "scale_ordered",
     "attentive",
     "scale_attentive",
 ]
@@ -55,6 +57,8 @@ class ProbeTraining:
     """factors of the learning rate to search for the encoder of transformers"""
     set_token_only: bool = False
     """whether transformers classify the set token alone, not each clip next to it"""
+    ordered_weights: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """weights to search of the clips in order, whose probabilities transformers are mixed with"""
     mix_means: bool = False
     """whether transformers see videos with mixed mean features, which hides the person or place"""
     early_stopping: bool = True
@@ -88,6 +92,11 @@ class ProbeTraining:
                 raise ProbeError(
                     f"{name} must list at least one value, each at least 0, got {values}"
                 )
+        if not self.ordered_weights or not all(0 <= w <= 1 for w in self.ordered_weights):
+            raise ProbeError(
+                f"ordered_weights must list at least one value, each 0 to 1, "
+                f"got {self.ordered_weights}"
+            )
         for name in ("optimizers", "batch_norm"):
             if not getattr(self, name):
                 raise ProbeError(f"{name} must list at least one value, got none")
@@ -109,19 +118,22 @@ class EvaluateConfig:
         "mlp",
         "transformer",
         "finetune",  # up to here in the order of the paper's tables
+        "course_knn",
         "ordered",
+        "scale_ordered",
     )
     """probes to run, in the order of the table"""
     num_seeds: int = 3
     """repetitions of each trained probe"""
     mlp_hidden: int = 512
     """width of the MLP's hidden layers"""
-    knn_scaling: KNNScaling = "raw"
-    """channels of vectors before k-NN normalises their length: as they are, as in the paper,
-    minus the mean of the training videos, or divided by their standard deviation, too"""
+    knn_vectors: KNNVectors = "time_course"
+    """vectors of k-NN: means over clips, for SCALE next to the set token, as in the paper; as
+    published, minus the mean of the training videos; or, for SCALE, the time course of features
+    and refined tokens"""
     test_clips: Literal["regular", "all"] = "regular"
     """clips that predictions average over: the regular ones, as in the paper, or also the random
-    ones (never for ordered, which needs clips at the same times)"""
+    ones (never for time courses, which need clips at the same times)"""
     label_fraction: float | None = None
     """fraction of each class's training labels that probes may use"""
     label_selection: Literal["random", "first"] = "random"

@@ -28,6 +28,8 @@ class TransformerSettings(HeadSettings):
     encoder_lr_scale: float = 1.0
     joint_weight: float = 0.0
     """of the pre-training losses beside fine-tuning; not searched"""
+    ordered_weight: float = 0.0
+    """of the clips in order in the mixed probabilities; searched once the others are selected"""
 
 
 Axes = dict[str, tuple[Any, ...]]  # values of each setting, the slowest one first

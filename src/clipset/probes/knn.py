@@ -1,4 +1,4 @@
-"""k-NN on the mean vector of each video: nothing is trained, so nothing is searched."""
+"""k-NN on the vectors of videos: nothing is trained, so nothing is searched."""
 
 from __future__ import annotations
 
@@ -11,50 +11,32 @@ from torch import Tensor, nn
 from clipset.model.encoder import SetEncoder
 from clipset.model.knn import knn_probabilities, knn_regression
 from clipset.probes.base import (
-    CHUNK_SIZE,
     ClassifierShape,
-    ClipInputs,
     Probe,
     Selection,
     Tensors,
+    VideoInputs,
     own_tensors,
     register_tensors,
 )
-from clipset.probes.clips import Clips, equal_chunks
-from clipset.probes.config import KNNScaling
-from clipset.sets.batch import ClipBatch, feature_statistics, mean_over_clips
+from clipset.probes.config import KNNVectors
+from clipset.sets.batch import ClipBatch
 
 K = 20  # neighbours that vote, as in the paper
+TEMPERATURE = 0.07  # of the votes, as in the paper
+COURSE_TEMPERATURE = TEMPERATURE / 2  # the cosine of time courses is the mean of two cosines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KNNSettings:
-    """The number of neighbours, and how vectors are scaled before they are normalised."""
+    """The number of neighbours, and the vectors that are compared."""
 
     k: int = K
-    scaling: KNNScaling = "raw"
-
-
-class VideoInputs(nn.Module):
-    """One vector of each video: the mean over its clips."""
-
-    def __init__(self, encoder: SetEncoder | None) -> None:
-        super().__init__()
-        self.clip_inputs = ClipInputs(encoder)
-
-    def forward(self, clips: ClipBatch) -> Float[Tensor, "N R"]:
-        return mean_over_clips(self.clip_inputs(clips), clips.valid)
-
-    def all_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
-        """The vectors of many videos, read chunk by chunk."""
-        vectors = torch.zeros(len(clips), self(clips.read(slice(0, 1))).shape[1])
-        for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
-            vectors[videos] = self(chunk)
-        return vectors
+    vectors: KNNVectors = "mean"
 
 
 class KNNClassifier(nn.Module):
-    """Scaled training vectors (`bank`) with their labels, which vote."""
+    """The vectors of the training videos (`bank`) and their labels, which vote."""
 
     def __init__(self, tensors: Tensors, inputs: VideoInputs, num_outputs: int) -> None:
         super().__init__()
@@ -63,44 +45,60 @@ class KNNClassifier(nn.Module):
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
         bank, labels = self.get_buffer("bank"), self.get_buffer("labels")
-        queries = (self.inputs(clips) - self.get_buffer("mean")) / self.get_buffer("std")
+        queries = self.inputs(clips) - self.get_buffer("mean")
+        temperature = COURSE_TEMPERATURE if self.inputs.has_course else TEMPERATURE
         if labels.is_floating_point():
-            return knn_regression(bank, labels, queries, k=K)[:, None]
-        votes = knn_probabilities(bank, labels, queries, num_classes=self.num_outputs, k=K)
+            return knn_regression(bank, labels, queries, k=K, temperature=temperature)[:, None]
+        votes = knn_probabilities(
+            bank, labels, queries, num_classes=self.num_outputs, k=K, temperature=temperature
+        )
         return votes.clamp_min(1e-12).log()[:, None]
 
 
-def scaling_statistics(
-    vectors: Float[Tensor, "N R"], scaling: KNNScaling
-) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """What is subtracted from each channel, and what it is divided by."""
-    mean, std = feature_statistics(vectors)
-    if scaling == "raw":
-        return torch.zeros_like(mean), torch.ones_like(std)
-    return mean, torch.ones_like(std) if scaling == "centred" else std
-
-
 class KNNProbe(Probe):
-    """k nearest neighbours by cosine similarity; both rows scale their vectors alike."""
+    """k nearest neighbours by cosine similarity."""
 
     kind = "knn"
     is_seeded = False
 
     def search_space(self) -> list[KNNSettings]:
-        return [KNNSettings(scaling=self.setup.config.knn_scaling)]
+        vectors = self.setup.config.knn_vectors
+        if vectors == "time_course" and not self.make_inputs(self.encoder, vectors).has_course:
+            vectors = "mean"
+        return [KNNSettings(vectors=vectors)]
 
     def search(self) -> Selection:
         return Selection(settings=self.search_space()[0])
 
     def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG002
-        train, inputs = self.setup.task.train.select(videos), VideoInputs(self.encoder)
-        vectors = inputs.all_vectors(train.regular)
+        train = self.setup.task.train.select(videos)
         settings: KNNSettings = selection.settings
-        mean, std = scaling_statistics(vectors, settings.scaling)
-        bank = vectors.sub_(mean).div_(std)
-        tensors = {"bank": bank, "labels": train.labels, "mean": mean, "std": std}
+        inputs = self.make_inputs(self.encoder, settings.vectors)
+        vectors = inputs.all_vectors(train.regular)
+        is_centred = settings.vectors == "centred"
+        mean = vectors.mean(dim=0) if is_centred else torch.zeros(vectors.shape[1])
+        tensors = {"bank": vectors.sub_(mean), "labels": train.labels, "mean": mean}
         return KNNClassifier(tensors, inputs, self.setup.task.num_outputs).eval()
 
     @classmethod
     def rebuild(cls, state: Tensors, shape: ClassifierShape) -> KNNClassifier:
-        return KNNClassifier(own_tensors(state), VideoInputs(shape.encoder), shape.num_outputs)
+        inputs = cls.make_inputs(shape.encoder, shape.config.knn_vectors)
+        return KNNClassifier(own_tensors(state), inputs, shape.num_outputs)
+
+    @classmethod
+    def make_inputs(cls, encoder: SetEncoder | None, vectors: KNNVectors) -> VideoInputs:
+        """The vectors of videos; those of the backbone are means, as in the paper."""
+        return VideoInputs(encoder, has_course=encoder is not None and vectors == "time_course")
+
+
+class CourseKNNProbe(KNNProbe):
+    """k-NN on the time course of the backbone's features: what SCALE vectors must beat."""
+
+    kind = "course_knn"
+
+    @classmethod
+    def make_inputs(cls, encoder: SetEncoder | None, vectors: KNNVectors) -> VideoInputs:  # noqa: ARG003
+        return VideoInputs(encoder, has_course=True)
+
+    def search_space(self) -> list[KNNSettings]:
+        return [KNNSettings(vectors="time_course")]

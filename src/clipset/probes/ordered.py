@@ -1,4 +1,4 @@
-"""Ridge regression on all regular clips of a video in their order, solved in closed form."""
+"""Ridge regression on the time course of a video's regular clips, solved in closed form."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clipset.errors import ProbeError
+from clipset.model.encoder import SetEncoder
 from clipset.probes.base import (
     CHUNK_SIZE,
     ClassifierShape,
     Probe,
     Selection,
     Tensors,
+    VideoInputs,
     own_tensors,
     register_tensors,
 )
@@ -41,22 +42,25 @@ class RidgeSettings:
 
 
 class Ridge:
-    """Ridge regression of one-hot classes or targets on standardised clips, for several penalties.
+    """Ridge regression of one-hot classes or targets on time courses, for several penalties.
 
     The solved matrix has as many rows as there are videos or channels, whichever is less. A
     penalty of 1 is the mean of that matrix's eigenvalues.
     """
 
-    def __init__(self, clips: Clips, labels: Labels, num_outputs: int) -> None:
-        self.num_outputs, self.is_regression = num_outputs, labels.is_floating_point()
-        self.is_dual = clips.num_clips * clips.dim > len(clips)
+    def __init__(self, inputs: VideoInputs, clips: Clips, labels: Labels, num_outputs: int) -> None:
+        self.inputs, self.num_outputs = inputs, num_outputs
+        self.is_regression = labels.is_floating_point()
+        self.mean, self.scale = part_scales(inputs, clips)
+        self.is_dual = len(self.mean) > len(clips)
         block_size = len(clips) if self.is_dual else BLOCK_SIZE
-        self.mean, self.scale = channel_scale(clips)
         if self.is_regression:
             self.offset = labels.double().mean(dim=0, keepdim=True)
         else:
             self.offset = labels.bincount(minlength=num_outputs).double() / len(labels)
-        blocks = zip(_blocks(clips, block_size), torch.split(labels, block_size), strict=True)
+        blocks = zip(
+            _blocks(inputs, clips, block_size), torch.split(labels, block_size), strict=True
+        )
         if self.is_dual:
             [(block, own)] = blocks
             self.train, self.right_side = self.standardise(block), self._targets(own)
@@ -65,15 +69,15 @@ class Ridge:
         gram = torch.zeros(len(self.mean), len(self.mean))
         self.right_side = torch.zeros(len(self.mean), num_outputs, dtype=torch.float64)
         for block, own in blocks:
-            inputs = self.standardise(block)
+            vectors = self.standardise(block)
             for low in range(0, len(gram), GRAM_ROWS):  # the lower triangle is all that is read
                 rows = slice(low, low + GRAM_ROWS)
-                gram[rows, : rows.stop].addmm_(inputs[:, rows].T, inputs[:, : rows.stop])
-            self.right_side += inputs.T @ self._targets(own).float()
+                gram[rows, : rows.stop].addmm_(vectors[:, rows].T, vectors[:, : rows.stop])
+            self.right_side += vectors.T @ self._targets(own).float()
         self.gram = gram.double()
 
     def standardise(self, vectors: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
-        """Vectors of length about 1."""
+        """Vectors with parts of length about 1."""
         return torch.sub(vectors, self.mean).div_(self.scale)
 
     def solve(self, penalty: float) -> Float[Tensor, "R C"]:
@@ -97,32 +101,41 @@ class Ridge:
         return targets.double() - self.offset
 
 
-def _blocks(clips: Clips, block_size: int) -> Iterator[Float[Tensor, "B R"]]:
-    """All clips of each video side by side, padding included."""
+def _blocks(inputs: VideoInputs, clips: Clips, block_size: int) -> Iterator[Float[Tensor, "B R"]]:
+    """The vectors of the videos, block by block."""
     for low in range(0, len(clips), block_size):
-        yield clips.read(slice(low, low + block_size)).features.flatten(1)
+        block = clips.read(slice(low, low + block_size))
+        chunks = torch.arange(len(block)).split(CHUNK_SIZE)
+        yield torch.cat([inputs(block.select(chunk)) for chunk in chunks])
 
 
-def channel_scale(clips: Clips) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """Mean and divisor of each channel (infinite for a constant one): vectors of length about 1."""
+def part_scales(
+    inputs: VideoInputs, clips: Clips
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """The mean of each channel, and the divisor that gives each part a length of about 1.
+
+    All channels of a part keep their relative scale; that of a constant part is infinite.
+    """
     statistics = RunningStatistics()
-    for block in _blocks(clips, BLOCK_SIZE):
+    for block in _blocks(inputs, clips, BLOCK_SIZE):
         statistics.update(block)
-    is_constant = statistics.sum_of_squares <= MIN_STD**2 * statistics.count
-    std = statistics.std.masked_fill(is_constant, torch.inf)
-    return statistics.mean, std * len(std) ** 0.5
+    variance, scales = (statistics.sum_of_squares / statistics.count).float(), []
+    for part in variance.split(inputs.part_widths(clips.dim)):
+        length = part.sum().sqrt()
+        scales.append(length.where(length > MIN_STD, torch.inf).expand(len(part)))
+    return statistics.mean, torch.cat(scales)
 
 
 def search_ridge(ridge: Ridge, validation: LabelledVideos) -> RidgeSettings:
     """The penalty and sharpness with the best score on the validation videos."""
     weights = {penalty: ridge.solve(penalty) for penalty in PENALTIES}
     scores: dict[tuple[float, float], list[Tensor]] = {}
-    blocks = _blocks(validation.regular, CHUNK_SIZE)
+    blocks = _blocks(ridge.inputs, validation.regular, CHUNK_SIZE)
     for block, labels in zip(blocks, torch.split(validation.labels, CHUNK_SIZE), strict=True):
-        inputs = ridge.standardise(block)
+        vectors = ridge.standardise(block)
         for penalty, weight in weights.items():
             for sharpness in SHARPNESS:
-                outputs = ridge.predict(weight, inputs, sharpness)
+                outputs = ridge.predict(weight, vectors, sharpness)
                 scores.setdefault((penalty, sharpness), []).append(video_scores(outputs, labels))
     ranked = [(mean_score(torch.cat(own, dim=1)), *point) for point, own in scores.items()]
     _, penalty, sharpness = max(ranked)
@@ -130,23 +143,20 @@ def search_ridge(ridge: Ridge, validation: LabelledVideos) -> RidgeSettings:
 
 
 class RidgeClassifier(nn.Module):
-    """A linear layer on all clips of a video side by side."""
+    """A linear layer on the time course of a video."""
 
-    def __init__(self, tensors: Tensors) -> None:
+    def __init__(self, tensors: Tensors, inputs: VideoInputs) -> None:
         super().__init__()
         register_tensors(self, tensors)
+        self.inputs = inputs
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
-        vectors, mean = clips.features.flatten(1), self.get_buffer("mean")
-        missing = len(mean) - vectors.shape[1]
-        if missing < 0:
-            raise ProbeError("a video has more clips than the training videos of the probe")
-        inputs = (F.pad(vectors, (0, missing)) - mean) / self.get_buffer("scale")
-        return torch.addmm(self.get_buffer("bias"), inputs, self.get_buffer("weight"))[:, None]
+        vectors = (self.inputs(clips) - self.get_buffer("mean")) / self.get_buffer("scale")
+        return torch.addmm(self.get_buffer("bias"), vectors, self.get_buffer("weight"))[:, None]
 
 
 class OrderedProbe(Probe):
-    """A linear classifier of the clips in order, on the backbone's features."""
+    """A linear classifier of the clips in order: of their features, and of refined tokens."""
 
     kind = "ordered"
     is_seeded = False
@@ -176,16 +186,21 @@ class OrderedProbe(Probe):
             "weight": factor * ridge.solve(settings.penalty),
             "bias": factor * ridge.offset.float(),
         }
-        return RidgeClassifier(tensors).eval()
+        return RidgeClassifier(tensors, ridge.inputs).eval()
 
     def _ridge(self, videos: Int[Tensor, " B"]) -> Ridge:
         """The regression on some training videos; the last one is reused for the same videos."""
         if self._last is None or not torch.equal(self._last[0], videos):
             self._last = None  # frees the memory of the one before
             train = self.setup.task.train.select(videos)
-            self._last = videos, Ridge(train.regular, train.labels, self.setup.task.num_outputs)
+            inputs, num_outputs = self._make_inputs(self.encoder), self.setup.task.num_outputs
+            self._last = videos, Ridge(inputs, train.regular, train.labels, num_outputs)
         return self._last[1]
 
     @classmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> RidgeClassifier:  # noqa: ARG003
-        return RidgeClassifier(own_tensors(state))
+    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> RidgeClassifier:
+        return RidgeClassifier(own_tensors(state), cls._make_inputs(shape.encoder))
+
+    @staticmethod
+    def _make_inputs(encoder: SetEncoder | None) -> VideoInputs:
+        return VideoInputs(encoder, has_course=True)

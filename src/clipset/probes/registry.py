@@ -10,7 +10,7 @@ from clipset.probes.attentive import AttentiveProbe
 from clipset.probes.base import ClassifierShape, Probe, ProbeSetup
 from clipset.probes.config import EvaluateConfig, Features, ProbeKey, ProbeName
 from clipset.probes.finetune import FinetuneProbe
-from clipset.probes.knn import KNNProbe
+from clipset.probes.knn import CourseKNNProbe, KNNProbe
 from clipset.probes.linear import LinearProbe
 from clipset.probes.mlp import MLPProbe
 from clipset.probes.ordered import OrderedProbe
@@ -25,7 +25,9 @@ PROBES: dict[ProbeName, tuple[Features, type[Probe]]] = {
     "mlp": ("backbone", MLPProbe),
     "transformer": ("backbone", TransformerProbe),
     "finetune": ("scale", FinetuneProbe),
+    "course_knn": ("backbone", CourseKNNProbe),
     "ordered": ("backbone", OrderedProbe),
+    "scale_ordered": ("scale", OrderedProbe),
     "attentive": ("backbone", AttentiveProbe),
     "scale_attentive": ("scale", AttentiveProbe),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -13,14 +14,17 @@ from torch import Generator, Tensor, nn
 from clipset.model.encoder import SetEncoder
 from clipset.probes.base import (
     ClassifierShape,
+    ProbeSetup,
     Selection,
     Tensors,
     TrainedProbe,
+    average_clips,
     predict_videos,
 )
 from clipset.probes.clips import StoredClips
-from clipset.probes.config import ProbeTraining
+from clipset.probes.config import Features, ProbeTraining
 from clipset.probes.grid import TransformerSettings, middle_transformer, transformer_grid
+from clipset.probes.ordered import OrderedProbe, RidgeClassifier
 from clipset.probes.search import Score, Trainings, ValidationSplit, count_epochs, score_outputs
 from clipset.probes.task import LabelledVideos
 from clipset.representation import concat_parts
@@ -56,6 +60,33 @@ class SetClassifier(nn.Module):
             vectors = concat_parts(self.encoder, clips)  # (B, V, D + H)
         vectors = self.norm(vectors.flatten(0, 1)).view_as(vectors)
         return self.classify(vectors)  # type: ignore[no-any-return]
+
+
+class MixedClassifier(nn.Module):
+    """A transformer and the clips in order: a weighted mean of their probabilities or targets."""
+
+    def __init__(self, transformer: SetClassifier, ordered: RidgeClassifier, weight: float) -> None:
+        super().__init__()
+        self.transformer, self.ordered = transformer, ordered
+        self.register_buffer("ordered_weight", torch.tensor(weight))
+
+    def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
+        is_regression = self.transformer.classify.out_features == 1
+        outputs = mix_outputs(
+            average_clips(self.transformer(clips), is_regression),
+            average_clips(self.ordered(clips), is_regression),
+            self.get_buffer("ordered_weight"),
+        )
+        return (outputs if is_regression else outputs.clamp_min(1e-12).log())[:, None]
+
+
+def mix_outputs(
+    transformer: Float[Tensor, "B C"],
+    ordered: Float[Tensor, "B C"],
+    weight: float | Float[Tensor, ""],
+) -> Float[Tensor, "B C"]:
+    """The outputs of both, weighted."""
+    return (1 - weight) * transformer + weight * ordered
 
 
 class TransformerTraining:
@@ -119,9 +150,13 @@ class TransformerTrainings(Trainings):
     """Several transformers in training, by the numbers of their candidates."""
 
     def __init__(
-        self, trainings: dict[int, TransformerTraining], validation: LabelledVideos
+        self,
+        trainings: dict[int, TransformerTraining],
+        validation: LabelledVideos,
+        best_outputs: dict[int, tuple[Score, Float[Tensor, "M C"]]],
     ) -> None:
         self.trainings, self.validation = trainings, validation
+        self.best_outputs = best_outputs
 
     def run_epoch(self) -> None:
         for training in self.trainings.values():
@@ -130,12 +165,14 @@ class TransformerTrainings(Trainings):
     def score(self) -> dict[int, Score]:
         clips, labels = self.validation.regular, self.validation.labels
         is_regression = labels.is_floating_point()
-        return {
-            number: score_outputs(
-                predict_videos(training.network, clips, is_regression=is_regression), labels
-            )
-            for number, training in self.trainings.items()
-        }
+        scores = {}
+        for number, training in self.trainings.items():
+            outputs = predict_videos(training.network, clips, is_regression=is_regression)
+            scores[number] = score_outputs(outputs, labels)
+            best = self.best_outputs.get(number)
+            if best is None or scores[number] > best[0] or not training.config.early_stopping:
+                self.best_outputs[number] = scores[number], outputs
+        return scores
 
     def keep(self, candidates: set[int]) -> None:
         self.trainings = {n: t for n, t in self.trainings.items() if n in candidates}
@@ -166,6 +203,10 @@ class TransformerProbe(TrainedProbe):
 
     kind = "transformer"
 
+    def __init__(self, setup: ProbeSetup, features: Features) -> None:
+        super().__init__(setup, features)
+        self._best_outputs: dict[int, tuple[Score, Float[Tensor, "M C"]]] = {}
+
     @property
     def num_epochs(self) -> int:
         config = self.setup.config.training
@@ -191,27 +232,74 @@ class TransformerProbe(TrainedProbe):
             number: self._start(settings, train, self.setup.seed)
             for number, settings in candidates.items()
         }
-        return TransformerTrainings(trainings, split.videos(task.train, task.validation))
+        validation = split.videos(task.train, task.validation)
+        return TransformerTrainings(trainings, validation, self._best_outputs)
 
-    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> SetClassifier:
+    def search(self) -> Selection:
+        """The settings of the transformer, then the weight of the clips in order."""
+        selection = super().search()
+        weight = self._search_ordered_weight(selection.settings)
+        settings = replace(selection.settings, ordered_weight=weight)
+        return replace(selection, settings=settings)
+
+    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> nn.Module:
         training = self._start(selection.settings, self.setup.task.train.select(videos), seed)
         for _ in range(selection.epochs or self.num_epochs):
             training.run_epoch()
-        return training.network.eval()
+        weight = selection.settings.ordered_weight
+        if not weight:
+            return training.network.eval()
+        ordered = self._ordered.fit(self._ordered_selection, videos, seed)
+        return MixedClassifier(training.network, ordered, weight).eval()
 
     @classmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> SetClassifier:
+    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> nn.Module:
         assert shape.encoder is not None  # transformers have one
-        set_token_only = shape.config.training.set_token_only
-        return SetClassifier(
+        is_mixed = "ordered_weight" in state
+        transformer = SetClassifier(
             shape.encoder,
             shape.num_outputs,
-            set_token_only=set_token_only,
-            batch_norm="norm.running_mean" in state,
+            set_token_only=shape.config.training.set_token_only,
+            batch_norm="transformer.norm.running_mean" in state or "norm.running_mean" in state,
         )
+        if not is_mixed:
+            return transformer
+        prefix = "ordered."
+        own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        ordered = OrderedProbe.rebuild(own, replace(shape, encoder=None))
+        return MixedClassifier(transformer, ordered, float(state["ordered_weight"]))
+
+    @cached_property
+    def _ordered(self) -> OrderedProbe:
+        return OrderedProbe(self.setup, "backbone")
+
+    @cached_property
+    def _ordered_selection(self) -> Selection:
+        return self._ordered.search()
+
+    def _search_ordered_weight(self, settings: TransformerSettings) -> float:
+        """The best weight on the validation videos; the middle one if nothing was compared there.
+
+        Always 0 if predictions also see random clips, which have no order.
+        """
+        weights, candidates = self.setup.config.training.ordered_weights, self.search_space()
+        if self.setup.config.test_clips == "all":
+            return 0.0
+        if not self._best_outputs or len(weights) == 1:
+            return weights[len(weights) // 2]
+        split, task = self.setup.split_validation(), self.setup.task
+        validation = split.videos(task.train, task.validation)
+        _, outputs = self._best_outputs[candidates.index(settings)]
+        ridge = self._ordered.fit(self._ordered_selection, split.train, self.setup.seed)
+        ordered = predict_videos(ridge, validation.regular, is_regression=task.is_regression)
+        scores = {
+            weight: score_outputs(mix_outputs(outputs, ordered, weight), validation.labels)
+            for weight in weights
+        }
+        return max(weights, key=lambda weight: scores[weight])
 
     def make_classifier(self, batch_norm: bool) -> SetClassifier:
-        """A classifier with fresh weights."""
+        """A transformer with fresh weights."""
         encoder = SetEncoder(self.setup.task.train.random.dim, self.setup.architecture)
         encoder.set_statistics(*self._statistics)
         return self.classifier_of(encoder, batch_norm)

@@ -21,7 +21,9 @@ ROW_NAMES = {  # in the order of the paper's tables
     ("backbone", "mlp"): "MLP",
     ("backbone", "transformer"): "Transformer",
     ("scale", "finetune"): "SCALE fine-tuned",
+    ("backbone", "course_knn"): "Time course k-NN",
     ("backbone", "ordered"): "Clips in order",
+    ("scale", "ordered"): "SCALE clips in order",
     ("backbone", "attentive"): "Attentive",
     ("scale", "attentive"): "SCALE attentive",
 }
@@ -31,7 +33,9 @@ SENTENCE_NAMES = {
     ("backbone", "mlp"): "the MLP on the backbone",
     ("backbone", "transformer"): "the transformer trained from scratch on the backbone",
     ("scale", "finetune"): "fine-tuned clipset",
+    ("backbone", "course_knn"): "k-NN on the time course of the backbone's features",
     ("backbone", "ordered"): "the linear classifier on the backbone's clips in order",
+    ("scale", "ordered"): "the linear classifier on clipset's clips in order",
 }
 METRIC_NAMES = {
     "top1": "top-1 accuracy",

@@ -17,9 +17,11 @@ from clipset.representation.table import (
     read_vectors,
     write_vectors,
 )
+from clipset.representation.time_course import course_widths, video_vectors
 
 __all__ = [
-    "DEFAULT_PARTS", "PAPER_PARTS", "VectorPart", "VectorTable", "concat_parts", "embed_store",
-    "encode_clips", "nearest", "pad_clips", "parse_parts", "part_widths", "read_vectors",
+    "DEFAULT_PARTS", "PAPER_PARTS", "VectorPart", "VectorTable", "concat_parts", "course_widths",
+    "embed_store", "encode_clips", "nearest", "pad_clips", "parse_parts", "part_widths",
+    "read_vectors", "video_vectors",
     "write_vectors",
 ]  # fmt: skip

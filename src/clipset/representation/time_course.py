@@ -40,3 +40,8 @@ def video_vectors(
         parts = clips[videos, :count].split(part_widths, dim=-1)
         vectors[videos] = torch.cat([time_course(part) for part in parts], dim=1)
     return vectors
+
+
+def course_widths(part_widths: tuple[int, ...]) -> tuple[int, ...]:
+    """The widths of the means and deviations of each part in such a vector."""
+    return tuple(size for width in part_widths for size in (width, COURSE_LENGTH * width))

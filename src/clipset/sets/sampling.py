@@ -140,17 +140,10 @@ def mix_means(clips: ClipBatch, generator: Generator) -> ClipBatch:
     Constant properties of a video (the person, the clothes, the room) then say less about its
     action. All clips are valid.
     """
-    shifts = draw_mean_shifts(clips.features.mean(dim=1), torch.arange(len(clips)), generator)
+    means = clips.features.mean(dim=1)
+    others = means[torch.randperm(len(means), generator=generator)]
+    shifts = torch.rand((len(means), 1), generator=generator) * (others - means)
     return replace(clips, features=clips.features + shifts[:, None])
-
-
-def draw_mean_shifts(
-    means: Float[Tensor, "N D"], videos: Int[Tensor, " B"], generator: Generator
-) -> Float[Tensor, "B D"]:
-    """From the mean of each of some videos a random part of the way to that of another of them."""
-    own = means[videos]
-    other = own[torch.randperm(len(videos), generator=generator)]
-    return torch.rand((len(videos), 1), generator=generator) * (other - own)
 
 
 def _draw_order(

@@ -32,9 +32,6 @@ class PretrainConfig:
     """videos of a batch: any, or of one group of the catalog (one person, one place), so that the
     group does not tell a video from its negatives; auto: of one group if groups are named, large
     and mixed"""
-    mix_means: bool = False
-    """move each set's mean feature a random part of the way to another video's, so that constant
-    properties of a video, such as the person, do not tell it from its negatives"""
     clips_per_set: int = 8
     """clips in each of the two sets (K)"""
     mask_ratio: float = 0.25

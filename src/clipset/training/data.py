@@ -27,7 +27,6 @@ from clipset.sets.sampling import (
     SetPair,
     draw_batches,
     draw_batches_by_group,
-    draw_mean_shifts,
     draw_set_indices,
 )
 from clipset.training.config import PretrainConfig
@@ -49,7 +48,6 @@ class ClipSource:
         *,
         in_memory: bool | None = None,
         groups: Int[Tensor, " N"] | None = None,
-        mix_means: bool = False,
     ) -> None:
         self.store, self.videos, self.model, self.groups = store, videos, model, groups
         counts = store.random.count[videos]
@@ -57,7 +55,7 @@ class ClipSource:
         size = len(videos) * self.max_clips * store.manifest.backbone.dim * 4
         self.in_memory = size < available_memory() / 2 if in_memory is None else in_memory
         everything = self.read(videos) if self.in_memory else None
-        statistics, boxes, valid, means = RunningStatistics(), [], [], []
+        statistics, boxes, valid = RunningStatistics(), [], []
         for start in range(0, len(videos), STATISTICS_CHUNK):
             chunk = slice(start, start + STATISTICS_CHUNK)
             clips = everything.select(chunk) if everything else self.read(videos[chunk])
@@ -65,13 +63,9 @@ class ClipSource:
             boxes.append(clips.boxes)
             if clips.valid is not None:
                 valid.append(clips.valid)
-            if mix_means:
-                num_clips = clips.counts[:, None].clamp_min(1)  # padding is zero
-                means.append(clips.features.sum(dim=1) / num_clips)
         self.features = everything.features if everything else None
         self.boxes = torch.cat(boxes)
         self.valid = torch.cat(valid) if valid else None
-        self.means = torch.cat(means) if mix_means else None  # (N, D)
         self.mean, self.std = statistics.mean, statistics.std
 
     def __len__(self) -> int:
@@ -119,10 +113,6 @@ class ClipSource:
                 mask_rule=config.mask_rule,
                 valid=None if self.valid is None else self.valid[videos],
             )
-            shifts = None
-            if self.means is not None:
-                drawn = [draw_mean_shifts(self.means, videos, generator) for _ in range(2)]
-                shifts = torch.stack(drawn)  # (2, B, D)
             shard = processes.shard(len(videos))
             sets, own_videos = sets.select(shard), videos[shard]
             if self.features is not None:
@@ -131,8 +121,6 @@ class ClipSource:
                 clip_features = self.read(self.videos[own_videos.numpy()]).features
                 rows = torch.arange(len(own_videos))
             features = clip_features[rows[None, :, None], sets.clip_index]
-            if shifts is not None:
-                features = features + shifts[:, shard, None]
             boxes = self.boxes[own_videos[None, :, None], sets.clip_index]
             yield len(videos), SetPair(features, boxes, sets.masked, sets.valid)
 

@@ -75,7 +75,7 @@ def pretrain(
         def open_part(mask: Bool[np.ndarray, " N"]) -> ClipSource:
             groups = None if choice.groups is None else choice.groups[torch.from_numpy(mask)]
             own_videos, model = videos[mask], config.model
-            return ClipSource(store, own_videos, model, groups=groups, mix_means=config.mix_means)
+            return ClipSource(store, own_videos, model, groups=groups)
 
         source = processes.run(lambda: open_part(~held_out_mask))
         if processes.is_main and choice.groups is None and config.batch_size > len(source):
@@ -170,10 +170,7 @@ def open_clip_source(
 ) -> ClipSource:
     """The training clips; in memory if they fit, unless `in_memory` decides."""
     groups = choose_batches(store, videos, config).groups
-    return ClipSource(
-        store, videos, config.model, in_memory=in_memory, groups=groups,
-        mix_means=config.mix_means,
-    )  # fmt: skip
+    return ClipSource(store, videos, config.model, in_memory=in_memory, groups=groups)
 
 
 def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:
