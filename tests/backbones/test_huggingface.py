@@ -357,22 +357,22 @@ def test_every_way_to_write_the_preprocessing_is_understood(
     tmp_path: Path, settings: dict[str, Any], mean: float, std: float, size: int | None
 ) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    found = read_preprocessing(tmp_path)
-    assert found.mean == pytest.approx((mean,) * 3)
-    assert found.std == pytest.approx((std,) * 3)
-    assert found.size == size
+    means, deviations, side = read_preprocessing(tmp_path)
+    assert means == pytest.approx((mean,) * 3)
+    assert deviations == pytest.approx((std,) * 3)
+    assert side == size
 
 
 def test_the_file_for_videos_goes_before_the_file_for_images(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(IMAGENET | {"size": 1}))
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(IMAGENET | {"size": 2}))
-    assert read_preprocessing(tmp_path).size == 2
+    assert read_preprocessing(tmp_path)[2] == 2
 
 
 def test_a_preprocessor_inside_a_processor_file_is_found(tmp_path: Path) -> None:
     whole = {"image_processor": IMAGENET | {"size": 7}}
     (tmp_path / "processor_config.json").write_text(json.dumps(whole))
-    assert read_preprocessing(tmp_path).size == 7
+    assert read_preprocessing(tmp_path)[2] == 7
 
 
 def test_a_model_that_does_not_say_how_it_is_normalised_is_refused(tmp_path: Path) -> None:
