@@ -169,13 +169,20 @@ def test_intervals_cover_the_truth_where_videos_of_a_group_fare_alike() -> None:
 
 def test_groups_count_in_comparisons_and_over_tasks() -> None:
     part = draw(range(120), 5)
-    grouped = replace(part, groups=tuple(str(video // 30) for video in range(120)))
+    grouped = replace(part, groups=tuple(str(video // 20) for video in range(120)))
     [plain], [own] = compare_probes(part), compare_probes(grouped)
     assert plain.difference == own.difference
     assert plain.interval != own.interval
     assert compare_probes(grouped)[0].interval == pytest.approx(own.interval)
     low, high = intervals_over_tasks([grouped])[ONE]
     assert (low, high) == pytest.approx(interval(part.values(ONE), grouped.groups))
+
+
+def test_too_few_groups_do_not_widen_an_interval() -> None:
+    values = draw(range(60), 6).values(ONE)
+    few, enough = ([str(video % count) for video in range(60)] for count in (4, 5))
+    assert interval(values, few) == interval(values)
+    assert interval(values, enough) != interval(values)
 
 
 def test_videos_without_a_group_and_a_single_group_are_units_of_their_own() -> None:

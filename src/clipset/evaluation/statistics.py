@@ -25,6 +25,7 @@ from clipset.probes.config import ProbeKey
 
 MEAN = "mean"  # the task of a mean over several
 CONFIDENCE = 0.95
+MIN_GROUPS = 5  # with fewer, an interval over groups says nothing: its t is above 3
 SUBTRACTED = 0.7  # of the interaction: covers 93 to 97 % with 2, 3 and 5 seeds
 BASELINES = {  # what each SCALE probe is compared with
     ProbeKey("scale", "knn"): ProbeKey("backbone", "knn"),
@@ -197,10 +198,10 @@ def list_pairs(keys: list[ProbeKey]) -> list[tuple[ProbeKey, ProbeKey]]:
 
 
 def _units_of_groups(groups: Groups, num_videos: int) -> Int[np.ndarray, " M"]:
-    """The index of each video's group; of the video itself if there are fewer than two groups."""
+    """The index of each video's group; of the video itself if there are too few groups."""
     names = [(index,) if name is None else name for index, name in enumerate(groups)]
     units = {name: unit for unit, name in enumerate(dict.fromkeys(names))}
-    if len(units) < 2:
+    if len(units) < MIN_GROUPS:
         return np.arange(num_videos)
     return np.array([units[name] for name in names])
 

@@ -17,13 +17,13 @@ from clipset.config import encode_json, to_mapping
 from clipset.errors import ProbeError, StoreError
 from clipset.evaluation.metrics import ScoredPredictions, score_predictions
 from clipset.evaluation.results import Comparison, Predictions, ProbeResult, encode_predictions
-from clipset.evaluation.statistics import compare_probes, interval
+from clipset.evaluation.statistics import MIN_GROUPS, compare_probes, interval
 from clipset.files import write_together
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
 from clipset.probes.registry import PROBES, make_probe, probe_key
 from clipset.probes.task import EvaluationTask
-from clipset.progress import bar
+from clipset.progress import bar, log
 from clipset.representation.encode import check_width
 from clipset.training.checkpoint import ScaleModel
 
@@ -90,6 +90,12 @@ def run_suite(
     without a training are run.
     """
     config = config or EvaluateConfig()
+    num_groups = len(set(task.test.groups) - {None})
+    if 1 < num_groups < MIN_GROUPS:
+        log(
+            f"the test videos are of {num_groups} groups only: intervals are over videos and say "
+            f"nothing about other groups"
+        )
     names = [
         name
         for name in (config.probes if probes is None else probes)
