@@ -40,7 +40,7 @@ from clipset.report.content import (
     Strip,
 )
 from clipset.report.video_map import map_positions
-from clipset.report.wording import Number
+from clipset.report.wording import Number, plural
 from clipset.representation import VectorTable, nearest, read_vectors
 from clipset.runs import read_run
 
@@ -63,7 +63,7 @@ def collect_content(run_folder: Path) -> ReportContent:
     leak_note = ", splits share videos or groups" if run_record.get("allowed_leaks") else ""
     return ReportContent(
         title=run_record.get("name") or run_folder.resolve().name,
-        subtitle=f"{spec.name}, {spec.frames} frames × {spec.size} px, "
+        subtitle=f"{spec.name}, {plural(spec.frames, 'frame')} × {spec.size} px, "
         f"seed {run_record.get('seed')}, {start_date}{leak_note}",
         counts=Counts(
             videos=len(store),
@@ -139,7 +139,7 @@ def _collect_facts(run_record: Mapping[str, Any], store: FeatureStore) -> Facts:
         "backbone": [
             ("name", spec.name),
             ("feature dimension", str(spec.dim)),
-            ("clip", f"{spec.frames} frames, {spec.span:.2f} s, {spec.size} px"),
+            ("clip", f"{plural(spec.frames, 'frame')}, {spec.span:.2f} s, {spec.size} px"),
             ("pooling", spec.pooling),
             ("weights", f"{spec.weights.file} ({spec.weights.licence})"),
             ("weights sha256", spec.weights.sha256 or "unknown"),
