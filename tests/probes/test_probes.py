@@ -22,7 +22,7 @@ from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
-from clipset.probes import ordered
+from clipset.probes import base, ordered
 from clipset.probes.base import ProbeSetup, Selection, VideoInputs, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.finetune import FinetuneProbe
@@ -676,3 +676,16 @@ def test_a_transformer_is_mixed_with_the_clips_in_order_where_that_helps() -> No
     torch.testing.assert_close(predict_videos(again, clips.select(rest)), outputs)
     every_clip = replace(setup, config=replace(config, test_clips="all"))
     assert TransformerProbe(every_clip, "backbone").search().settings.ordered_weight == 0
+
+
+def test_a_large_bank_of_vectors_is_held_in_half_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = class_task(2.0)
+    rows: Any = ("knn", "course_knn", "scale_knn")
+    whole = run_suite(task, small_model(), QUICK, probes=rows).predictions.outputs
+    monkeypatch.setattr(base, "MEMORY_LIMIT", 0)
+    half = run_suite(task, small_model(), QUICK, probes=rows).predictions.outputs
+    for key, outputs in whole.items():
+        assert not np.array_equal(outputs, half[key])
+        np.testing.assert_allclose(outputs, half[key], atol=0.02)

@@ -53,7 +53,7 @@ def most_similar(
     queries = F.normalize(queries, dim=1)
     indices, cosines = [], []
     for start in range(0, len(vectors), BLOCK_SIZE):
-        block = F.normalize(vectors[start : start + BLOCK_SIZE], dim=1)
+        block = F.normalize(vectors[start : start + BLOCK_SIZE].float(), dim=1)
         nearest = (queries @ block.T).topk(min(k, len(block)), dim=1)  # (M, k)
         indices.append(nearest.indices + start)
         cosines.append(nearest.values)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from clipset.errors import ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
-from clipset.probes.clips import Clips, equal_chunks
+from clipset.probes.clips import MEMORY_LIMIT, Clips, equal_chunks
 from clipset.probes.config import EvaluateConfig, Features
 from clipset.probes.search import (
     HALVINGS,
@@ -220,10 +220,13 @@ class VideoInputs(nn.Module):
         return (feature_dim,) if encoder is None else (feature_dim, encoder.project.out_features)
 
     def all_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
-        """The vectors of many videos, read chunk by chunk."""
-        vectors = torch.zeros(len(clips), self(clips.read(slice(0, 1))).shape[1])
+        """The vectors of many videos, read chunk by chunk; in half precision if they are large."""
+        width = self(clips.read(slice(0, 1))).shape[1]
+        is_large = 4 * len(clips) * width > MEMORY_LIMIT
+        dtype = torch.float16 if is_large else torch.float32
+        vectors = torch.zeros(len(clips), width, dtype=dtype)
         for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
-            vectors[videos] = self(chunk)
+            vectors[videos] = self(chunk).to(dtype)
         return vectors
 
 
