@@ -32,7 +32,6 @@ from clipset.features.store import (
     read_manifest,
 )
 from clipset.features.writer import StoreWriter
-from clipset.progress import log
 
 
 def extract(
@@ -95,7 +94,6 @@ def plan_store(
             "duration": f"{duration:.3f}",
             "clips": describe_fit(spec, sampling, duration),
         }
-        log(made_by["clips"])
     manifest = Manifest(
         backbone=spec, sampling=sampling, seed=config.seed, dtype=config.dtype, made_by=made_by
     )

@@ -143,6 +143,8 @@ class StoreWriter:
 
     def write_all(self, results: Iterable[EncodeResult], title: str) -> None:
         """Write encoded videos as they come, and show progress."""
+        if "clips" in self.manifest.made_by:
+            log(self.manifest.made_by["clips"])
         total = len(self.catalog)
         with bar(title, total, "videos", done=total - len(self.pending)) as advance:
             for video_index, video in results:
