@@ -117,7 +117,7 @@ def check_backbone(
 
 def draw_clips(
     spec: BackboneSpec, num_clips: int, generator: Generator
-) -> UInt8[Tensor, "{count} T 3 S S"]:
+) -> UInt8[Tensor, "{num_clips} T 3 S S"]:
     """Clips of soft colours that change slowly, more like videos than plain noise is."""
     coarse = torch.rand(num_clips, 3, 4, 6, 6, generator=generator)
     shape = (spec.frames, spec.size, spec.size)
