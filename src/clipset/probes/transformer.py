@@ -169,6 +169,8 @@ class TransformerTrainings(Trainings):
         for number, training in self.trainings.items():
             outputs = predict_videos(training.network, clips, is_regression=is_regression)
             scores[number] = score_outputs(outputs, labels)
+            if len(training.config.ordered_weights) == 1:
+                continue  # no weights are compared on these outputs
             best = self.best_outputs.get(number)
             if best is None or scores[number] > best[0] or not training.config.early_stopping:
                 self.best_outputs[number] = scores[number], outputs
