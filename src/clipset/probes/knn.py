@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from clipset.model.encoder import SetEncoder
 from clipset.model.knn import knn_probabilities, knn_regression
 from clipset.probes.base import (
+    CHUNK_SIZE,
     ClassifierShape,
     Probe,
     Selection,
@@ -75,9 +76,12 @@ class KNNProbe(Probe):
         settings: KNNSettings = selection.settings
         inputs = self.make_inputs(self.encoder, settings.vectors)
         vectors = inputs.all_vectors(train.regular)
-        is_centred = settings.vectors == "centred"
-        mean = vectors.mean(dim=0) if is_centred else torch.zeros(vectors.shape[1])
-        tensors = {"bank": vectors.sub_(mean), "labels": train.labels, "mean": mean}
+        mean = torch.zeros(vectors.shape[1])
+        if settings.vectors == "centred":
+            mean = vectors.mean(dim=0, dtype=torch.float32)
+            for block in vectors.split(CHUNK_SIZE):  # at once it would be a copy in float32
+                block.sub_(mean)
+        tensors = {"bank": vectors, "labels": train.labels, "mean": mean}
         return KNNClassifier(tensors, inputs, self.setup.task.num_outputs).eval()
 
     @classmethod
