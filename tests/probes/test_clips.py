@@ -19,15 +19,15 @@ from clipset.features.ledger import Ledger
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import most_similar
-from clipset.probes import clips as clips_module
 from clipset.probes import search
-from clipset.probes.clips import StoredClips, concat_clips, equal_chunks
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.registry import PROBES, probe_key
 from clipset.probes.search import split_by_memory
 from clipset.probes.task import EvaluationTask, make_task
+from clipset.sets import stored_clips as clips_module
 from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import read_clips
+from clipset.sets.stored_clips import StoredClips, concat_clips, equal_chunks
 from clipset.training.checkpoint import ScaleModel
 
 NUM_VIDEOS, NUM_CLIPS, DIM = 120, 8, 12

@@ -15,7 +15,6 @@ from torch import Generator, Tensor, nn, optim
 from clipset.model.config import ModelConfig
 from clipset.probes.attentive import AttentiveStack
 from clipset.probes.base import ClipInputs, ProbeSetup
-from clipset.probes.clips import equal_chunks
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.grid import HeadSettings, head_grid
 from clipset.probes.head_inputs import HeadInputs, divide_into_sets, encode_sets
@@ -28,6 +27,7 @@ from clipset.recipe import load_settings
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.sampling import draw_batches
+from clipset.sets.stored_clips import equal_chunks
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.optim import cosine_schedule
 

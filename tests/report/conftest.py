@@ -419,9 +419,19 @@ def chromium() -> str:
     return executable
 
 
+@pytest.fixture
+def browser(opened_browser: Browser) -> Iterator[Browser]:
+    """A headless Chromium for a test that looks at pages, which leaves an empty one behind.
+
+    A page that stays open may draw on for minutes and slow down all other tests.
+    """
+    yield opened_browser
+    opened_browser.send("Page.navigate", url="about:blank")
+
+
 @pytest.fixture(scope="session")
-def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A headless Chromium for the tests that look at pages."""
+def opened_browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One Chromium for all tests."""
     opened = Browser(chromium, tmp_path_factory.mktemp("chromium"))
     try:
         opened.start()

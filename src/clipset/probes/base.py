@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from clipset.errors import ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
-from clipset.probes.clips import MEMORY_LIMIT, Clips, equal_chunks
 from clipset.probes.config import EvaluateConfig, Features
 from clipset.probes.search import (
     HALVINGS,
@@ -28,6 +27,7 @@ from clipset.probes.search import (
 from clipset.probes.task import EvaluationTask
 from clipset.representation import VectorPart, course_widths, encode_clips, video_vectors
 from clipset.sets.batch import ClipBatch, mean_over_clips
+from clipset.sets.stored_clips import MEMORY_LIMIT, Clips, equal_chunks
 from clipset.training.checkpoint import ScaleModel
 
 CHUNK_SIZE = 256  # videos that are predicted at once

@@ -8,9 +8,9 @@ from torch import Generator, Tensor
 
 from clipset.model.encoder import SetEncoder
 from clipset.probes.base import ClipInputs
-from clipset.probes.clips import Clips
 from clipset.representation import VectorPart, concat_parts
 from clipset.sets.batch import ClipBatch, RunningStatistics
+from clipset.sets.stored_clips import Clips
 
 SET_DIVISIONS = 4  # how often a video's clips are divided into sets
 STATISTICS_CHUNK = 64  # videos at once: few enough for a processor's cache

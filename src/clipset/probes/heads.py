@@ -28,7 +28,6 @@ from clipset.probes.base import (
     own_tensors,
     register_tensors,
 )
-from clipset.probes.clips import StoredClips, equal_chunks
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.grid import HeadSettings, head_grid, middle_head
 from clipset.probes.head_inputs import HeadInputs, divide_into_sets
@@ -44,6 +43,7 @@ from clipset.probes.task import LabelledVideos
 from clipset.representation import VectorPart
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import draw_batches
+from clipset.sets.stored_clips import StoredClips, equal_chunks
 from clipset.training.data import prefetch
 from clipset.training.optim import WARMUP_FRACTION, OptimizerName, cosine_schedule
 

@@ -21,10 +21,10 @@ from clipset.probes.base import (
     own_tensors,
     register_tensors,
 )
-from clipset.probes.clips import Clips
 from clipset.probes.search import mean_score, video_scores
 from clipset.probes.task import LabelledVideos
 from clipset.sets.batch import MIN_STD, ClipBatch, RunningStatistics
+from clipset.sets.stored_clips import Clips
 
 PENALTIES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # to search
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # factors of the scores before the softmax, to search

@@ -15,8 +15,8 @@ from clipset.data.splits import scored_split, subset_indices
 from clipset.errors import ProbeError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
-from clipset.probes.clips import Clips, StoredClips, concat_clips, fits_memory, open_clips
 from clipset.progress import log
+from clipset.sets.stored_clips import Clips, StoredClips, concat_clips, fits_memory, open_clips
 from clipset.training.config import PretrainConfig
 from clipset.training.joint import PretrainingSetup
 

@@ -21,7 +21,6 @@ from clipset.probes.base import (
     average_clips,
     predict_videos,
 )
-from clipset.probes.clips import StoredClips
 from clipset.probes.config import Features, ProbeTraining
 from clipset.probes.grid import TransformerSettings, middle_transformer, transformer_grid
 from clipset.probes.ordered import OrderedProbe, RidgeClassifier
@@ -30,6 +29,7 @@ from clipset.probes.task import LabelledVideos
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch, RunningStatistics
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
+from clipset.sets.stored_clips import StoredClips
 from clipset.training.data import STATISTICS_CHUNK, prefetch
 from clipset.training.joint import JointPretraining
 from clipset.training.optim import Optimization, decay_groups

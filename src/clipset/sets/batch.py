@@ -48,7 +48,7 @@ class ClipBatch:
         """The clips of some of the videos."""
         return self._apply(lambda tensor: tensor[videos])
 
-    read = select  # clips of a store, in `clipset.probes.clips`, are read into memory by this
+    read = select  # clips of a store, in `clipset.sets.stored_clips`, are read into memory by this
 
     def to(self, device: torch.device) -> ClipBatch:
         """The same clips on another device."""

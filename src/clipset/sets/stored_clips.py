@@ -12,9 +12,8 @@ from torch import Tensor
 
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
-from clipset.model.config import ModelConfig
 from clipset.sets.batch import ClipBatch
-from clipset.sets.reading import read_clips
+from clipset.sets.reading import ModelInput, read_clips
 
 MEMORY_LIMIT = 3 * 2**29  # bytes of float32 features that a task reads into memory
 
@@ -30,7 +29,7 @@ class StoredClips:
         store: FeatureStore,
         kinds: tuple[Kind, ...],
         videos: Int[np.ndarray, " N"],
-        model: ModelConfig | None = None,
+        model: ModelInput | None = None,
         widths: tuple[int, ...] | None = None,
     ) -> None:
         self.store, self.kinds, self.videos, self.model = store, kinds, videos, model
@@ -91,7 +90,7 @@ def open_clips(
     store: FeatureStore,
     kind: Kind,
     videos: Int[np.ndarray, " N"],
-    model: ModelConfig | None,
+    model: ModelInput | None,
     *,
     in_memory: bool,
 ) -> Clips:
