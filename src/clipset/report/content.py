@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from clipset.errors import ReportError
 from clipset.evaluation.calibration import ReliabilityBin, calibration_error
 from clipset.evaluation.results import ERROR_METRICS, Comparison, LowShotCurve, ProbeResult
+from clipset.evaluation.statistics import BASELINES
 from clipset.features.ledger import LedgerEntry
+from clipset.probes.config import ProbeKey
 from clipset.report.wording import Number, format_percent, row_order
 
 Facts = Mapping[str, Sequence[tuple[str, str]]]  # (name, value) rows by the title of their group
@@ -57,8 +59,10 @@ class Panel:
 
     @property
     def baseline(self) -> ProbeResult | None:
-        """The linear probe on the backbone, or its strongest probe."""
-        return self.find("backbone", "linear") or self.strongest_backbone
+        """The probe that differs from the main one by pre-training alone, or the best without."""
+        key = BASELINES.get(ProbeKey(*self.main_result.key))
+        own = None if key is None else self.find(*key)
+        return own or self.find("backbone", "linear") or self.strongest_backbone
 
     @property
     def strongest_backbone(self) -> ProbeResult | None:
