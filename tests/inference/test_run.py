@@ -155,7 +155,7 @@ def test_the_classifier_is_chosen_on_training_videos_only(trained: TrainedRun) -
     assert card.probe == best.probe
     assert card.calibration_error is not None
     assert (
-        card.reason == f"the best of 10 probes, {best.accuracy:.1%} correct on {card.selected_on}"
+        card.reason == f"the best of 11 probes, {best.accuracy:.1%} correct on {card.selected_on}"
     )
 
 

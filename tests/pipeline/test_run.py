@@ -62,7 +62,8 @@ def test_results_hold_every_row_of_the_table_with_what_is_needed_to_trust_it(
     assert rows == [
         ("backbone", "knn"), ("scale", "knn"), ("backbone", "linear"), ("scale", "linear"),
         ("backbone", "mlp"), ("backbone", "transformer"), ("scale", "finetune"),
-        ("backbone", "course_knn"), ("backbone", "ordered"), ("scale", "ordered"),
+        ("backbone", "course_knn"), ("scale", "course_knn"),
+        ("backbone", "ordered"), ("scale", "ordered"),
     ]  # fmt: skip
     for record in records:
         assert record["metric"] == "top1"
@@ -157,7 +158,7 @@ def test_strange_names_and_bad_files_among_good_ones_are_fine(tmp_path: Path) ->
     assert "empty.mp4" in page
     assert "letter.mp4" in page
     assert "日本 <b>" not in page
-    assert len(json.loads((out / "results.json").read_text())) == 10
+    assert len(json.loads((out / "results.json").read_text())) == 11
 
 
 @pytest.mark.parametrize("labels", [("one", "one"), ("one", "two")])

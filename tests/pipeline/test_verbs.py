@@ -117,7 +117,7 @@ def test_a_whole_run_with_clips_in_proportion_to_the_length(
     assert len(set(store.random.count.tolist())) > 1
     assert len(set(store.regular.count.tolist())) > 1
     records = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert len(records) == 10
+    assert len(records) == 11
     capsys.readouterr()
     words = ["pretrain", tmp_path / "run" / "store", "--out", tmp_path / "m"]
     assert run(*words, "--set=pretrain.clips_per_set=8") == 2

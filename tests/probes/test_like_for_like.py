@@ -96,8 +96,8 @@ def without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     ("preset", "pair"),
     [
         *((preset, ("linear", "scale_linear")) for preset in PRESETS),
-        *((preset, ("knn", "scale_knn")) for preset in ("paper", "official")),
-        ("recommended", ("course_knn", "scale_knn")),
+        *((preset, ("knn", "scale_knn")) for preset in PRESETS),
+        ("recommended", ("course_knn", "scale_course_knn")),
         ("recommended", ("ordered", "scale_ordered")),
     ],
 )

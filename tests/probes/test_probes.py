@@ -87,6 +87,21 @@ def class_task(
     )
 
 
+def timed_task() -> EvaluationTask:
+    """The class is when something happens: the mean over time says nothing."""
+    generator = Generator().manual_seed(0)
+    labels = torch.arange(120) % 4
+    features = torch.randn(120, 8, 12, generator=generator) * 0.3
+    features[torch.arange(120), labels * 2, 0] += 3.0
+    clips = ClipBatch(features, torch.rand(120, 8, 6, generator=generator))
+    first, rest = torch.arange(80), torch.arange(80, 120)
+    return EvaluationTask(
+        tuple("abcd"),
+        LabelledVideos(clips.select(first), clips.select(first), labels[first], (None,) * 80),
+        HeldOut(tuple(map(str, range(40))), clips.select(rest), labels[rest]),
+    )
+
+
 def small_model() -> ScaleModel:
     torch.manual_seed(0)
     return ScaleModel(12, TINY).eval()
@@ -152,17 +167,7 @@ def test_errors_are_on_the_scale_of_the_targets() -> None:
 
 def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
     """The class is when something happens: its mean over time says nothing."""
-    generator = Generator().manual_seed(0)
-    labels = torch.arange(120) % 4
-    features = torch.randn(120, 8, 12, generator=generator) * 0.3
-    features[torch.arange(120), labels * 2, 0] += 3.0
-    clips = ClipBatch(features, torch.rand(120, 8, 6, generator=generator))
-    first, rest = torch.arange(80), torch.arange(80, 120)
-    task = EvaluationTask(
-        tuple("abcd"),
-        LabelledVideos(clips.select(first), clips.select(first), labels[first], (None,) * 80),
-        HeldOut(tuple(map(str, range(40))), clips.select(rest), labels[rest]),
-    )
+    task = timed_task()
     rows: Any = ("ordered", "linear")
     suite = run_suite(task, None, QUICK, probes=rows)
     ordered, linear = (result.value for result in suite.results)
@@ -405,7 +410,6 @@ def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> No
     def scores(test_clips: Any, train_clips: Any) -> dict[str, float]:
         fit = replace(FIT, train_clips=train_clips)
         config = replace(QUICK, num_seeds=1, test_clips=test_clips, probes=rows, training=fit)
-        config = replace(config, knn_vectors="mean")
         found = run_suite(hidden, small_model(), config).results
         return {f"{each.features} {each.probe}": each.value for each in found}
 
@@ -648,32 +652,22 @@ def test_with_too_few_videos_nothing_is_searched() -> None:
 
 def test_a_transformer_is_mixed_with_the_clips_in_order_where_that_helps() -> None:
     """The class is when something happens, which so short a training does not learn."""
-    generator = Generator().manual_seed(0)
-    labels = torch.arange(120) % 4
-    features = torch.randn(120, 8, 12, generator=generator) * 0.3
-    features[torch.arange(120), labels * 2, 0] += 3.0
-    clips = ClipBatch(features, torch.rand(120, 8, 6, generator=generator))
-    first, rest = torch.arange(80), torch.arange(80, 120)
-    task = EvaluationTask(
-        tuple("abcd"),
-        LabelledVideos(clips.select(first), clips.select(first), labels[first], (None,) * 80),
-        HeldOut(tuple(map(str, range(40))), clips.select(rest), labels[rest]),
-    )
+    task = timed_task()
     weights = (0.0, 0.5, 1.0)
     config = replace(QUICK, num_seeds=1, training=replace(FIT, epochs=2, ordered_weights=weights))
     setup = ProbeSetup(task=task, model=None, config=config, seed=0)
     probe = TransformerProbe(setup, "backbone")
     selection = probe.search()
     assert selection.settings.ordered_weight > 0
-    classifier = probe.fit(selection, first, 0)
-    outputs = predict_videos(classifier, clips.select(rest))
-    assert (outputs.argmax(dim=1) == labels[rest]).float().mean() > 0.9
+    classifier = probe.fit(selection, torch.arange(80), 0)
+    outputs = predict_videos(classifier, task.test.clips)
+    assert (outputs.argmax(dim=1) == torch.arange(80, 120) % 4).float().mean() > 0.9
     torch.testing.assert_close(outputs.sum(dim=1), torch.ones(40))
     again = rebuild_classifier(
         "transformer", classifier.state_dict(), config, num_outputs=4, feature_dim=12,
         model=setup.architecture,
     )  # fmt: skip
-    torch.testing.assert_close(predict_videos(again, clips.select(rest)), outputs)
+    torch.testing.assert_close(predict_videos(again, task.test.clips), outputs)
     every_clip = replace(setup, config=replace(config, test_clips="all"))
     assert TransformerProbe(every_clip, "backbone").search().settings.ordered_weight == 0
 
@@ -682,7 +676,7 @@ def test_a_large_bank_of_vectors_is_held_in_half_precision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = class_task(2.0)
-    rows: Any = ("knn", "course_knn", "scale_knn")
+    rows: Any = ("knn", "course_knn", "scale_course_knn")
     whole = run_suite(task, small_model(), QUICK, probes=rows).predictions.outputs
     monkeypatch.setattr(base, "MEMORY_LIMIT", 0)
     half = run_suite(task, small_model(), QUICK, probes=rows).predictions.outputs

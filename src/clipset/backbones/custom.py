@@ -227,15 +227,15 @@ def _describe_network(
     size: int | None,
 ) -> LoadedBackbone:
     """Spec and network of what a function returned, checked and frozen."""
-    given, network = made if isinstance(made, tuple) and len(made) == 2 else (None, made)
-    if not isinstance(network, nn.Module) or not isinstance(given, BackboneSpec | None):
+    own_spec, network = made if isinstance(made, tuple) and len(made) == 2 else (None, made)
+    if not isinstance(network, nn.Module) or not isinstance(own_spec, BackboneSpec | None):
         raise BackboneError(
             f"{backbone_name} must return an nn.Module, or a BackboneSpec and an nn.Module, "
             f"got {type(made).__name__}"
         )
     network.eval().requires_grad_(False)
     check_finite(network.state_dict(), Path(backbone_name))
-    spec = given or BackboneSpec(
+    spec = own_spec or BackboneSpec(
         name=backbone_name, dim=1, frames=FRAMES, stride=STRIDE, size=SIZE,
         mean=IMAGENET.mean, std=IMAGENET.std, pooling="by the network", paper="not stated",
         weights=Weights(file=backbone_name, licence="not stated", source="a custom backbone"),
@@ -247,9 +247,9 @@ def _describe_network(
         size=size or spec.size,
     )
     dim = _measure_dim(network, backbone_name, spec)
-    if given is not None and dim != given.dim:
+    if own_spec is not None and dim != own_spec.dim:
         raise BackboneError(
-            f"{backbone_name} gives features of {dim} numbers, its spec says {given.dim}"
+            f"{backbone_name} gives features of {dim} numbers, its spec says {own_spec.dim}"
         )
     digest = sha256_of_files(files + _weight_files(spec, files)) if files else None
     return replace(spec, dim=dim, weights=replace(spec.weights, sha256=digest)), network

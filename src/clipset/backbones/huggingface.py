@@ -149,8 +149,8 @@ class HuggingFaceNetwork(LayeredNetwork):
         self.family, self.dim, self.call_options = family, dim, call_options
         depth = getattr(self.trunk.config, "num_hidden_layers", 0) if family.layer_token else 0
         lists = (module for module in self.trunk.modules() if isinstance(module, nn.ModuleList))
-        found = (modules for modules in lists if depth and len(modules) == depth)
-        self.blocks = next(found, nn.ModuleList())
+        candidates = (modules for modules in lists if depth and len(modules) == depth)
+        self.blocks = next(candidates, nn.ModuleList())
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         if self.family.video:

@@ -29,12 +29,12 @@ MIN_GROUPS = 5  # with fewer, an interval over groups says nothing: its t is abo
 SUBTRACTED = 0.7  # of the interaction: covers 93 to 97 % with 2, 3 and 5 seeds
 BASELINES = {  # what each SCALE probe is compared with
     ProbeKey("scale", "knn"): ProbeKey("backbone", "knn"),
+    ProbeKey("scale", "course_knn"): ProbeKey("backbone", "course_knn"),
     ProbeKey("scale", "linear"): ProbeKey("backbone", "linear"),
     ProbeKey("scale", "attentive"): ProbeKey("backbone", "attentive"),
     ProbeKey("scale", "finetune"): ProbeKey("backbone", "transformer"),
 }
 ORDERED = ProbeKey("backbone", "ordered")  # what every probe is compared with
-COURSE_KNN = ProbeKey("backbone", "course_knn")  # what SCALE k-NN is compared with, too
 
 Values: TypeAlias = Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]  # of seeds and videos
 Groups: TypeAlias = Sequence[str | None]  # of each video; None: a group of its own
@@ -80,7 +80,7 @@ def compare_values(
 def half_width(sources: Sequence[Variance], confidence: float = CONFIDENCE) -> float:
     """Half the width of an interval: the root of the sum of the sources' squares."""
     sources = [source for source in sources if source.value > 0 and source.dof > 0]
-    variances, dofs = ([getattr(each, name) for each in sources] for name in ("value", "dof"))
+    variances, dofs = ([getattr(source, name) for source in sources] for name in ("value", "dof"))
     return math.sqrt(np.dot(variances, stdtrit(dofs, (1 + confidence) / 2) ** 2))
 
 
@@ -193,7 +193,6 @@ def common_probes(tasks: Sequence[Predictions]) -> list[ProbeKey]:
 def list_pairs(keys: list[ProbeKey]) -> list[tuple[ProbeKey, ProbeKey]]:
     """The pairs of probe and baseline that are compared."""
     pairs = [(key, BASELINES[key]) for key in keys if BASELINES.get(key) in keys]
-    pairs += [(key, COURSE_KNN) for key in keys if key == ("scale", "knn") and COURSE_KNN in keys]
     return pairs + [(key, ORDERED) for key in keys if ORDERED in keys and key != ORDERED]
 
 
@@ -285,8 +284,8 @@ def _seed_variance_of_folds(
     parts = parts or [np.arange(len(units))]
     own = [_seed_variance(values[:, part], units[part]) for part in parts]
     weights = [len(part) / len(units) for part in parts]
-    value = sum(w**2 * each.value for w, each in zip(weights, own, strict=True))
-    return Variance(value, sum(each.dof for each in own))
+    value = sum(w**2 * source.value for w, source in zip(weights, own, strict=True))
+    return Variance(value, sum(source.dof for source in own))
 
 
 def _seed_variance(values: Values, units: Int[np.ndarray, " M"]) -> Variance:

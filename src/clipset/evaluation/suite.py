@@ -27,7 +27,7 @@ from clipset.progress import bar, log
 from clipset.representation.encode import check_width
 from clipset.training.checkpoint import ScaleModel
 
-TIME_COURSES = ("course_knn", "ordered", "scale_ordered")
+TIME_COURSES = ("course_knn", "scale_course_knn", "ordered", "scale_ordered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +145,7 @@ def select_clips(task: EvaluationTask, config: EvaluateConfig, name: ProbeName) 
     random = task.train.random
     if config.training.train_clips == "all":
         random = task.train.train_on_all_clips().random
-    has_course = name in TIME_COURSES or (
-        name == "scale_knn" and config.knn_vectors == "time_course"
-    )
-    if config.test_clips == "all" and not has_course:
+    if config.test_clips == "all" and name not in TIME_COURSES:
         task = task.predict_from_all_clips()
     return replace(task, train=replace(task.train, random=random))
 

@@ -38,7 +38,7 @@ FORMAT = 4
 UNBOUNDED = "scale"  # infinite for a constant channel, which then has no weight
 PREFERRED: tuple[ProbeName, ...] = (
     "scale_linear", "scale_attentive", "linear", "attentive", "mlp", "finetune", "transformer",
-    "scale_knn", "course_knn", "knn", "scale_ordered", "ordered",
+    "scale_course_knn", "scale_knn", "course_knn", "knn", "scale_ordered", "ordered",
 )  # of probes with the same accuracy, and without validation videos, the first  # fmt: skip
 
 

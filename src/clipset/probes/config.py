@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from clipset.errors import ProbeError
 
 Features = Literal["backbone", "scale"]
-KNNVectors = Literal["time_course", "mean", "centred"]
+KNNVectors = Literal["mean", "centred"]
 ProbeName = Literal[
     "knn",
     "scale_knn",
@@ -19,6 +19,7 @@ ProbeName = Literal[
     "transformer",
     "finetune",
     "course_knn",
+    "scale_course_knn",
     "ordered",
     "scale_ordered",
     "attentive",
@@ -119,6 +120,7 @@ class EvaluateConfig:
         "transformer",
         "finetune",  # up to here in the order of the paper's tables
         "course_knn",
+        "scale_course_knn",
         "ordered",
         "scale_ordered",
     )
@@ -127,10 +129,9 @@ class EvaluateConfig:
     """repetitions of each trained probe"""
     mlp_hidden: int = 512
     """width of the MLP's hidden layers"""
-    knn_vectors: KNNVectors = "time_course"
-    """vectors of k-NN: means over clips, for SCALE next to the set token, as in the paper; as
-    published, minus the mean of the training videos; or, for SCALE, the time course of features
-    and refined tokens"""
+    knn_vectors: KNNVectors = "mean"
+    """vectors of k-NN: means over clips, as in the paper, or, as published, minus the mean of the
+    training videos"""
     test_clips: Literal["regular", "all"] = "regular"
     """clips that predictions average over: the regular ones, as in the paper, or also the random
     ones (never for time courses, which need clips at the same times)"""

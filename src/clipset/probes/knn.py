@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clipset.model.encoder import SetEncoder
 from clipset.model.knn import knn_probabilities, knn_regression
 from clipset.probes.base import (
     CHUNK_SIZE,
@@ -33,7 +33,7 @@ class KNNSettings:
     """The number of neighbours, and the vectors that are compared."""
 
     k: int = K
-    vectors: KNNVectors = "mean"
+    vectors: KNNVectors | Literal["time_course"] = "mean"
 
 
 class KNNClassifier(nn.Module):
@@ -61,12 +61,10 @@ class KNNProbe(Probe):
 
     kind = "knn"
     is_seeded = False
+    has_course: ClassVar[bool] = False
 
     def search_space(self) -> list[KNNSettings]:
-        vectors = self.setup.config.knn_vectors
-        if vectors == "time_course" and not self.make_inputs(self.encoder, vectors).has_course:
-            vectors = "mean"
-        return [KNNSettings(vectors=vectors)]
+        return [KNNSettings(vectors=self.setup.config.knn_vectors)]
 
     def search(self) -> Selection:
         return Selection(settings=self.search_space()[0])
@@ -74,7 +72,7 @@ class KNNProbe(Probe):
     def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG002
         train = self.setup.task.train.select(videos)
         settings: KNNSettings = selection.settings
-        inputs = self.make_inputs(self.encoder, settings.vectors)
+        inputs = VideoInputs(self.encoder, has_course=self.has_course)
         vectors = inputs.all_vectors(train.regular)
         mean = torch.zeros(vectors.shape[1])
         if settings.vectors == "centred":
@@ -86,23 +84,15 @@ class KNNProbe(Probe):
 
     @classmethod
     def rebuild(cls, state: Tensors, shape: ClassifierShape) -> KNNClassifier:
-        inputs = cls.make_inputs(shape.encoder, shape.config.knn_vectors)
+        inputs = VideoInputs(shape.encoder, has_course=cls.has_course)
         return KNNClassifier(own_tensors(state), inputs, shape.num_outputs)
-
-    @classmethod
-    def make_inputs(cls, encoder: SetEncoder | None, vectors: KNNVectors) -> VideoInputs:
-        """The vectors of videos; those of the backbone are means, as in the paper."""
-        return VideoInputs(encoder, has_course=encoder is not None and vectors == "time_course")
 
 
 class CourseKNNProbe(KNNProbe):
-    """k-NN on the time course of the backbone's features: what SCALE vectors must beat."""
+    """k-NN on time courses: of the backbone's features, or of refined tokens, too."""
 
     kind = "course_knn"
-
-    @classmethod
-    def make_inputs(cls, encoder: SetEncoder | None, vectors: KNNVectors) -> VideoInputs:  # noqa: ARG003
-        return VideoInputs(encoder, has_course=True)
+    has_course = True
 
     def search_space(self) -> list[KNNSettings]:
         return [KNNSettings(vectors="time_course")]

@@ -26,6 +26,7 @@ PROBES: dict[ProbeName, tuple[Features, type[Probe]]] = {
     "transformer": ("backbone", TransformerProbe),
     "finetune": ("scale", FinetuneProbe),
     "course_knn": ("backbone", CourseKNNProbe),
+    "scale_course_knn": ("scale", CourseKNNProbe),
     "ordered": ("backbone", OrderedProbe),
     "scale_ordered": ("scale", OrderedProbe),
     "attentive": ("backbone", AttentiveProbe),

@@ -22,6 +22,7 @@ ROW_NAMES = {  # in the order of the paper's tables
     ("backbone", "transformer"): "Transformer",
     ("scale", "finetune"): "SCALE fine-tuned",
     ("backbone", "course_knn"): "Time course k-NN",
+    ("scale", "course_knn"): "SCALE time course k-NN",
     ("backbone", "ordered"): "Clips in order",
     ("scale", "ordered"): "SCALE clips in order",
     ("backbone", "attentive"): "Attentive",
@@ -34,6 +35,7 @@ SENTENCE_NAMES = {
     ("backbone", "transformer"): "the transformer trained from scratch on the backbone",
     ("scale", "finetune"): "fine-tuned clipset",
     ("backbone", "course_knn"): "k-NN on the time course of the backbone's features",
+    ("scale", "course_knn"): "k-NN on the time course of clipset's features",
     ("backbone", "ordered"): "the linear classifier on the backbone's clips in order",
     ("scale", "ordered"): "the linear classifier on clipset's clips in order",
 }

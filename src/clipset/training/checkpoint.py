@@ -166,7 +166,7 @@ def _check_shapes(path: Path, card: ModelCard) -> None:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     for name in {**expected, **shapes}:
         if expected.get(name) != shapes.get(name):
-            ours, theirs = (each.get(name, "missing") for each in (expected, shapes))
+            ours, theirs = (table.get(name, "missing") for table in (expected, shapes))
             raise RuntimeError(f"{name} should be {ours}, in the file it is {theirs}")
 
 
