@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clipset import cli, ray_cluster
+from clipset import cli
+from clipset.process import ray_cluster
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")

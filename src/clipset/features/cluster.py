@@ -25,7 +25,7 @@ from clipset.features.encode import EncodeResult, encode_chunks, join_chunks
 from clipset.features.extract import choose_engine, decode_request, load_network, plan_store
 from clipset.features.store import FeatureStore, Manifest
 from clipset.features.writer import StoreWriter
-from clipset.ray_cluster import actor_resources, connect_ray, get_result
+from clipset.process.ray_cluster import actor_resources, connect_ray, get_result
 
 MAX_RETRIES = 3  # of a video whose machine was lost
 CONCURRENT_VIDEOS = 2  # of an actor: one is decoded while another one is encoded
