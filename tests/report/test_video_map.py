@@ -1,10 +1,13 @@
 from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clipset.report import video_map
 from clipset.report.content import MapPoint
-from clipset.report.video_map import NUM_RANGES, map_data
+from clipset.report.video_map import NUM_RANGES, map_data, map_layout
 
 
 def map_of(*targets: float | None, labels: tuple[str | None, ...] | None = None) -> dict[str, Any]:
@@ -59,3 +62,19 @@ def test_labels_are_shown_rather_than_numbers_where_there_are_both() -> None:
     assert data["labels"] == ["a", "b", "no label"]
     assert not data["ordered"]
     assert data["targets"] is None
+
+
+def test_many_videos_lie_where_their_neighbours_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_map, "MAX_FITTED", 60)
+    monkeypatch.setattr(video_map, "CHUNK_SIZE", 128)
+    rng = np.random.default_rng(0)
+    centres = rng.normal(0, 5, (4, 16))
+    groups = np.arange(300) % 4
+    positions, kind = map_layout(centres[groups] + rng.normal(0, 0.5, (300, 16)))
+    assert kind == "t-SNE"
+    assert positions.dtype == np.float32
+    assert (positions.min(), positions.max()) == (0, 1)
+    assert len(np.unique(positions, axis=0)) == 300
+    means = np.stack([positions[groups == group].mean(axis=0) for group in range(4)])
+    nearest = np.linalg.norm(positions[:, None] - means, axis=2).argmin(axis=1)
+    assert (nearest == groups).all()

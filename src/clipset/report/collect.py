@@ -45,7 +45,6 @@ from clipset.representation import VectorTable, nearest, read_vectors
 from clipset.runs import read_run
 
 T = TypeVar("T")
-MAX_MAP_POINTS = 3000
 MAX_THUMBNAILS = 800
 NUM_QUERIES = 6
 NUM_HITS = 5
@@ -177,12 +176,11 @@ def _read_curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
 
 def _collect_map(vector_table: VectorTable, store: FeatureStore) -> list[MapPoint]:
     videos_by_id = {video.id: video for video in store.catalog}
-    indices = _spread(len(vector_table.video_ids), MAX_MAP_POINTS)
-    positions = map_positions(vector_table.pooled[indices])
-    with_thumbnail = set(indices[_spread(len(indices), MAX_THUMBNAILS)].tolist())
+    positions = map_positions(vector_table.pooled)
+    with_thumbnail = set(_spread(len(positions), MAX_THUMBNAILS).tolist())
     points = []
-    with bar("drawing the map", len(indices), "videos") as advance:
-        for (x, y), index in zip(positions.tolist(), indices.tolist(), strict=True):
+    with bar("drawing the map", len(positions), "videos") as advance:
+        for index, (x, y) in enumerate(positions.tolist()):
             video = videos_by_id.get(vector_table.video_ids[index])
             frames = _read_frames(video.path, 1) if video and index in with_thumbnail else ()
             points.append(

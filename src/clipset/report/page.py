@@ -24,7 +24,7 @@ from clipset.text import visible
 
 MANY_CLASSES = 40  # with more, only the largest gains and losses are unfolded
 UNFOLDED_CLASSES = 15
-SCRIPTS = ("core.js", "curves.js", "counts.js", "confusion.js", "map.js", "start.js")
+SCRIPTS = ("core.js", "curves.js", "counts.js", "confusion.js", "raster.js", "map.js", "start.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,8 @@ def _render(template_name: str, **variables: Any) -> str:
 
 
 def _read_asset(name: str) -> str:
-    return files("clipset.report").joinpath("assets", name).read_text(encoding="utf-8")
+    text = files("clipset.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return re.sub(r"^export ", "", text, flags=re.MULTILINE)  # a module of the page of a run
 
 
 def _content_policy(*scripts: str) -> str:

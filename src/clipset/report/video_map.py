@@ -16,7 +16,20 @@ from clipset.report.wording import Number, format_number
 DUPLICATE_TOLERANCE = 1e-6  # vectors that differ by less, relative to their size, are duplicates
 DUPLICATE_SPACING = 0.002  # relative to the extent of the map
 GOLDEN_ANGLE = 2.399963229728653  # radians; points that turn by it never line up
+MIN_FITTED = 12  # with fewer distinct vectors, principal components
+MAX_FITTED = 3000  # with more vectors, t-SNE of this many; the others go beside their nearest
+NUM_NEAREST = 5
+CHUNK_SIZE = 4096  # vectors that are placed at a time
 NUM_RANGES = 5  # of the targets, each with about as many videos; report.css has a colour for each
+
+
+def map_layout(vectors: Float[np.ndarray, "N R"]) -> tuple[Float[np.ndarray, "N 2"], str]:
+    """Positions for a page (float32, the longest side of 1, shifted to 0) and the method's name."""
+    positions = map_positions(vectors)
+    if len(positions):
+        positions = positions - positions.min(axis=0)
+        positions /= float(positions.max()) or 1.0
+    return positions.astype(np.float32), "t-SNE" if len(vectors) >= MIN_FITTED else "PCA"
 
 
 def map_positions(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]:
@@ -26,6 +39,8 @@ def map_positions(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]
     """
     if not np.isfinite(vectors).all():
         raise ReportError("the vectors have values that are not finite; run `clipset embed` again")
+    if len(vectors) > MAX_FITTED:
+        return _place_beside_sample(vectors)
     distinct, group_index = _distinct_rows(vectors.astype(np.float64))
     centers = _embed_distinct(distinct)
     extent = float(np.ptp(centers, axis=0).max()) or 1.0
@@ -39,6 +54,38 @@ def map_positions(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]
     )
     spiral = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
     positions: Float[np.ndarray, "N 2"] = centers[group_index] + spiral
+    return positions
+
+
+def _place_beside_sample(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]:
+    """t-SNE of evenly spaced vectors; each other one between the nearest of them.
+
+    Distances are those of principal components of the sample.
+    """
+    from sklearn.decomposition import PCA
+
+    sample_index = np.linspace(0, len(vectors) - 1, MAX_FITTED).round().astype(np.int64)
+    sample = vectors[sample_index].astype(np.float64)
+    sample_positions = map_positions(sample)
+    scale = float(np.abs(sample).max()) or 1.0
+    components = PCA(min(50, sample.shape[1]), random_state=0).fit(sample / scale)
+    bank = components.transform(sample / scale).astype(np.float32)
+    bank_norms = (bank**2).sum(axis=1)
+    spread = DUPLICATE_SPACING * float(np.ptp(sample_positions, axis=0).max())
+    positions = np.empty((len(vectors), 2))
+    for start in range(0, len(vectors), CHUNK_SIZE):
+        chunk = vectors[start : start + CHUNK_SIZE].astype(np.float64) / scale
+        reduced = components.transform(chunk).astype(np.float32)
+        distances = bank_norms - 2 * reduced @ bank.T + (reduced**2).sum(axis=1, keepdims=True)
+        nearest = np.argpartition(distances, NUM_NEAREST, axis=1)[:, :NUM_NEAREST]
+        near = np.maximum(np.take_along_axis(distances, nearest, axis=1), 1e-12)
+        weights = (near.min(axis=1, keepdims=True) / near)[..., None]
+        means = (weights * sample_positions[nearest]).sum(axis=1) / weights.sum(axis=1)
+        angle = np.arange(start, start + len(chunk)) * GOLDEN_ANGLE  # no two on one spot
+        positions[start : start + len(chunk)] = means + spread * np.stack(
+            [np.cos(angle), np.sin(angle)], axis=1
+        )
+    positions[sample_index] = sample_positions
     return positions
 
 
@@ -56,7 +103,7 @@ def _distinct_rows(
 
 
 def _embed_distinct(vectors: Float[np.ndarray, "D R"]) -> Float[np.ndarray, "D 2"]:
-    """t-SNE, or the first two principal components of fewer than 12 vectors."""
+    """t-SNE, or the first two principal components of very few vectors."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -71,7 +118,7 @@ def _embed_distinct(vectors: Float[np.ndarray, "D R"]) -> Float[np.ndarray, "D 2
     )
     if positions.shape[1] < 2:
         positions = np.pad(positions, ((0, 0), (0, 1)))
-    if count >= 12:
+    if count >= MIN_FITTED:
         perplexity = min(30.0, (count - 1) / 3)
         positions = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(positions)
     return positions[:, :2].astype(np.float64)

@@ -2,21 +2,8 @@
 const COLOURS = 8;
 const RANGES = 5;
 const HIT_RADIUS = 18; // pixels around a dot
+const MANY_POINTS = 10000; // with more, dots have no outline
 const KEYS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
-
-/* Colours repeat after eight labels with another shape: 40 combinations. */
-const SHAPES = [
-  (pen, x, y, r) => pen.arc(x, y, r, 0, 2 * Math.PI),
-  (pen, x, y, r) => pen.rect(x - 0.85 * r, y - 0.85 * r, 1.7 * r, 1.7 * r),
-  (pen, x, y, r) => polygon(pen, [[x, y - 1.2 * r], [x + 1.1 * r, y + 0.8 * r], [x - 1.1 * r, y + 0.8 * r]]),
-  (pen, x, y, r) => polygon(pen, [[x, y - 1.3 * r], [x + 1.1 * r, y], [x, y + 1.3 * r], [x - 1.1 * r, y]]),
-  (pen, x, y, r) => polygon(pen, [[x, y + 1.2 * r], [x + 1.1 * r, y - 0.8 * r], [x - 1.1 * r, y - 0.8 * r]]),
-];
-
-function polygon(pen, corners) {
-  corners.forEach(([x, y], index) => (index ? pen.lineTo(x, y) : pen.moveTo(x, y)));
-  pen.closePath();
-}
 
 /* Evenly spaced colours of the ramp, first and last included. */
 function ramp(count) {
@@ -30,7 +17,8 @@ class VideoMap {
   constructor(data, box) {
     this.data = data;
     this.box = box;
-    this.canvas = box.querySelector("canvas");
+    [this.canvas, this.overlay] = box.querySelectorAll("canvas");
+    this.raster = new Raster(this.canvas);
     this.buttons = [...document.querySelectorAll("#map-legend button")];
     this.hovered = -1; // the label under the pointer
     this.highlighted = new Set(); // clicked labels
@@ -39,12 +27,13 @@ class VideoMap {
     this.listen();
   }
 
+  /* Colours repeat after eight labels with another shape: 40 combinations. */
   style(label) {
-    if (label === this.data.unlabelled) return { fill: this.colours.none, shape: SHAPES[0] };
-    if (this.data.targets) return { fill: this.colours.ramp[label], shape: SHAPES[0] };
+    if (label === this.data.unlabelled) return { fill: this.colours.none, shape: 0 };
+    if (this.data.targets) return { fill: this.colours.ramp[label], shape: 0 };
     return {
       fill: this.colours.list[label % COLOURS],
-      shape: SHAPES[Math.floor(label / COLOURS) % SHAPES.length],
+      shape: Math.floor(label / COLOURS) % NUM_SHAPES,
     };
   }
 
@@ -68,9 +57,26 @@ class VideoMap {
     const [wide, high] = [x, y].map((values) => values.reduce((a, b) => Math.max(a, b), 0) || 1e-9);
     const scales = [(width - 2 * margin) / wide, (height - 2 * margin) / high];
     const [across, down] = scales.map((scale, i) => Math.min(scale, 1.5 * scales[1 - i]));
-    this.radius = Math.max(2.5, Math.min(5.5, 110 / Math.sqrt(x.length)));
-    this.xs = x.map((value) => width / 2 + (value - wide / 2) * across);
-    this.ys = y.map((value) => height / 2 - (value - high / 2) * down);
+    this.radius = Math.max(1.5, Math.min(5.5, 110 / Math.sqrt(x.length)));
+    this.xs = Float32Array.from(x, (value) => width / 2 + (value - wide / 2) * across);
+    this.ys = Float32Array.from(y, (value) => height / 2 - (value - high / 2) * down);
+    this.makeStyles();
+  }
+
+  /* One style for each label, lit, and a last one for points that are not. */
+  makeStyles() {
+    const ratio = Math.min(devicePixelRatio || 1, 3);
+    const outline = this.xs.length > MANY_POINTS ? 0 : ratio / 2;
+    const stamps = Array.from({ length: NUM_SHAPES }, (_, shape) =>
+      makeStamp(shape, this.radius * ratio, outline));
+    const faint = channels(this.colours.none).map((value, k) =>
+      Math.round(0.15 * value + 0.85 * channels(this.colours.card)[k]));
+    this.styles = this.data.labels.map((_, label) => {
+      const { fill, shape } = this.style(label);
+      return { colour: packColour(channels(fill)), stamp: stamps[shape] };
+    });
+    this.styles.push({ colour: packColour(faint), stamp: makeStamp(0, this.radius * ratio) });
+    this.reach = Math.max(...stamps.map((stamp) => stamp.reach));
   }
 
   isVisible(i) {
@@ -84,74 +90,53 @@ class VideoMap {
   }
 
   paint() {
-    const pen = sharpen(this.canvas, ...this.size);
-    const dim = this.hovered >= 0 || this.highlighted.size > 0;
-    for (const lit of dim ? [false, true] : [true]) {
-      for (let i = 0; i < this.xs.length; i += 1) {
-        if (this.isVisible(i) && this.isLit(i) === lit) this.paintDot(pen, i, lit);
-      }
+    const { styles, data } = this;
+    const faint = styles.length - 1;
+    const styleOf = Uint32Array.from(data.label, (label, i) => (this.isLit(i) ? label : faint));
+    const visible = Array.from(styleOf.keys()).filter((i) => this.isVisible(i));
+    this.raster.clear(...this.size, packColour(channels(this.colours.card)), this.reach);
+    for (const lit of [false, true]) {
+      const indices = visible.filter((i) => (styleOf[i] !== faint) === lit);
+      this.raster.draw(this.xs, this.ys, indices, styles, styleOf);
     }
-    if (this.selected >= 0) this.paintRing(pen, this.selected);
+    this.raster.show();
+    this.paintRing();
   }
 
-  paintDot(pen, i, lit) {
-    const { fill, shape } = this.style(this.data.label[i]);
-    pen.globalAlpha = lit ? 0.9 : 0.1;
-    pen.fillStyle = lit ? fill : this.colours.none;
-    pen.strokeStyle = this.colours.card;
-    pen.beginPath();
-    shape(pen, this.xs[i], this.ys[i], this.radius);
-    pen.fill();
-    if (lit) pen.stroke();
-    pen.globalAlpha = 1;
-  }
-
-  paintRing(pen, i) {
-    this.paintDot(pen, i, true);
+  paintRing() {
+    const pen = sharpen(this.overlay, ...this.size);
+    if (this.selected < 0) return;
     pen.strokeStyle = this.colours.ink;
     pen.lineWidth = 2;
     pen.beginPath();
-    pen.arc(this.xs[i], this.ys[i], this.radius + 4, 0, 2 * Math.PI);
+    pen.arc(this.xs[this.selected], this.ys[this.selected], this.radius + 4, 0, 2 * Math.PI);
     pen.stroke();
   }
 
   paintKey(canvas, label) {
-    const pen = sharpen(canvas, 14, 14);
+    const raster = new Raster(canvas);
     const { fill, shape } = this.style(label);
-    pen.fillStyle = fill;
-    pen.beginPath();
-    shape(pen, 7, 7, 5);
-    pen.fill();
+    const style = { colour: packColour(channels(fill)), stamp: makeStamp(shape, 5 * raster.ratio) };
+    raster.clear(14, 14, 0, style.stamp.reach);
+    raster.draw([7], [7], [0], [style], [0]);
+    raster.show();
   }
 
   nearest(x, y) {
-    let best = -1;
-    let least = HIT_RADIUS * HIT_RADIUS;
-    for (let i = 0; i < this.xs.length; i += 1) {
-      const distance = (this.xs[i] - x) ** 2 + (this.ys[i] - y) ** 2;
-      if (distance < least && this.isVisible(i) && this.isLit(i)) [best, least] = [i, distance];
-    }
-    return best;
+    return nearestPoint(this.xs, this.ys, x, y, HIT_RADIUS, (i) => this.isVisible(i) && this.isLit(i));
   }
 
   /* The nearest video in a direction. */
-  next([across, down]) {
-    if (this.selected < 0) return this.xs.findIndex((_, i) => this.isVisible(i) && this.isLit(i));
-    let best = this.selected;
-    let least = Infinity;
-    for (let i = 0; i < this.xs.length; i += 1) {
-      const [dx, dy] = [this.xs[i] - this.xs[this.selected], this.ys[i] - this.ys[this.selected]];
-      const ahead = dx * across + dy * down;
-      const cost = ahead + 2 * Math.abs(dx * down + dy * across);
-      if (ahead > 0.01 && cost < least && this.isVisible(i) && this.isLit(i)) [best, least] = [i, cost];
-    }
-    return best;
+  next(direction) {
+    const accepts = (i) => this.isVisible(i) && this.isLit(i);
+    if (this.selected < 0) return this.data.label.findIndex((_, i) => accepts(i));
+    return nextPoint(this.xs, this.ys, this.selected, direction, accepts);
   }
 
   select(i, aloud) {
     if (i === this.selected && i < 0) return;
     this.selected = i;
-    this.paint();
+    this.paintRing();
     if (i < 0) {
       tip.hide();
       return;
