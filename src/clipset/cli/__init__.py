@@ -27,7 +27,7 @@ from clipset.text import visible
 
 VERBS = (
     "backbones", "catalog", "demo", "embed", "evaluate", "extract", "import_features", "merge",
-    "predict", "pretrain", "repair", "report", "reproduce", "run", "settings", "verify",
+    "predict", "pretrain", "repair", "report", "reproduce", "run", "serve", "settings", "verify",
 )  # fmt: skip
 for verb in VERBS:
     import_module(f"clipset.cli.{verb}")  # adds its command to `app`

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
-import subprocess
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from io import BufferedReader, BufferedWriter
 
 import msgspec
 
-from clipset.clips.decode import DecodedClips, DecodeRequest, decode_video
+from clipset.clips.decode import DecodedClips, DecodeRequest, VideoFacts, decode_video
 from clipset.data.catalog import Video
-from clipset.errors import StoreError, VideoError
-from clipset.features.decode_worker import (
-    DecodeReply,
-    DecodeTask,
-    WorkerSetup,
-    as_video_error,
-)
+from clipset.errors import VideoError
+from clipset.features.decode_worker import DecodeTask
 from clipset.process.isolation import python_command
+from clipset.process.worker import WorkerProcess, as_video_error
 
-PIPE_BYTES = 1 << 20  # the default pipe holds 1/16 of this
 START_SECONDS = 5.0  # a worker usually starts and decodes its first video within this time
 MAX_AHEAD = 1024  # videos that may be started after one that is not finished
 COMMAND = python_command("clipset.features.decode_worker")
@@ -162,12 +153,12 @@ class DecodePool:
         return self._next_index == len(self.videos) or self._next_index - first <= MAX_AHEAD
 
 
-class DecodeWorker:
+class DecodeWorker(WorkerProcess):
     """A worker process that decodes one video at a time; replaced when it crashes or hangs."""
 
     def __init__(self, request: DecodeRequest, *, timeout: float) -> None:
-        self.request, self.timeout = request, timeout
-        self.process: subprocess.Popen[bytes] | None = None
+        super().__init__(COMMAND, request, timeout=timeout)
+        self.request = request
 
     def decode(self, video_index: int, video: Video) -> Iterator[DecodeResult]:
         """Decode a video chunk by chunk; a failure is the last result."""
@@ -175,91 +166,11 @@ class DecodeWorker:
         is_last = False
         try:
             while not is_last:
-                clips = self._decode_chunk(task)
-                task, is_last = None, clips.facts.is_last_chunk
+                value, content = self.call(task)
+                facts = msgspec.json.decode(value, type=VideoFacts)
+                clips = DecodedClips.from_buffer(content, facts, self.request)
+                task, is_last = None, facts.is_last_chunk
                 yield video_index, clips
-                del clips  # free a chunk before the next one is decoded
+                del clips, content  # free a chunk before the next one is decoded
         except VideoError as error:
             yield video_index, error
-
-    def kill(self) -> None:
-        """Kill the process from another thread, so that `decode` returns."""
-        process = self.process
-        if process is not None:
-            process.kill()
-
-    def close(self) -> None:
-        """End the process."""
-        process, self.process = self.process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-
-    def _decode_chunk(self, task: DecodeTask) -> DecodedClips:
-        """Decode one chunk; a worker that takes longer than the timeout is killed."""
-        try:
-            process = self.process or self._start()
-        except (EOFError, OSError) as error:
-            raise StoreError(f"a worker process did not start ({error})") from error
-        deadline = time.monotonic() + self.timeout
-        timer = threading.Timer(self.timeout, process.kill)
-        timer.start()
-        try:
-            reply, content = _exchange(process, task)
-            if reply.facts is None:
-                raise VideoError(reply.reason, transient=reply.transient)
-            return DecodedClips.from_buffer(content, reply.facts, self.request)
-        except (EOFError, OSError):  # its pipes are closed
-            reason = f"the decoder crashed ({_describe_exit(process.wait())})"
-            if time.monotonic() >= deadline:
-                reason = f"took longer than {self.timeout:g} s"
-            raise VideoError(reason, transient=True) from None
-        finally:
-            timer.cancel()
-            if time.monotonic() >= deadline or process.poll() is not None:
-                self.close()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        process = self.process = subprocess.Popen(  # it can be killed while it starts
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-            process_group=0 if os.name == "posix" else None,  # Ctrl-C is for the parent
-        )
-        with suppress(ImportError, AttributeError, OSError):  # not every system can
-            import fcntl
-
-            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # type: ignore[arg-type]
-        _exchange(process, (self.request, self.timeout))
-        return process
-
-
-def _exchange(
-    process: subprocess.Popen[bytes], message: WorkerSetup | DecodeTask
-) -> tuple[DecodeReply, bytearray]:
-    """Send a message; receive the reply and the bytes that follow it."""
-    assert isinstance(process.stdin, BufferedWriter)
-    assert isinstance(process.stdout, BufferedReader)
-    process.stdin.write(msgspec.json.encode(message) + b"\n")
-    process.stdin.flush()
-    line = process.stdout.readline()
-    if not line.endswith(b"\n"):
-        raise EOFError(_describe_exit(process.wait()))
-    reply = msgspec.json.decode(line, type=DecodeReply)
-    content = bytearray(reply.num_bytes)
-    if process.stdout.readinto(content) != reply.num_bytes:
-        raise EOFError(_describe_exit(process.wait()))
-    return reply, content
-
-
-def _describe_exit(code: int) -> str:
-    try:
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    except ValueError:
-        return f"exit code {code}"

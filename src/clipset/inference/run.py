@@ -15,7 +15,6 @@ from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, Video, read_catalog_table
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_worker import as_video_error
 from clipset.features.store import FeatureStore, open_store
 from clipset.inference import DEFAULT_TOP
 from clipset.inference.clips import (
@@ -30,6 +29,7 @@ from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.task import open_labelled
+from clipset.process.worker import as_video_error
 from clipset.progress import bar, log
 from clipset.representation import (
     DEFAULT_PARTS,

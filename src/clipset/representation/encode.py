@@ -17,7 +17,7 @@ from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.representation.table import DEFAULT_PARTS, PAPER_PARTS, VectorPart, VectorTable
 from clipset.sets.batch import ClipBatch, group_by_count
-from clipset.sets.reading import make_clips, read_clips, read_features
+from clipset.sets.reading import ModelInput, make_clips, read_clips, read_features
 
 CHUNK_SIZE = 256  # videos encoded at once
 
@@ -51,7 +51,7 @@ def embed_store(
         clips = read_clips(store, "regular", np.arange(len(store)), encoder)
     else:
         spans = cut_windows(store, window)
-        clips = _read_spans(store, spans, encoder)
+        clips = read_spans(store, spans, encoder)
     videos_by_id = {video.id: video for video in store.catalog}
     videos = [videos_by_id[store.ids[span.video_index]] for span in spans]
     return VectorTable(
@@ -76,13 +76,16 @@ def part_widths(
     return tuple(feature_dim if part == "clip" else token_dim for part in parts)
 
 
-def cut_windows(store: FeatureStore, window: float) -> list[Span]:
-    """Each whole video, followed by its windows with clips if it is longer than one."""
+def cut_windows(
+    store: FeatureStore, window: float, videos: Sequence[int] | None = None
+) -> list[Span]:
+    """Each whole video (or some), followed by its windows with clips if it is longer than one."""
     if not window > 0:
         raise StoreError(f"a window must be longer than 0 s, got {window}")
     table = store.regular
     spans = []
-    for index, entry in enumerate(store.entries):
+    for index in range(len(store)) if videos is None else videos:
+        entry = store.entries[index]
         row_indices = table.first[index] + np.arange(table.count[index])
         spans.append(Span(index, 0.0, entry.duration, None, tuple(row_indices.tolist())))
         num_windows = math.ceil(entry.duration / window)
@@ -95,8 +98,8 @@ def cut_windows(store: FeatureStore, window: float) -> list[Span]:
     return spans
 
 
-def _read_spans(store: FeatureStore, spans: list[Span], encoder: SetEncoder | None) -> ClipBatch:
-    """The clips of spans, each of which is a video of its own for the encoder."""
+def read_spans(store: FeatureStore, spans: list[Span], model: ModelInput | None) -> ClipBatch:
+    """The clips of spans, each of which is a video of its own for the model."""
     counts = np.array([len(span.row_indices) for span in spans])
     valid = np.arange(counts.max()) < counts[:, None]  # (N, V)
     first_rows = np.array([span.row_indices[0] for span in spans])
@@ -109,7 +112,7 @@ def _read_spans(store: FeatureStore, spans: list[Span], encoder: SetEncoder | No
     boxes = store.regular.boxes[row_indices].astype(np.float32)  # (N, V, 7)
     times = boxes[..., :2] - starts[:, None, None]
     boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
-    return make_clips(features, boxes, lengths, encoder, None if valid.all() else valid)
+    return make_clips(features, boxes, lengths, model, None if valid.all() else valid)
 
 
 def pad_clips(

@@ -1,0 +1,1 @@
+"""`clipset serve`: a run as a page and an HTTP API, on this machine."""

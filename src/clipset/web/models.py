@@ -1,0 +1,310 @@
+"""The JSON of requests and answers; /openapi.json describes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MAX_EXAMPLES = 64  # positive or negative ones of a query
+MAX_LIMIT = 500
+MAX_TEXT = 500  # characters of a query or a label
+Index = Annotated[int, Field(ge=0, lt=2**31)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class Request(BaseModel):
+    """A body with nothing but what is described."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(BaseModel):
+    """Why a request was refused, in one line."""
+
+    detail: str
+
+
+class Background(BaseModel):
+    """What is computed after the start: `pending`, `ready`, `none` or the reason why it failed."""
+
+    map: str
+    predictions: str
+
+
+class Limits(BaseModel):
+    """Of uploads: bytes and seconds of a video, and the number of them that are kept."""
+
+    upload_bytes: int
+    upload_seconds: float
+    uploads: int
+
+
+class RunSummary(BaseModel):
+    """The run as a whole."""
+
+    name: str
+    num_videos: int
+    classes: list[str]
+    splits: list[str]
+    columns: list[str]
+    backbone: str
+    has_model: bool
+    has_report: bool
+    can_search_text: bool
+    can_predict: bool
+    can_label: bool
+    background: Background
+    limits: Limits
+    version: str
+
+
+class VideoColumns(BaseModel):
+    """All videos, one array for each column."""
+
+    ids: list[str]
+    names: list[str]
+    labels: list[str | None]
+    splits: list[str | None]
+    durations: list[float]
+    predictions: list[str | None]
+    confidences: list[float | None]
+    columns: dict[str, list[str | None]]
+
+
+class Clip(BaseModel):
+    """A regular clip: seconds, and fractions of the frame."""
+
+    start: float
+    end: float
+    top: float
+    left: float
+    bottom: float
+    right: float
+
+
+class LabelProbability(BaseModel):
+    """A class and its probability."""
+
+    label: str
+    probability: float
+
+
+class TimedLabel(BaseModel):
+    """A label from `start` to `end`, in seconds."""
+
+    start: float
+    end: float
+    label: str
+
+
+class TimedPrediction(TimedLabel):
+    """The most probable label of a window."""
+
+    probability: float
+
+
+class VideoDetails(BaseModel):
+    """One video; `problem` says why it cannot be played, or what is wrong with it."""
+
+    id: str
+    name: str
+    label: str | None
+    split: str | None
+    duration: float
+    width: int
+    height: int
+    problem: str | None
+    columns: dict[str, str | None]
+    clips: list[Clip]
+    classes: list[LabelProbability]
+    timeline: list[TimedPrediction]
+    spans: list[TimedLabel]
+
+
+class Example(Request):
+    """A video of the run, a moment of it, or an uploaded video."""
+
+    video: Index | None = None
+    start: Seconds | None = None
+    end: Seconds | None = None
+    upload: Annotated[str, Field(max_length=64)] | None = None
+
+    @model_validator(mode="after")
+    def check(self) -> Example:
+        if (self.video is None) == (self.upload is None):
+            raise ValueError("an example is a video or an upload")
+        if (self.start is None) != (self.end is None) or (self.upload and self.end is not None):
+            raise ValueError("a moment is a video with start and end")
+        if self.start is not None and self.end is not None and self.start >= self.end:
+            raise ValueError("a moment ends after it starts")
+        return self
+
+
+class Filter(Request):
+    """Allowed values of each column; null is for videos that have none."""
+
+    label: list[str | None] | None = None
+    split: list[str | None] | None = None
+    columns: dict[str, list[str | None]] = {}
+
+
+Examples = Annotated[list[Example], Field(max_length=MAX_EXAMPLES)]
+
+
+class SimilarityRequest(Request):
+    """What to look for."""
+
+    positive: Examples = []
+    negative: Examples = []
+    text: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+
+
+class SearchRequest(SimilarityRequest):
+    """What to look for, and where."""
+
+    unit: Literal["video", "moment"] = "video"
+    filter: Filter | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
+
+
+class SearchHit(BaseModel):
+    """A video, or a moment of it."""
+
+    video: int
+    score: float
+    start: float | None
+    end: float | None
+
+
+class SearchAnswer(BaseModel):
+    """Hits, best first; `exact` is false if an approximate index was used."""
+
+    results: list[SearchHit]
+    exact: bool
+    seconds: float
+
+
+class TimedScore(BaseModel):
+    """How similar a moment is to a query."""
+
+    start: float
+    end: float
+    score: float
+
+
+class Similarity(BaseModel):
+    """How similar each moment of a video is to a query."""
+
+    clips: list[TimedScore]
+
+
+class UploadAnswer(BaseModel):
+    """An uploaded video, for the examples of a query."""
+
+    upload: str
+    name: str
+    duration: float
+
+
+class Span(BaseModel):
+    """A labelled moment."""
+
+    video: int
+    start: float
+    end: float
+    label: str
+
+
+class Labels(BaseModel):
+    """What was labelled so far."""
+
+    classes: list[str]
+    counts: dict[str, int]
+    labels: list[tuple[int, str]]
+    spans: list[Span]
+    skipped: list[int]
+    held_out: list[int]
+    num_events: int
+
+
+class LabelRequest(Request):
+    """A label of a video, or of a moment of it; without a label, it is removed."""
+
+    video: Index
+    label: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    start: Seconds | None = None
+    end: Seconds | None = None
+
+
+class SkipRequest(Request):
+    """A video that is not to be labelled."""
+
+    video: Index
+
+
+class ScorePoint(BaseModel):
+    """The score after some labels, with its interval."""
+
+    num_labels: int
+    score: float
+    low: float
+    high: float
+
+
+class Learner(BaseModel):
+    """How far the labelling is; the score is that of labels that were not trained on."""
+
+    num_labels: int
+    num_held_out: int
+    num_trained: int
+    score: float | None
+    low: float | None
+    high: float | None
+    curve: list[ScorePoint]
+    seconds: float
+
+
+class LearnerPredictions(BaseModel):
+    """The labels that the labelling head predicts, for every video."""
+
+    classes: list[str]
+    predictions: list[str | None]
+    confidences: list[float | None]
+
+
+class QueueItem(BaseModel):
+    """A video to label next, and why."""
+
+    video: int
+    reason: str
+    suggestion: str | None
+    probability: float | None
+
+
+class Queue(BaseModel):
+    """What to label next."""
+
+    items: list[QueueItem]
+
+
+class ViewItem(BaseModel):
+    """Videos to look at, and why."""
+
+    videos: list[int]
+    score: float
+    reason: str
+
+
+class View(BaseModel):
+    """Doubtful labels, duplicates or outliers, the clearest first."""
+
+    items: list[ViewItem]
+
+
+class Export(BaseModel):
+    """The written files, and the command that uses them."""
+
+    catalog: str
+    head: str | None
+    command: str

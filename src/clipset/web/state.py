@@ -1,0 +1,136 @@
+"""ServerState: what the endpoints use, opened with the run and closed with the server."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from clipset.checksums import find_damage, seal
+from clipset.errors import ClipsetError, OutputError, RunError, error_line
+from clipset.files import write_atomic
+from clipset.inference.run import TrainedRun, load_run
+from clipset.process.locks import exclusive
+from clipset.report.video_map import map_layout
+from clipset.web.media import MediaLibrary
+from clipset.web.media_cache import MediaCache
+from clipset.web.predictions import RunPredictions
+from clipset.web.run_data import RunData
+
+CACHE_FOLDER = "cache"
+CACHE_BYTES = 2 << 30
+MAP_FILE = "map.safetensors"
+PENDING, READY, NONE = "pending", "ready", "none"
+
+
+@dataclass(frozen=True, slots=True)
+class MapLayout:
+    """Positions from 0 to 1, and the method that gave them."""
+
+    positions: Float[np.ndarray, "N 2"]
+    kind: str
+
+
+class ServerState:
+    """A run that is served: its data, media, map and predictions.
+
+    The run's folder is locked meanwhile. A run that cannot be written is served, too: its cache is
+    then in a temporary folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: str = "auto",
+        backbone: str | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        if not folder.is_dir():
+            raise RunError(f"{folder} not found; give the folder of a finished run")
+        self._resources = ExitStack()
+        try:
+            self.is_writable = os.access(folder, os.W_OK)
+            if self.is_writable:
+                self._resources.enter_context(exclusive(folder))
+                self.cache_folder = folder / CACHE_FOLDER
+            else:
+                temporary = tempfile.TemporaryDirectory(prefix="clipset-serve-")
+                self.cache_folder = Path(self._resources.enter_context(temporary))
+            self.run = RunData(folder)
+            self.trained = _open_trained(self.run, device, backbone)
+            cache = MediaCache(self.cache_folder / "media", cache_bytes)
+            self.media = MediaLibrary(self.run.videos, self.run.store.entries, cache)
+            self._resources.callback(self.media.close)
+        except BaseException:
+            self._resources.close()
+            raise
+        self.predictions = RunPredictions(self.run, self.trained)
+        self.map: MapLayout | None = None
+        self.background = {"map": PENDING, "predictions": PENDING}
+        self._thread = threading.Thread(target=self._prepare, daemon=True, name="prepare")
+
+    def start(self) -> None:
+        """Begin to compute what the first paint does not need."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the workers and unlock the run."""
+        self._resources.close()
+
+    def _prepare(self) -> None:
+        """The stored predictions, the map, then the predictions of the classifier."""
+        has_stored = _attempt(self.predictions.read_stored) == READY
+        self.background["map"] = _attempt(self._open_map)
+        state = _attempt(self.predictions.compute)
+        if self.predictions.probabilities is None and state == READY:
+            state = NONE
+        self.background["predictions"] = READY if has_stored and state != READY else state
+
+    def _open_map(self) -> None:
+        """The map of the vectors, computed once for the run."""
+        vectors_file, path = self.run.folder / "vectors" / "vectors.safetensors", self._map_path
+        with safe_open(vectors_file, "np") as file:
+            source = (file.metadata() or {}).get("checksum", "")
+        if path.is_file() and find_damage(path) is None:
+            with safe_open(path, "np") as file:
+                facts = file.metadata() or {}
+                if facts.get("source") == source:
+                    self.map = MapLayout(file.get_tensor("positions"), facts["kind"])
+                    return
+        self.map = MapLayout(*map_layout(self.run.vectors.pooled))
+        facts = {"source": source, "kind": self.map.kind}
+        positions = np.ascontiguousarray(self.map.positions, dtype=np.float32)
+        try:
+            write_atomic(path, seal(save({"positions": positions}, metadata=facts)))
+        except OutputError:
+            return  # it is computed again next time
+
+    @property
+    def _map_path(self) -> Path:
+        return self.cache_folder / MAP_FILE
+
+
+def _open_trained(run: RunData, device: str, backbone: str | None) -> TrainedRun | None:
+    """The run as a classifier of new videos; None for a task, which shares the store of others."""
+    if not (run.folder / "store").is_dir():
+        return None
+    return load_run(run.folder, device=device, backbone=backbone)
+
+
+def _attempt(work: object) -> str:
+    """Do some work of the background; what it came to."""
+    try:
+        assert callable(work)
+        work()
+    except (ClipsetError, SafetensorError, OSError, KeyError) as error:
+        return str(error) if isinstance(error, ClipsetError) else error_line(error)
+    return READY
