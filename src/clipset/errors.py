@@ -87,6 +87,10 @@ class ProbeError(ClipsetError):
     """A probe that has nothing to learn from or to be judged by."""
 
 
+class LabelError(ClipsetError):
+    """A label, a span or a log of labels that cannot be used."""
+
+
 class ReportError(ClipsetError):
     """A report that cannot be written."""
 

@@ -1,0 +1,73 @@
+"""The vectors that are learned from: the principal components of a run's video vectors."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from clipset.checksums import find_damage, seal
+from clipset.errors import OutputError
+from clipset.files import write_atomic
+from clipset.progress import log
+
+NUM_COMPONENTS = 512
+SAMPLE_SIZE = 2048  # videos that the components are computed from
+BLOCK_SIZE = 1024  # videos that are read at once
+MIN_VARIANCE = 1e-7  # of a component, relative to the largest
+CACHE_NAME = "components.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactVectors:
+    """`values` are `(vectors - mean) @ basis`, with a length of about 1."""
+
+    values: Float[np.ndarray, "N K"]
+    mean: Float[np.ndarray, " R"]
+    basis: Float[np.ndarray, "R K"]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def compute_components(vectors: Float[np.ndarray, "N R"]) -> CompactVectors:
+    """The principal components of a sample, and the coordinates of all videos in them."""
+    rng = np.random.default_rng(0)
+    size = min(len(vectors), SAMPLE_SIZE)
+    sample = vectors[np.sort(rng.choice(len(vectors), size, replace=False))]
+    mean = sample.mean(axis=0)
+    sample = sample - mean
+    variances, directions = np.linalg.eigh((sample @ sample.T).astype(np.float64))
+    used = np.flatnonzero(variances > MIN_VARIANCE * max(variances[-1], 1e-12))
+    used = used[::-1][:NUM_COMPONENTS]
+    basis = sample.T @ (directions[:, used] / np.sqrt(variances[used])).astype(np.float32)
+    basis /= max(np.sqrt(variances[used].sum() / size), 1e-12)
+    blocks = range(0, len(vectors), BLOCK_SIZE)
+    values = [(vectors[low : low + BLOCK_SIZE] - mean) @ basis for low in blocks]
+    return CompactVectors(values=np.concatenate(values), mean=mean, basis=basis)
+
+
+def open_components(
+    vectors: Float[np.ndarray, "N R"], vectors_file: Path, folder: Path
+) -> CompactVectors:
+    """The components of the vectors of a file, computed once and kept in a folder."""
+    path = folder / CACHE_NAME
+    with safe_open(vectors_file, "np") as file:
+        source = (file.metadata() or {}).get("checksum", "")
+    if path.is_file() and find_damage(path) is None:
+        with suppress(SafetensorError, OSError), safe_open(path, "np") as file:
+            if (file.metadata() or {}).get("source") == source:
+                names = ("values", "mean", "basis")
+                return CompactVectors(**{name: file.get_tensor(name) for name in names})
+    components = compute_components(vectors)
+    arrays = {name: np.ascontiguousarray(array) for name, array in vars(components).items()}
+    try:
+        write_atomic(path, seal(save(arrays, metadata={"source": source})))
+    except OutputError as error:
+        log(f"{error.problem}; the components are computed again next time")
+    return components
