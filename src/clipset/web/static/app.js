@@ -1,0 +1,184 @@
+/* The page: views, keys, colours, start. */
+import { readPalette } from "./colours.js";
+import { button, byId, count, isTyping, make, message, plural } from "./dom.js";
+import { Filters } from "./filters.js";
+import { Grid } from "./grid.js";
+import { LabelView } from "./label.js";
+import { classes, labelAll, undo } from "./labels.js";
+import { MapView } from "./map.js";
+import { ReviewView } from "./review.js";
+import { Search } from "./search.js";
+import { emit, loadLabels, loadLearnerPredictions, loadRun, on, setSelection, state } from "./state.js";
+import { VideoPane } from "./video.js";
+
+const THEMES = { auto: "as the system", light: "light", dark: "dark" };
+const ICONS = { auto: "◐", light: "☀", dark: "☾" };
+const KEYS = [
+  ["Arrows, Home, End", "move in the grid or between points of the map"], ["Space", "select or deselect"],
+  ["Shift + arrows or click", "select a range"], ["a", "select all"], ["Enter", "open the video; in Label: accept the suggestion"],
+  ["Esc", "close the video, then forget the selection"], ["m, l", "more, less like this"], ["1–9", "label with a class"], ["c", "type a class"],
+  ["u", "undo the last label"], ["s", "skip, in Label"], ["p", "play or pause"], ["[ and ]", "a moment from, until the playhead"],
+  ["+ − 0", "zoom the map"], ["?", "these keys"],
+];
+
+const views = {};
+let pane;
+let tab = "";
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  const toggle = byId("theme");
+  toggle.textContent = ICONS[theme];
+  toggle.title = `Colours: ${THEMES[theme]}`;
+  toggle.setAttribute("aria-label", toggle.title);
+  try { localStorage.setItem("theme", theme); } catch { /* private mode: it lasts for this page */ }
+  repaint();
+}
+
+function repaint() {
+  readPalette();
+  if (!state.run) return;
+  emit("colours");
+  views.grid?.refresh();
+}
+
+function startTheme() {
+  let theme = "auto";
+  try { theme = localStorage.getItem("theme") ?? "auto"; } catch { /* the system's */ }
+  setTheme(theme in THEMES ? theme : "auto");
+  byId("theme").addEventListener("click", () => {
+    const names = Object.keys(THEMES);
+    setTheme(names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length]);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+}
+
+/* Show one view; the video pane goes where it is needed. */
+function showTab(name) {
+  if (name === tab) return;
+  if (tab === "label") views.label.leave();
+  tab = name;
+  if (location.hash.slice(1) !== name) history.replaceState(null, "", "#" + name);
+  for (const view of document.querySelectorAll(".view")) view.hidden = view.id !== name;
+  for (const one of document.querySelectorAll("[role=tab]")) one.setAttribute("aria-selected", String(one.dataset.tab === name));
+  closeVideo();
+  if (name === "label") views.label.open();
+  if (name === "review") views.review.open();
+  if (name === "report") showReport();
+  if (name === "videos") views.grid.render();
+}
+
+function showReport() {
+  const box = byId("report");
+  if (box.children.length) return;
+  box.append(state.run.has_report
+    ? make("iframe", { src: "/report", title: "Report of the run" })
+    : message("No report yet", "Run clipset report on this run; then open this tab again."));
+}
+
+function showVideo(hit) {
+  const side = tab === "review" ? byId("review-side") : byId("side");
+  side.append(pane.element);
+  side.classList.add("has-video");
+  side.closest(".view").classList.add("has-video");
+  pane.show(state.open, hit);
+  if (matchMedia("(max-width: 760px)").matches) pane.close.focus();
+}
+
+function closeVideo() {
+  if (pane.element.isConnected && pane.element.closest("#label") === null) {
+    for (const element of document.querySelectorAll(".has-video")) element.classList.remove("has-video");
+    pane.element.remove();
+  }
+  pane.stop();
+  pane.video = null;
+  state.open = null;
+  emit("selection");
+}
+
+function fillSelection() {
+  const bar = byId("selection");
+  const { size } = state.selection;
+  bar.hidden = size < 2;
+  if (size < 2) return;
+  const videos = [...state.selection];
+  const name = make("input", { type: "text", placeholder: "Label all as …", "aria-label": "Label the selected videos", list: "selection-classes", maxLength: 200 });
+  const form = make("form", {}, name, make("datalist", { id: "selection-classes" }, ...classes().map((value) => make("option", { value }))));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (name.value.trim()) labelAll(videos, name.value.trim());
+  });
+  bar.replaceChildren(make("b", { text: `${count(size)} selected` }),
+    button("More like these", () => views.search.likeAll(videos.slice(0, 20)), { class: "primary" }), form,
+    button("Clear", () => setSelection([]), { class: "quiet" }));
+}
+
+function fillGridMessage() {
+  const box = byId("grid-message");
+  box.hidden = state.items.length > 0;
+  if (!box.hidden) {
+    box.replaceChildren(...(state.run.num_videos
+      ? [make("p", { class: "title", text: "No video fits" }), make("p", { text: "The filters leave nothing." }), make("p", { class: "actions" }, button("Clear filters", () => views.filters.reset()))]
+      : [make("p", { class: "title", text: "This run has no videos" }), make("p", { text: "Run clipset run on a folder with videos first." })]));
+  }
+}
+
+function fillHelp() {
+  const dialog = byId("help");
+  dialog.append(make("h2", { text: "Keys" }), make("dl", {}, ...KEYS.map(([key, text]) => make("div", {}, make("dt", {}, make("kbd", { text: key })), make("dd", { text })))),
+    button("Close", () => dialog.close(), { class: "primary" }));
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  byId("help-open").addEventListener("click", () => dialog.showModal());
+}
+
+function listenToKeys() {
+  addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || byId("help").open) return;
+    if (tab === "label" && views.label.key(event)) return;
+    if (pane.video !== null && pane.key(event)) return;
+    if (isTyping(event)) return;
+    if (event.key === "Escape" && state.open !== null) closeVideo();
+    else if (event.key === "?") byId("help").showModal();
+    else if (event.key === "u" && tab !== "label") undo();
+    else return;
+    event.preventDefault();
+  });
+}
+
+async function start() {
+  startTheme();
+  fillHelp();
+  await loadRun();
+  const { run } = state;
+  document.title = `${run.name} · clipset`;
+  byId("run-name").textContent = run.name;
+  byId("run-size").textContent = plural(run.num_videos, "video");
+  views.search = new Search(byId("query"));
+  pane = new VideoPane(views.search, closeVideo);
+  views.grid = new Grid(byId("grid"), views.search);
+  views.filters = new Filters(byId("tools"));
+  views.map = new MapView(byId("map"));
+  views.label = new LabelView(byId("label"), pane);
+  views.review = new ReviewView(byId("review"), pane, make("div", { class: "side", id: "review-side" }));
+  on("items", fillGridMessage);
+  on("selection", fillSelection);
+  on("labels", fillSelection);
+  on("open", showVideo);
+  on("reveal", (video) => views.grid.reveal(video));
+  on("tab", showTab);
+  listenToKeys();
+  for (const one of document.querySelectorAll("[role=tab]")) one.addEventListener("click", () => showTab(one.dataset.tab));
+  addEventListener("hashchange", () => byId(location.hash.slice(1))?.classList.contains("view") && showTab(location.hash.slice(1)));
+  byId("start").remove();
+  const first = location.hash.slice(1);
+  showTab(byId(first)?.classList.contains("view") ? first : "videos");
+  emit("items");
+  document.documentElement.dataset.ready = "true";
+  await loadLabels();
+  if (state.labels.labels.length) await loadLearnerPredictions().catch(() => {});
+}
+
+start().catch((error) => {
+  byId("start")?.replaceChildren(make("p", { class: "title", text: "The run could not be opened" }), make("p", { text: error.message }), make("p", { class: "actions" }, button("Try again", () => location.reload())));
+  if (!byId("start")) throw error;
+});

@@ -1,0 +1,169 @@
+/* The row above the grid: filter by name, value or range; sort; how many videos are left. */
+import { valuesOf, colourStyle } from "./colours.js";
+import { button, byId, count, make, percent, plural, segmented } from "./dom.js";
+import { emit, isMistake, on, state, updateItems } from "./state.js";
+
+const FIRST_FACETS = ["label", "split", "prediction", "confidence", "my-label"];
+const MAX_VALUES = 300; // in one list; a search narrows it
+const TYPING = 150; // milliseconds after the last key
+
+export class Filters {
+  constructor(box) {
+    this.facets = make("div", { class: "facets" });
+    this.name = make("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter by name" });
+    this.name.addEventListener("input", () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => { state.nameFilter = this.name.value.trim().toLowerCase(); this.apply(); }, TYPING);
+    });
+    this.sort = make("select", { "aria-label": "Sort", on: { change: () => { state.sort = this.sort.value; updateItems(); } } });
+    this.total = make("span", { class: "total", role: "status" });
+    this.mistakes = button("Mistakes", () => { state.mistakesOnly = !state.mistakesOnly; this.apply(); }, { class: "facet", "aria-pressed": "false" });
+    this.clear = button("Clear filters", () => this.reset(), { class: "quiet", hidden: true });
+    this.more = make("select", { class: "facet", "aria-label": "Add a filter", on: { change: () => this.addFacet() } });
+    this.panes = segmented("Panes", [["grid", "Grid"], ["both", "Both"], ["map", "Map"]], "both", (value) => setPanes(value));
+    this.extra = new Set();
+    box.append(this.name, this.facets, this.clear, make("span", { class: "spacer" }), this.total, make("label", {}, "Sort ", this.sort), this.panes);
+    setPanes("both");
+    on("items", () => this.update());
+    on("labels", () => this.fillFacets());
+    on("colours", () => this.fillSort());
+    on("filters", () => this.fillFacets());
+    this.fillFacets();
+  }
+
+  /* Filter again; a search is repeated where the server filters. */
+  apply() {
+    emit("filters");
+    updateItems();
+  }
+
+  reset() {
+    state.filters.clear();
+    Object.assign(state, { nameFilter: "", mistakesOnly: false });
+    this.name.value = "";
+    this.apply();
+  }
+
+  fillFacets() {
+    const keys = [...state.fields.keys()].filter((key) => key !== "name");
+    const used = keys.filter((key) => FIRST_FACETS.includes(key) || this.extra.has(key) || state.filters.has(key));
+    const rest = keys.filter((key) => !used.includes(key));
+    const hasMistakes = state.videos.labels.some((_, video) => isMistake(video));
+    this.mistakes.setAttribute("aria-pressed", String(state.mistakesOnly));
+    this.more.replaceChildren(make("option", { value: "", text: "+ Filter" }),
+      ...rest.map((key) => make("option", { value: key, text: state.fields.get(key).title })));
+    this.facets.replaceChildren(...used.map((key) => this.facet(key)),
+      ...(hasMistakes || state.mistakesOnly ? [this.mistakes] : []), ...(rest.length ? [this.more] : []));
+    this.clear.hidden = !(state.filters.size || state.nameFilter || state.mistakesOnly);
+    this.fillSort();
+  }
+
+  addFacet() {
+    const key = this.more.value;
+    this.extra.add(key);
+    this.fillFacets();
+    this.facets.querySelector(`[data-key="${CSS.escape(key)}"]`)?.click();
+  }
+
+  facet(key) {
+    const { title } = state.fields.get(key);
+    const filter = state.filters.get(key);
+    let text = title;
+    if (filter instanceof Set) text = `${title}: ${filter.size === 1 ? [...filter][0] ?? "none" : filter.size}`;
+    else if (filter) text = `${title}: ${formatNumber(key, filter.low)} to ${formatNumber(key, filter.high)}`;
+    return button(text, (event) => this.openFacet(key, event.currentTarget), {
+      class: filter ? "facet used" : "facet", data: { key }, "aria-haspopup": "dialog",
+    });
+  }
+
+  openFacet(key, anchor) {
+    byId("facet-popover")?.remove();
+    const { kind, title } = state.fields.get(key);
+    const popover = make("div", { id: "facet-popover", class: "popover", popover: "auto", role: "dialog", "aria-label": title },
+      ...(kind === "number" ? this.rangeControls(key) : this.valueControls(key)));
+    document.body.append(popover);
+    popover.addEventListener("toggle", (event) => {
+      if (event.newState !== "closed") return;
+      popover.remove();
+      this.facets.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
+    });
+    popover.showPopover();
+    const { left, bottom } = anchor.getBoundingClientRect();
+    popover.style.left = `${Math.max(8, Math.min(left, innerWidth - popover.offsetWidth - 8))}px`;
+    popover.style.top = `${bottom + 6}px`;
+    popover.querySelector("input")?.focus();
+  }
+
+  valueControls(key) {
+    const { values, counts } = valuesOf(key);
+    const numNone = state.fields.get(key).values.filter((value) => value === null || value === undefined).length;
+    const entries = [...values.map((value) => [value, value, counts.get(value)]), ...(numNone ? [[null, "none", numNone]] : [])];
+    const list = make("ul", { class: "values" });
+    const fill = (text) => {
+      const matching = entries.filter(([, name]) => name.toLowerCase().includes(text));
+      list.replaceChildren(...matching.slice(0, MAX_VALUES).map(([value, name, number]) => {
+        const tick = make("input", { type: "checkbox", checked: state.filters.get(key)?.has(value) ?? false });
+        tick.addEventListener("change", () => this.toggle(key, value));
+        return make("li", {}, make("label", {}, tick,
+          make("span", { class: "dot", style: { background: colourStyle(key, value).fill } }),
+          make("span", { class: "name", text: name }), make("span", { class: "soft", text: count(number) })));
+      }));
+      if (matching.length > MAX_VALUES) list.append(make("li", { class: "soft", text: `${count(matching.length - MAX_VALUES)} more: type to find them` }));
+      if (!matching.length) list.append(make("li", { class: "soft", text: "No such value" }));
+    };
+    fill("");
+    const find = make("input", { type: "search", placeholder: "Find a value", "aria-label": "Find a value",
+      on: { input: () => fill(find.value.trim().toLowerCase()) } });
+    return entries.length > 10 ? [find, list] : [list];
+  }
+
+  toggle(key, value) {
+    const allowed = new Set(state.filters.get(key) ?? []);
+    if (!allowed.delete(value)) allowed.add(value);
+    if (allowed.size) state.filters.set(key, allowed);
+    else state.filters.delete(key);
+    this.apply();
+  }
+
+  rangeControls(key) {
+    const scale = key.endsWith("confidence") ? 100 : 1;
+    const numbers = state.fields.get(key).values.filter((value) => value !== null);
+    const [least, most] = [numbers.reduce((a, b) => Math.min(a, b)), numbers.reduce((a, b) => Math.max(a, b))];
+    const filter = state.filters.get(key) ?? { low: least, high: most };
+    const edge = (name, value) => make("input", { type: "number", step: "any", value: String(Number((scale * value).toPrecision(4))), "aria-label": name });
+    const [low, high] = [edge("From", filter.low), edge("To", filter.high)];
+    const apply = () => {
+      const number = (input, otherwise) => (input.value === "" ? otherwise : Number(input.value) / scale);
+      state.filters.set(key, { low: number(low, least), high: number(high, most) });
+      this.apply();
+    };
+    for (const input of [low, high]) input.addEventListener("change", apply);
+    const reset = button("Any", () => { state.filters.delete(key); this.apply(); byId("facet-popover").hidePopover(); });
+    return [make("p", { class: "range" }, "from ", low, " to ", high, scale === 100 ? " %" : ""), reset];
+  }
+
+  fillSort() {
+    const options = [["", state.results ? "Nearest first" : "Catalog order"]];
+    if (state.videos.predictions.some((value) => value !== null)) options.push(["mistakes", "Mistakes first"]);
+    for (const [key, { title, kind }] of state.fields) {
+      if (kind === "number") options.push([key, `${title}, low first`], ["-" + key, `${title}, high first`]);
+      else options.push([key, title]);
+    }
+    this.sort.replaceChildren(...options.map(([value, text]) => make("option", { value, text })));
+    this.sort.value = state.sort;
+  }
+
+  update() {
+    const { items, results, run } = state;
+    const whole = results ? results.length : run.num_videos;
+    this.total.textContent = items.length === whole
+      ? plural(whole, results ? "result" : "video") : `${count(items.length)} of ${count(whole)}`;
+    this.fillFacets();
+  }
+}
+
+function setPanes(value) {
+  byId("videos").dataset.panes = value;
+}
+
+const formatNumber = (key, value) => (key.endsWith("confidence") ? percent(value) : String(Number(value.toPrecision(3))));

@@ -1,0 +1,97 @@
+/* Labels of the label loop: sent one by one, each on the server's disk before it counts here. */
+import { get, post } from "./api.js";
+import { button, make, moment, speak, toast } from "./dom.js";
+import { colourStyle } from "./colours.js";
+import { emit, loadLabels, loadLearnerPredictions, on, state } from "./state.js";
+
+const NUM_KEYS = 9;
+const REFRESH = 600; // milliseconds after the last label until grid and map have new predictions
+const typed = new Set(); // classes that were typed and have no label yet
+let refreshing = 0;
+
+/* Classes in the order of their keys; a new one never moves the others. */
+export function classes() {
+  const own = state.labels?.classes ?? [];
+  const { classes: run } = state.run;
+  return [...new Set(run.length > NUM_KEYS ? [...own, ...typed, ...run] : [...run, ...own, ...typed])];
+}
+
+async function send(path, body) {
+  try {
+    state.learner = await post(path, body);
+    await loadLabels();
+    clearTimeout(refreshing);
+    refreshing = setTimeout(() => loadLearnerPredictions().catch(() => {}), REFRESH);
+    emit("learner");
+    return true;
+  } catch (error) {
+    toast(error.message, { error: true, action: { text: "Try again", run: () => send(path, body) } });
+    return false;
+  }
+}
+
+/* Label a video, or a span of it; null removes the label. */
+export async function setLabel(video, label, span = null) {
+  if (label !== null) typed.add(label);
+  const ok = await send("/api/labels", { video, label, start: span?.start ?? null, end: span?.end ?? null });
+  if (ok) speak(label === null ? "Label removed" : `${state.videos.names[video]}: ${label}`);
+  return ok;
+}
+
+export async function labelAll(videos, label) {
+  for (const video of videos) if (!(await setLabel(video, label))) return false;
+  toast(`${videos.length} videos labelled ${label}`);
+  return true;
+}
+
+export const skip = (video) => send("/api/labels/skip", { video });
+export const undo = () => send("/api/labels/undo");
+
+export async function loadLearner() {
+  state.learner = await get("/api/learner");
+  emit("learner");
+}
+
+/* Buttons for the classes and a box to type a new one. */
+export class ClassButtons {
+  constructor(choose) {
+    this.choose = choose;
+    this.span = null;
+    this.video = null;
+    this.title = make("h3");
+    this.list = make("div", { class: "classes" });
+    this.input = make("input", { type: "text", placeholder: "New class, then Enter", "aria-label": "Label with a class", list: "class-names", maxLength: 200 });
+    this.names = make("datalist", { id: "class-names" });
+    const form = make("form", {}, this.input, this.names);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const label = this.input.value.trim();
+      if (!label) return;
+      this.input.value = "";
+      this.input.blur();
+      this.choose(label);
+    });
+    this.element = make("div", { class: "label-strip" }, this.title, this.list, form);
+    on("labels", () => this.show(this.video, this.span));
+  }
+
+  show(video, span = null) {
+    Object.assign(this, { video, span });
+    if (video === null || !state.labels) return;
+    const current = state.myLabels.get(video);
+    this.title.textContent = span ? `Label ${moment(span.start, span.end)} as` : "Label this video as";
+    this.names.replaceChildren(...classes().map((value) => make("option", { value })));
+    this.list.replaceChildren(...classes().slice(0, 60).map((label, index) => {
+      const one = button("", () => this.choose(label), { class: "class", "aria-pressed": String(!span && label === current) });
+      if (index < NUM_KEYS) one.append(make("kbd", { text: String(index + 1) }));
+      one.append(make("span", { class: "dot", style: { background: colourStyle("label", label).fill } }), make("span", { class: "name", text: label }));
+      return one;
+    }));
+    if (current !== undefined && !span) this.list.append(button("Remove", () => this.choose(null), { class: "quiet" }));
+  }
+
+  /* The class of a digit key. */
+  byKey(key) {
+    return /^[1-9]$/.test(key) ? classes()[Number(key) - 1] : undefined;
+  }
+}
