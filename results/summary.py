@@ -6,7 +6,7 @@ covers videos (whole groups, where the catalog has them) and trainings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,15 +14,20 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from tables import difference_text, label_text, machine_name, score, table
 from units import Unit
 
 from clipset.config import to_mapping
-from clipset.evaluation.results import read_predictions
+from clipset.evaluation.results import ERROR_METRICS, read_predictions
 from clipset.evaluation.statistics import compare_values, interval, list_pairs
 from clipset.files import write_atomic, write_json
 from clipset.probes.config import ProbeKey
-from clipset.report.wording import format_duration, plural, row_name
+from clipset.report.wording import (
+    format_duration,
+    format_interval,
+    format_score,
+    plural,
+    row_name,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,12 @@ class Score(VariantProbe):
 
     value: float
 
+    @property
+    def text(self) -> str:
+        """With its interval."""
+        value = format_score(self.metric, self.value)
+        return f"{value} {format_interval(self.metric, self.interval)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(VariantProbe):
@@ -66,11 +77,20 @@ class Difference(VariantProbe):
 
     @property
     def name(self) -> str:
-        """`paper: SCALE linear − Linear`, or `paper − official: SCALE linear`."""
+        """`SCALE linear − Linear`, or `paper − official: SCALE linear`."""
         probe = row_name(self.features, self.probe)
         if self.variant != self.baseline_variant:
             return f"{self.variant} − {self.baseline_variant}: {probe}"
-        return f"{self.variant}: {probe} − {row_name(self.baseline_features, self.baseline_probe)}"
+        return f"{probe} − {row_name(self.baseline_features, self.baseline_probe)}"
+
+    @property
+    def text(self) -> str:
+        """With its interval and p; accuracies in points."""
+        scale, form = (1, "+.3g") if self.metric in ERROR_METRICS else (100, "+.1f")
+        low, high = (format(scale * bound, form) for bound in self.interval)
+        p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        text = f"{format(scale * self.difference, form)} ({low} to {high}), {p}"
+        return text.replace("-", "−")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +165,16 @@ def write_summary(units: Sequence[Unit], name: str, out: Path) -> str:
         "budget": to_mapping(units[0].budget),
         "commits": sorted({record["environment"].get("commit", "?") for record in records}),
         "dates": sorted({record["date"][:10] for record in records}),
-        "machines": sorted({machine_name(record["environment"]) for record in records}),
+        "machines": sorted({_machine(record["environment"]) for record in records}),
     }
     write_json(out / "summary.json", origin | {"columns": to_mapping(columns)})
     text = render(origin, columns)
     write_atomic(out / "summary.md", text.encode())
     return text
+
+
+def _machine(environment: Mapping[str, str]) -> str:
+    return f"{environment.get('cores', '?')} cores, {environment.get('processor', '?')}"
 
 
 def summarise(units: Sequence[Unit], label_fraction: float) -> Column | None:
@@ -237,55 +261,79 @@ def describe_trainings(units: Sequence[Unit]) -> Training:
 
 
 def render(origin: dict[str, Any], columns: Sequence[Column]) -> str:
-    """The summary as text with tables."""
+    """The summary as text with tables: the datasets, or the variants on a dataset, side by side."""
     budget = [f"{value:g} {name}" for name, value in origin["budget"].items() if value is not None]
     facts = [
-        f"{origin['finished']} of {origin['units']} units",
-        f"each variant trained for {budget[0] if budget else 'its own epochs'}",
+        f"{origin['finished']} of {origin['units']} trainings finished",
+        f"each trained for {budget[0] if budget else 'the steps of its settings'}",
         f"commit {', '.join(origin['commits'])}",
         ", ".join(origin["dates"]),
         *origin["machines"],
     ]
-    lines = [f"# {origin['study']}", "", "; ".join(facts), ""]
-    for column in columns:
-        lines += render_column(column)
+    lines = [f"# {origin['study']}", "", "; ".join(facts) + ".", ""]
+    if all(len(column.trainings) == 1 for column in columns):
+        lines += render_tables([(describe_column(column), column, None) for column in columns])
+    else:
+        for column in columns:
+            variants = [training.variant for training in column.trainings]
+            lines += [f"## {describe_column(column)}", ""]
+            lines += render_tables([(variant, column, variant) for variant in variants])
     return "\n".join(lines).rstrip() + "\n"
 
 
-def render_column(column: Column) -> list[str]:
-    """Scores, costs and differences."""
-    labels = label_text(None if column.label_fraction == 1 else column.label_fraction)
-    units = f"{column.num_groups} whole groups" if column.num_groups else "videos"
-    probes = list(dict.fromkeys((each.features, each.probe) for each in column.scores))
-    scores = {(each.variant, each.features, each.probe): to_mapping(each) for each in column.scores}
-    return [
-        f"## {column.dataset}, {column.backbone}, {labels}",
-        "",
-        f"{plural(column.num_videos, 'video')}, each tested once; intervals over {units} and "
-        f"trainings.",
-        "",
-        *table(
-            ["", *(row_name(*probe) for probe in probes)],
-            [
-                [each.variant, *(score(scores.get((each.variant, *probe))) for probe in probes)]
-                for each in column.trainings
-            ],
-        ),
-        *table(
-            ["", "trainings", "steps", "pre-training", "with evaluation"],
-            [
-                [
-                    each.variant,
-                    f"{each.num_trainings} × {plural(each.num_folds, 'fold')}",
-                    f"{each.steps:.0f}",
-                    format_duration(each.seconds["pretrain"]),
-                    format_duration(sum(each.seconds.values())),
-                ]
-                for each in column.trainings
-            ],
-        ),
-        *table(
-            ["paired difference", ""],
-            [[each.name, difference_text(to_mapping(each))] for each in column.differences],
-        ),
-    ]
+def describe_column(column: Column) -> str:
+    """Dataset, backbone and labels."""
+    parts = [column.dataset] + ([column.backbone] if column.backbone != "default" else [])
+    if column.label_fraction < 1:
+        parts.append(f"{100 * column.label_fraction:g} % of the labels")
+    return ", ".join(parts)
+
+
+def render_tables(titled: Sequence[tuple[str, Column, str | None]]) -> list[str]:
+    """Scores, differences and costs; a column for each title, dataset and variant (None: all)."""
+    titles = [title for title, _, _ in titled]
+    scores: dict[str, dict[str, str]] = {}
+    differences: dict[str, dict[str, str]] = {}
+    costs: dict[str, dict[str, str]] = {}
+    for title, column, variant in titled:
+        for score in column.scores:
+            if variant in (None, score.variant):
+                scores.setdefault(row_name(score.features, score.probe), {})[title] = score.text
+        for difference in column.differences:
+            same_variant = difference.variant == difference.baseline_variant
+            if same_variant and variant in (None, difference.variant):
+                differences.setdefault(difference.name, {})[title] = difference.text
+        for training in column.trainings:
+            if variant in (None, training.variant):
+                for name, text in describe_cost(training, column).items():
+                    costs.setdefault(name, {})[title] = text
+    lines = table("probe", titles, scores) + table("paired difference", titles, differences)
+    lines += table("cost of one training", titles, costs)
+    between = {
+        difference.name: {"": difference.text}
+        for _, column, _ in titled
+        for difference in column.differences
+        if difference.variant != difference.baseline_variant
+    }
+    if between:
+        lines += table("between trainings", [""], between)
+    return lines
+
+
+def describe_cost(training: Training, column: Column) -> dict[str, str]:
+    """Videos, trainings, steps and times."""
+    groups = f", {column.num_groups} groups" if column.num_groups else ""
+    return {
+        "test videos": f"{column.num_videos:,}{groups}",
+        "trainings": f"{training.num_trainings} × {plural(training.num_folds, 'fold')}",
+        "steps": f"{training.steps:.0f}",
+        "pre-training": format_duration(training.seconds["pretrain"]),
+        "with evaluation": format_duration(sum(training.seconds.values())),
+    }
+
+
+def table(corner: str, titles: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The lines of a table: names of rows, then a cell for each title."""
+    lines = [[corner, *titles], ["---"] * (1 + len(titles))]
+    lines += [[name, *(cells.get(title, "–") for title in titles)] for name, cells in rows.items()]
+    return [*(f"| {' | '.join(cells)} |" for cells in lines), ""]

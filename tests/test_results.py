@@ -16,12 +16,9 @@ import pytest
 from tests.conftest import write_video
 from tests.miniatures import TINY, run, write_backbone
 
-from clipset.config import build
 from clipset.data.catalog import Catalog, Video
-from clipset.errors import ClipsetError
 from clipset.evaluation.results import read_predictions
 from clipset.probes.config import ProbeKey
-from clipset.recipe import Recipe, read_recipe
 
 ROOT = Path(__file__).parents[1]
 ROWS = ("knn", "scale_knn", "linear", "scale_linear", "transformer", "finetune", "ordered")
@@ -61,7 +58,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four runs on one store, a run with two tasks, and a table of the paper."""
+    """A run, and a run with two tasks on its store."""
     folder = tmp_path_factory.mktemp("runs")
     backbone = f"--set=extract.backbone={write_backbone(folder)}"
 
@@ -73,69 +70,35 @@ def runs(labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert run("run", labels, "--out", folder / name, *given) == 0
 
     walk("full", rows(*ROWS), links=())
-    walk("few", rows(*ROWS), "--set=evaluate.label_fraction=0.5", links=("store", "model"))
-    walk("paper", rows(*ROWS), "--set=pretrain.preset=paper")
-    walk("tried", rows("scale_knn"), *HELD_OUT)
     tasks = 'data.tasks={order = {label = "order"}, count = {target = "count"}}'
     walk("tasks", rows("knn", "scale_knn"), f"--set={tasks}")
-    words = ("--store", folder / "full" / "store", "--out", folder / "losses", NAMED, *HELD_OUT)
-    quick = [word for word in TINY if "extract" not in word]
-    assert run("reproduce", "ablation-losses", *words, *quick, "--quiet") == 0
     return folder
 
 
-@pytest.fixture(scope="module")
-def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of result files."""
-    out, collect = tmp_path_factory.mktemp("results"), load("collect").collect
-    collect([runs / "full", runs / "few", runs / "paper"], "squares", out)
-    for name in ("tried", "tasks", "losses"):
-        collect([runs / name], name, out)
-    return out
-
-
-def page(written: Path) -> str:
-    return str(load("write").render(load("records").read_result_files(written), ["## A note\n"]))
-
-
 def test_the_page_of_results_is_what_the_script_writes() -> None:
-    records, write = load("records"), load("write")
-    text = write.render(records.read_result_files(), write.read_notes(), records.read_studies())
-    assert (ROOT / "docs" / "results.md").read_text("utf-8") == text
+    assert (ROOT / "docs" / "results.md").read_text("utf-8") == load("write").render()
 
 
-def test_result_files_name_no_place_on_one_machine(written: Path) -> None:
-    for path in (*written.glob("*.json"), *(ROOT / "results").glob("*.json")):
+def test_recorded_results_name_no_place_on_one_machine() -> None:
+    for path in (ROOT / "results").glob("summaries/*"):
         text = path.read_text("utf-8")
         assert not re.findall(r"(?<![\w~.:])/(?:home|Users|root|tmp|opt|work)/", text)
-        assert str(written.parent) not in text
 
 
-def test_a_result_says_all_that_a_number_depends_on(written: Path) -> None:
-    file = json.loads((written / "squares.json").read_text())
-    full, few, paper = file["results"]
-    assert (full["dataset"], full["backbone"]) == ("Squares", "tints.py:make")
-    assert (full["preset"], paper["preset"]) == ("recommended", "paper")
-    assert (full["label_fraction"], few["label_fraction"]) == (None, 0.5)
-    [part] = full["tasks"]
-    assert part["counts"] == {"videos": 12, "classes": 2, "train": 9, "test": 3, "failed": 0}
-    assert part["training_seconds"] > 0
-    assert full["source"].endswith("/labels.csv")
-    assert full["recipe_text"] == (ROOT / full["recipe_file"]).read_text("utf-8")
-    for record in part["rows"]:
-        assert {"value", "interval", "seeds", "selected_on", "split"} <= set(record)
-    assert {"processor", "cores", "torch"} <= set(full["machine"])
-    assert {(each["run"], each["baseline"]) for each in file["differences"]} == {(0, 2)}
-
-
-def test_the_command_of_a_result_gives_the_recipe_of_its_run(written: Path) -> None:
-    for path in written.glob("*.json"):
-        for result in json.loads(path.read_text())["results"]:
-            if result["kind"] == "run":
-                told = read_recipe(ROOT / result["recipe_file"], result["changes"])
-                assert told == build(Recipe, result["recipe"], path.name)
-                for change in result["changes"]:
-                    assert change.split("=")[0] in result["command"]
+def test_the_page_has_the_tables_of_a_study_under_its_note(study: Path, tmp_path: Path) -> None:
+    for folder in ("summaries", "notes"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(study / "summary.md", tmp_path / "summaries" / "squares.md")
+    (tmp_path / "notes" / "squares.md").write_text("## Colours of squares\n\nNothing gained.\n")
+    (tmp_path / "notes" / "z.md").write_text("## Last\n")
+    (tmp_path / "head.md").write_text("# Results\n")
+    text = load("write").render(tmp_path)
+    order = (
+        "# Results", "## Colours of squares", "Nothing gained.", "8 of 8 trainings finished",
+        "### squares", "| probe | slow | group |", "| k-NN |", "| SCALE fine-tuned − Transformer |",
+        "### squares, 50 % of the labels", "results/studies/squares.toml", "## Last",
+    )  # fmt: skip
+    assert sorted(order, key=text.index) == list(order)
 
 
 def test_one_row_alone_has_the_number_of_the_whole_table(
@@ -155,42 +118,6 @@ def test_one_row_alone_has_the_number_of_the_whole_table(
 def test_tasks_on_the_same_videos_share_one_model(runs: Path) -> None:
     order, count = (runs / "tasks" / name / "model" for name in ("order", "count"))
     assert (order / "metrics.jsonl").read_bytes() == (count / "metrics.jsonl").read_bytes()
-
-
-def test_the_page_has_every_table_and_where_it_comes_from(written: Path) -> None:
-    text = page(written)
-    assert "## Squares, tints.py:make" in text
-    assert "|  | all labels | 50 % of the labels |" in text
-    for words in (
-        "| SCALE fine-tuned − Transformer |",
-        "| SCALE linear − Linear |",
-        "| SCALE k-NN − k-NN |",
-        "| SCALE fine-tuned − Clips in order |",
-        "### Trainings side by side",
-        "| training, seconds |",
-        "| order | count (squared error) |",
-        "### Loss functions: Squares",
-        "## Validation results",
-        "## A note",
-    ):
-        assert words in text, words
-    assert len(re.findall(r"^\| recommended.* − paper", text, re.M)) == 1
-    commands = re.findall(r"seeds [\d, ]+\s+cores[^`]*?```sh\nclipset (run|reproduce) ", text)
-    assert commands.count("reproduce") == 1
-    assert commands.count("run") >= 5
-
-
-def test_validation_runs_never_stand_in_a_table_of_test_scores(written: Path) -> None:
-    before, after = page(written).split("## Validation results")
-    assert "runs/tried" not in before
-    assert "runs/tried" in after
-    assert "Scored on val." in before.split("### Loss functions")[1]
-
-
-def test_a_run_without_an_end_is_refused(tmp_path: Path, runs: Path) -> None:
-    (tmp_path / "run.json").write_text((runs / "full" / "run.json").read_text())
-    with pytest.raises(ClipsetError, match=r"no results\.json"):
-        load("collect").collect([tmp_path], "none", tmp_path)
 
 
 def run_study(labels: Path, file: Path, out: Path, *more: str) -> str:
@@ -244,7 +171,7 @@ def study(labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     file = write_study(folder, write_backbone(folder))
     assert "total: 0 of 8 units finished, time unknown" in run_study(labels, file, folder, "--list")
-    assert "8 of 8 units" in run_study(labels, file, folder)
+    assert "8 of 8 trainings" in run_study(labels, file, folder)
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert re.search("total: 8 of 8 units finished$", run_study(labels, file, folder, "--list"))
     run_study(labels, file, folder)
@@ -340,8 +267,8 @@ def test_a_killed_unit_is_run_again_and_the_others_are_not(
     assert "squares default slow: 3 of 4 units finished, about" in listed
     assert "squares default group: 4 of 4 units finished\n" in listed
     text = run_study(labels, file, folder, "--summarise")
-    assert "7 of 8 units" in text
-    assert re.search(r"\| slow \| 1 × 2 folds \|", text)  # the second training lacks a fold
+    assert "7 of 8 trainings" in text
+    assert "| trainings | 1 × 2 folds | 2 × 2 folds |" in text  # the second training lacks a fold
     times = {path: path.stat().st_mtime_ns for path in folder.glob("units/**/results.json")}
     run_study(labels, file, folder)
     assert (lost / "labels-50" / "predictions.safetensors").read_bytes() == before
@@ -376,8 +303,8 @@ def test_the_summary_is_the_mean_over_all_videos_and_trainings(study: Path) -> N
     pair = ("group", "scale", "finetune", "slow", "scale", "finetune")
     assert differences[pair] == pytest.approx(other - score["value"])
     text = (study / "summary.md").read_text()
-    assert "## squares, default, 50 % of the labels" in text
-    assert "| slow: SCALE fine-tuned − Transformer |" in text
+    assert "## squares, 50 % of the labels" in text
+    assert "| SCALE fine-tuned − Transformer |" in text
     assert "| group − slow: SCALE k-NN |" in text
 
 
