@@ -1,6 +1,6 @@
 /* The page: views, keys, colours, start. */
 import { readPalette } from "./colours.js";
-import { button, byId, count, isTyping, make, message, plural } from "./dom.js";
+import { button, byId, classInput, count, isTyping, make, message, plural } from "./dom.js";
 import { Filters } from "./filters.js";
 import { Grid } from "./grid.js";
 import { LabelView } from "./label.js";
@@ -8,17 +8,20 @@ import { classes, labelAll, undo } from "./labels.js";
 import { MapView } from "./map.js";
 import { ReviewView } from "./review.js";
 import { Search } from "./search.js";
-import { emit, loadLabels, loadLearnerPredictions, loadRun, on, setSelection, state } from "./state.js";
+import {
+  emit, loadLabels, loadLearnerPredictions, loadRun, on, setSelection, state, waitForPredictions,
+} from "./state.js";
 import { VideoPane } from "./video.js";
 
 const THEMES = { auto: "as the system", light: "light", dark: "dark" };
 const ICONS = { auto: "◐", light: "☀", dark: "☾" };
 const KEYS = [
   ["Arrows, Home, End", "move in the grid or between points of the map"], ["Space", "select or deselect"],
-  ["Shift + arrows or click", "select a range"], ["a", "select all"], ["Enter", "open the video; in Label: accept the suggestion"],
-  ["Esc", "close the video, then forget the selection"], ["m, l", "more, less like this"], ["1–9", "label with a class"], ["c", "type a class"],
-  ["u", "undo the last label"], ["s", "skip, in Label"], ["p", "play or pause"], ["[ and ]", "a moment from, until the playhead"],
-  ["+ − 0", "zoom the map"], ["?", "these keys"],
+  ["Shift + arrows or click", "select a range"], ["a", "select all"],
+  ["Enter", "open the video; in Label: accept the suggestion"], ["Esc", "close the video, then forget the selection"],
+  ["m, l", "more, less like this"], ["1–9", "label with a class"], ["c", "type a class"],
+  ["u", "undo the last label"], ["s", "skip, in Label"], ["p", "play or pause"],
+  ["[ and ]", "a moment from, until the playhead"], ["+ − 0", "zoom the map"], ["?", "these keys"],
 ];
 
 const views = {};
@@ -53,6 +56,14 @@ function startTheme() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 }
 
+const tabs = () => document.querySelectorAll("[role=tab]");
+
+/* The view in the address, the videos if there is none. */
+function tabOfAddress() {
+  const name = location.hash.slice(1);
+  return byId(name)?.classList.contains("view") ? name : "videos";
+}
+
 /* Show one view; the video pane goes where it is needed. */
 function showTab(name) {
   if (name === tab) return;
@@ -60,7 +71,7 @@ function showTab(name) {
   tab = name;
   if (location.hash.slice(1) !== name) history.replaceState(null, "", "#" + name);
   for (const view of document.querySelectorAll(".view")) view.hidden = view.id !== name;
-  for (const one of document.querySelectorAll("[role=tab]")) one.setAttribute("aria-selected", String(one.dataset.tab === name));
+  for (const one of tabs()) one.setAttribute("aria-selected", String(one.dataset.tab === name));
   closeVideo();
   if (name === "label") views.label.open();
   if (name === "review") views.review.open();
@@ -102,8 +113,8 @@ function fillSelection() {
   bar.hidden = size < 2;
   if (size < 2) return;
   const videos = [...state.selection];
-  const name = make("input", { type: "text", placeholder: "Label all as …", "aria-label": "Label the selected videos", list: "selection-classes", maxLength: 200 });
-  const form = make("form", {}, name, make("datalist", { id: "selection-classes" }, ...classes().map((value) => make("option", { value }))));
+  const [name, names] = classInput("selection-classes", "Label all as …", "Label the selected videos", classes());
+  const form = make("form", {}, name, names);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (name.value.trim()) labelAll(videos, name.value.trim());
@@ -117,15 +128,17 @@ function fillGridMessage() {
   const box = byId("grid-message");
   box.hidden = state.items.length > 0;
   if (!box.hidden) {
-    box.replaceChildren(...(state.run.num_videos
-      ? [make("p", { class: "title", text: "No video fits" }), make("p", { text: "The filters leave nothing." }), make("p", { class: "actions" }, button("Clear filters", () => views.filters.reset()))]
-      : [make("p", { class: "title", text: "This run has no videos" }), make("p", { text: "Run clipset run on a folder with videos first." })]));
+    box.replaceChildren(state.run.num_videos
+      ? message("No video fits", "The filters leave nothing.", button("Clear filters", () => views.filters.reset()))
+      : message("This run has no videos", "Run clipset run on a folder with videos first."));
   }
 }
 
 function fillHelp() {
   const dialog = byId("help");
-  dialog.append(make("h2", { text: "Keys" }), make("dl", {}, ...KEYS.map(([key, text]) => make("div", {}, make("dt", {}, make("kbd", { text: key })), make("dd", { text })))),
+  const rows = KEYS.map(([key, text]) =>
+    make("div", {}, make("dt", {}, make("kbd", { text: key })), make("dd", { text })));
+  dialog.append(make("h2", { text: "Keys" }), make("dl", {}, ...rows),
     button("Close", () => dialog.close(), { class: "primary" }));
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   byId("help-open").addEventListener("click", () => dialog.showModal());
@@ -167,18 +180,20 @@ async function start() {
   on("reveal", (video) => views.grid.reveal(video));
   on("tab", showTab);
   listenToKeys();
-  for (const one of document.querySelectorAll("[role=tab]")) one.addEventListener("click", () => showTab(one.dataset.tab));
-  addEventListener("hashchange", () => byId(location.hash.slice(1))?.classList.contains("view") && showTab(location.hash.slice(1)));
+  for (const one of tabs()) one.addEventListener("click", () => showTab(one.dataset.tab));
+  addEventListener("hashchange", () => showTab(tabOfAddress()));
   byId("start").remove();
-  const first = location.hash.slice(1);
-  showTab(byId(first)?.classList.contains("view") ? first : "videos");
+  showTab(tabOfAddress());
   emit("items");
   document.documentElement.dataset.ready = "true";
+  const isPending = run.background?.predictions === "pending";
   await loadLabels();
   if (state.labels.labels.length) await loadLearnerPredictions().catch(() => {});
+  if (isPending) await waitForPredictions();
 }
 
 start().catch((error) => {
-  byId("start")?.replaceChildren(make("p", { class: "title", text: "The run could not be opened" }), make("p", { text: error.message }), make("p", { class: "actions" }, button("Try again", () => location.reload())));
   if (!byId("start")) throw error;
+  byId("start").replaceChildren(
+    message("The run could not be opened", error.message, button("Try again", () => location.reload())));
 });

@@ -5,7 +5,7 @@ export const byId = (id) => document.getElementById(id);
 export function make(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
-    if (value === undefined || value === null) continue;
+    if (isNone(value)) continue;
     if (name === "class") element.className = value;
     else if (name === "text") element.textContent = value;
     else if (name === "on") for (const [event, run] of Object.entries(value)) element.addEventListener(event, run);
@@ -19,6 +19,21 @@ export function make(tag, props = {}, ...children) {
 }
 
 export const button = (text, run, props = {}) => make("button", { type: "button", text, on: { click: run }, ...props });
+
+export const span = (className, text, title) => make("span", { class: className, text, title });
+
+/* A bar filled to a fraction. */
+export function gauge(fraction, fill) {
+  const width = `${100 * Math.max(0, Math.min(1, fraction))}%`;
+  return make("span", { class: "gauge" }, make("span", { class: "fill", style: { width, background: fill } }));
+}
+
+/* A box to type a class in, with those that exist. */
+export function classInput(id, placeholder, label, names) {
+  const list = make("datalist", { id }, ...names.map((value) => make("option", { value })));
+  const input = make("input", { type: "text", placeholder, "aria-label": label, list: id, maxLength: 200 });
+  return [input, list];
+}
 
 const SVG = "http://www.w3.org/2000/svg";
 export function svg(tag, attributes = {}, ...children) {
@@ -80,7 +95,8 @@ export const tip = {
   },
 };
 
-export const percent = (fraction) => (fraction === null || fraction === undefined ? "–" : `${Math.round(100 * fraction)} %`);
+export const percent = (fraction) => (isNone(fraction) ? "–" : `${Math.round(100 * fraction)} %`);
+export const isNone = (value) => value === null || value === undefined;
 export const count = (number) => number.toLocaleString("en");
 export const plural = (number, noun, nouns = noun + "s") => `${count(number)} ${number === 1 ? noun : nouns}`;
 
@@ -89,6 +105,12 @@ export function clock(seconds) {
   if (seconds < 60) return `${(Math.round(10 * seconds) / 10).toLocaleString("en", { minimumFractionDigits: 1 })} s`;
   const whole = Math.round(seconds);
   return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+}
+
+/* A number of a field in its own unit. */
+export function formatNumber(key, value) {
+  if (key.endsWith("confidence")) return percent(value);
+  return key === "duration" ? clock(value) : String(Number(value.toPrecision(3)));
 }
 
 export const moment = (start, end) => `${clock(start).replace(" s", "")}–${clock(end)}`;
@@ -105,5 +127,5 @@ export const NUM_COLOURS = 8;
 
 /* Is the user typing, so that keys are text? */
 export function isTyping(event) {
-  return event.target.closest("input:not([type=checkbox]):not([type=range]), select, textarea, [contenteditable]") !== null;
+  return event.target.closest("input:not([type=checkbox]), select, textarea") !== null;
 }

@@ -1,6 +1,6 @@
 /* The row above the grid: filter by name, value or range; sort; how many videos are left. */
 import { valuesOf, colourStyle } from "./colours.js";
-import { button, byId, count, make, percent, plural, segmented } from "./dom.js";
+import { button, byId, count, formatNumber, isNone, make, plural, segmented, span } from "./dom.js";
 import { emit, isMistake, on, state, updateItems } from "./state.js";
 
 const FIRST_FACETS = ["label", "split", "prediction", "confidence", "my-label"];
@@ -13,16 +13,18 @@ export class Filters {
     this.name = make("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter by name" });
     this.name.addEventListener("input", () => {
       clearTimeout(this.typing);
-      this.typing = setTimeout(() => { state.nameFilter = this.name.value.trim().toLowerCase(); this.apply(); }, TYPING);
+      this.typing = setTimeout(() => this.apply({ nameFilter: this.name.value.trim().toLowerCase() }), TYPING);
     });
-    this.sort = make("select", { "aria-label": "Sort", on: { change: () => { state.sort = this.sort.value; updateItems(); } } });
+    this.sort = make("select", { "aria-label": "Sort" });
+    this.sort.addEventListener("change", () => { state.sort = this.sort.value; updateItems(); });
     this.total = make("span", { class: "total", role: "status" });
-    this.mistakes = button("Mistakes", () => { state.mistakesOnly = !state.mistakesOnly; this.apply(); }, { class: "facet", "aria-pressed": "false" });
+    this.mistakes = button("Mistakes", () => this.apply({ mistakesOnly: !state.mistakesOnly }), { class: "facet" });
     this.clear = button("Clear filters", () => this.reset(), { class: "quiet", hidden: true });
     this.more = make("select", { class: "facet", "aria-label": "Add a filter", on: { change: () => this.addFacet() } });
-    this.panes = segmented("Panes", [["grid", "Grid"], ["both", "Both"], ["map", "Map"]], "both", (value) => setPanes(value));
+    this.panes = segmented("Panes", [["grid", "Grid"], ["both", "Both"], ["map", "Map"]], "both", setPanes);
     this.extra = new Set();
-    box.append(this.name, this.facets, this.clear, make("span", { class: "spacer" }), this.total, make("label", {}, "Sort ", this.sort), this.panes);
+    box.append(this.name, this.facets, this.clear, span("spacer"), this.total,
+      make("label", {}, span("word", "Sort"), this.sort), this.panes);
     setPanes("both");
     on("items", () => this.update());
     on("labels", () => this.fillFacets());
@@ -32,16 +34,16 @@ export class Filters {
   }
 
   /* Filter again; a search is repeated where the server filters. */
-  apply() {
+  apply(changes = {}) {
+    Object.assign(state, changes);
     emit("filters");
     updateItems();
   }
 
   reset() {
     state.filters.clear();
-    Object.assign(state, { nameFilter: "", mistakesOnly: false });
     this.name.value = "";
-    this.apply();
+    this.apply({ nameFilter: "", mistakesOnly: false });
   }
 
   fillFacets() {
@@ -79,8 +81,9 @@ export class Filters {
   openFacet(key, anchor) {
     byId("facet-popover")?.remove();
     const { kind, title } = state.fields.get(key);
-    const popover = make("div", { id: "facet-popover", class: "popover", popover: "auto", role: "dialog", "aria-label": title },
-      ...(kind === "number" ? this.rangeControls(key) : this.valueControls(key)));
+    const controls = kind === "number" ? this.rangeControls(key) : this.valueControls(key);
+    const props = { id: "facet-popover", class: "popover", popover: "auto", role: "dialog", "aria-label": title };
+    const popover = make("div", props, ...controls);
     document.body.append(popover);
     popover.addEventListener("toggle", (event) => {
       if (event.newState !== "closed") return;
@@ -96,8 +99,9 @@ export class Filters {
 
   valueControls(key) {
     const { values, counts } = valuesOf(key);
-    const numNone = state.fields.get(key).values.filter((value) => value === null || value === undefined).length;
-    const entries = [...values.map((value) => [value, value, counts.get(value)]), ...(numNone ? [[null, "none", numNone]] : [])];
+    const numNone = state.fields.get(key).values.filter(isNone).length;
+    const entries = values.map((value) => [value, value, counts.get(value)]);
+    if (numNone) entries.push([null, "none", numNone]);
     const list = make("ul", { class: "values" });
     const fill = (text) => {
       const matching = entries.filter(([, name]) => name.toLowerCase().includes(text));
@@ -106,10 +110,11 @@ export class Filters {
         tick.addEventListener("change", () => this.toggle(key, value));
         return make("li", {}, make("label", {}, tick,
           make("span", { class: "dot", style: { background: colourStyle(key, value).fill } }),
-          make("span", { class: "name", text: name }), make("span", { class: "soft", text: count(number) })));
+          span("name", name), span("soft", count(number))));
       }));
-      if (matching.length > MAX_VALUES) list.append(make("li", { class: "soft", text: `${count(matching.length - MAX_VALUES)} more: type to find them` }));
-      if (!matching.length) list.append(make("li", { class: "soft", text: "No such value" }));
+      const rest = matching.length - MAX_VALUES;
+      const note = rest > 0 ? `${count(rest)} more: type to find them` : matching.length ? "" : "No such value";
+      if (note) list.append(make("li", { class: "soft", text: note }));
     };
     fill("");
     const find = make("input", { type: "search", placeholder: "Find a value", "aria-label": "Find a value",
@@ -130,7 +135,10 @@ export class Filters {
     const numbers = state.fields.get(key).values.filter((value) => value !== null);
     const [least, most] = [numbers.reduce((a, b) => Math.min(a, b)), numbers.reduce((a, b) => Math.max(a, b))];
     const filter = state.filters.get(key) ?? { low: least, high: most };
-    const edge = (name, value) => make("input", { type: "number", step: "any", value: String(Number((scale * value).toPrecision(4))), "aria-label": name });
+    const edge = (name, edgeValue) => {
+      const value = String(Number((scale * edgeValue).toPrecision(4)));
+      return make("input", { type: "number", step: "any", value, "aria-label": name });
+    };
     const [low, high] = [edge("From", filter.low), edge("To", filter.high)];
     const apply = () => {
       const number = (input, otherwise) => (input.value === "" ? otherwise : Number(input.value) / scale);
@@ -138,7 +146,11 @@ export class Filters {
       this.apply();
     };
     for (const input of [low, high]) input.addEventListener("change", apply);
-    const reset = button("Any", () => { state.filters.delete(key); this.apply(); byId("facet-popover").hidePopover(); });
+    const reset = button("Any", () => {
+      state.filters.delete(key);
+      this.apply();
+      byId("facet-popover").hidePopover();
+    });
     return [make("p", { class: "range" }, "from ", low, " to ", high, scale === 100 ? " %" : ""), reset];
   }
 
@@ -166,4 +178,3 @@ function setPanes(value) {
   byId("videos").dataset.panes = value;
 }
 
-const formatNumber = (key, value) => (key.endsWith("confidence") ? percent(value) : String(Number(value.toPrecision(3))));

@@ -1,6 +1,6 @@
 /* The grid of thumbnails: only the rows in view exist, so 100,000 videos scroll like 100. */
 import { media } from "./api.js";
-import { clock, make, moment, percent, speak } from "./dom.js";
+import { clock, make, moment, percent, span, speak } from "./dom.js";
 import { colourStyle } from "./colours.js";
 import { emit, isMistake, labelOf, on, openVideo, setSelection, state, toggleSelected } from "./state.js";
 
@@ -20,7 +20,7 @@ export class Grid {
     this.spare = [];
     this.anchor = -1; // where a range selection starts
     this.listen();
-    on("items", () => { this.reset(); this.render(); });
+    on("items", () => this.update());
     on("selection", () => this.mark());
     on("labels", () => this.refresh());
     on("hover", (video) => this.markHover(video));
@@ -39,10 +39,16 @@ export class Grid {
     this.inner.style.height = `${rows * this.rowHeight + GAP}px`;
   }
 
-  reset() {
-    this.box.scrollTop = 0;
-    this.anchor = -1;
-    this.drop(() => true);
+  /* Other videos start at the top; the same ones stay where they are. */
+  update() {
+    const { items } = state;
+    const isSame = this.items?.length === items.length && this.items.every((video, k) => video === items[k]);
+    this.items = items;
+    if (!isSame) {
+      this.box.scrollTop = 0;
+      this.anchor = -1;
+    }
+    this.refresh();
   }
 
   refresh() {
@@ -118,8 +124,10 @@ export class Grid {
     const { fill } = colourStyle("label", label ?? null);
     cell.dot.style.background = fill;
     cell.mark.textContent = isMistake(video) ? `≠ ${prediction}` : "";
-    cell.time.textContent = hit && hit.start !== null ? moment(hit.start, hit.end) : durations[video] ? clock(durations[video]) : "";
-    cell.time.classList.toggle("moment", Boolean(hit && hit.start !== null));
+    const isMoment = hit !== undefined && hit.start !== null;
+    const length = durations[video] ? clock(durations[video]) : "";
+    cell.time.textContent = isMoment ? moment(hit.start, hit.end) : length;
+    cell.time.classList.toggle("moment", isMoment);
     cell.score.textContent = hit ? hit.score.toFixed(2) : "";
     cell.film.hidden = true;
     this.markCell(cell);
@@ -202,7 +210,8 @@ export class Grid {
     };
     const video = state.items[state.active];
     if (event.key in steps) {
-      const next = state.active < 0 ? 0 : Math.max(0, Math.min(state.active + steps[event.key], state.items.length - 1));
+      const last = state.items.length - 1;
+      const next = state.active < 0 ? 0 : Math.max(0, Math.min(state.active + steps[event.key], last));
       if (event.shiftKey && this.anchor < 0) this.anchor = Math.max(0, state.active);
       this.activate(next);
       if (event.shiftKey) this.selectRange(next);
@@ -269,12 +278,12 @@ function makeCell() {
   const cell = {
     image: make("img", { alt: "", decoding: "async", draggable: false }),
     film: make("div", { class: "film", hidden: true }),
-    time: make("span", { class: "time" }),
-    score: make("span", { class: "score" }),
-    dot: make("span", { class: "dot" }),
-    label: make("span", { class: "label" }),
-    mark: make("span", { class: "mark" }),
-    name: make("span", { class: "name" }),
+    time: span("time"),
+    score: span("score"),
+    dot: span("dot"),
+    label: span("label"),
+    mark: span("mark"),
+    name: span("name"),
   };
   cell.shot = make("div", { class: "shot" }, cell.image, cell.film, cell.score, cell.time,
     make("span", { class: "tick", "aria-hidden": "true" }),

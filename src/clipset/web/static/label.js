@@ -1,7 +1,7 @@
 /* The label loop: a queue that says why, a score on labels kept aside, undo, skip, export. */
-import { get, media, post } from "./api.js";
+import { get, post, thumbnail } from "./api.js";
 import { colourStyle } from "./colours.js";
-import { button, count, isTyping, make, message, percent, plural, svg, toast } from "./dom.js";
+import { button, count, gauge, isTyping, make, message, percent, plural, span, svg, toast } from "./dom.js";
 import { classes, loadLearner, skip, undo } from "./labels.js";
 import { on, state } from "./state.js";
 
@@ -23,12 +23,13 @@ export class LabelView {
     this.skipButton = button("Skip", () => this.skip(), { title: "Skip (s)" });
     this.exported = make("div", { class: "exported", role: "status" });
     this.main = make("div", { class: "label-main" },
-      make("div", { class: "label-head" }, this.reason, this.suggestion, make("span", { class: "spacer" }), this.undoButton, this.skipButton),
+      make("div", { class: "label-head" },
+        this.reason, this.suggestion, span("spacer"), this.undoButton, this.skipButton),
       this.place, make("h3", { text: "Next" }), this.list);
     box.append(this.main, make("div", { class: "label-side" }, this.score,
       make("div", { class: "card" }, make("h3", { text: "Classes" }), this.counts),
       make("div", { class: "card" }, make("h3", { text: "Use it" }),
-        make("p", { class: "soft", text: "Writes a catalog with your labels and a classifier. Your own catalog stays as it is." }),
+        make("p", { class: "soft", text: "Writes a catalog with your labels and a classifier; your own stays as it is." }),
         button("Export", () => this.export(), { class: "primary" }), this.exported)));
     on("labels", () => this.fillCounts());
     on("learner", () => this.fillScore());
@@ -59,7 +60,8 @@ export class LabelView {
     const { video, reason, suggestion, probability } = item;
     this.reason.textContent = reason ? `Why this one: ${reason}` : "";
     this.suggestion.hidden = !suggestion;
-    if (suggestion) this.suggestion.replaceChildren(`Looks like ${suggestion}, ${percent(probability)} `, make("kbd", { text: "Enter" }));
+    const looks = `Looks like ${suggestion}, ${percent(probability)} `;
+    if (suggestion) this.suggestion.replaceChildren(looks, make("kbd", { text: "Enter" }));
     this.place.replaceChildren(this.pane.element);
     this.pane.show(video);
     this.fillQueue();
@@ -72,7 +74,8 @@ export class LabelView {
     this.reason.textContent = "";
     this.suggestion.hidden = true;
     this.pane.stop();
-    this.place.replaceChildren(message("No video is left in the queue", "Everything is labelled or skipped. Export, or look at the doubtful labels in Review."));
+    this.place.replaceChildren(message("No video is left in the queue",
+      "Everything is labelled or skipped. Export, or look at the doubtful labels in Review."));
     return undefined;
   }
 
@@ -108,8 +111,8 @@ export class LabelView {
     const items = this.queue.filter(({ video }) => video !== this.current?.video);
     this.list.replaceChildren(...items.map((item) => make("li", {}, make("button", {
       type: "button", on: { click: () => this.showVideo(item) }, title: state.videos.ids[item.video],
-    }, make("img", { alt: "", src: media(item.video, "thumbnail"), loading: "lazy" }),
-    make("span", { class: "name", text: state.videos.names[item.video] }), make("span", { class: "soft", text: item.reason })))));
+    }, thumbnail(item.video),
+    span("name", state.videos.names[item.video]), span("soft", item.reason)))));
   }
 
   fillCounts() {
@@ -117,14 +120,14 @@ export class LabelView {
     const { counts, spans } = state.labels;
     const most = Math.max(1, ...Object.values(counts));
     this.counts.replaceChildren(...classes().map((label, index) => {
-      const bar = make("span", { class: "fill" });
-      bar.style.width = `${(100 * (counts[label] ?? 0)) / most}%`;
-      bar.style.background = colourStyle("label", label).fill;
-      const inSpans = spans.filter((span) => span.label === label).length;
-      return make("li", {}, make("kbd", { text: index < 9 ? String(index + 1) : "" }), make("span", { class: "name", text: label, title: label }),
-        make("span", { class: "gauge" }, bar), make("span", { class: "soft", text: `${count(counts[label] ?? 0)}${inSpans ? ` + ${plural(inSpans, "span")}` : ""}` }));
+      const number = counts[label] ?? 0;
+      const inSpans = spans.filter((one) => one.label === label).length;
+      return make("li", {}, make("kbd", { text: index < 9 ? String(index + 1) : "" }), span("name", label, label),
+        gauge(number / most, colourStyle("label", label).fill),
+        span("soft", count(number) + (inSpans ? ` + ${plural(inSpans, "span")}` : "")));
     }));
-    if (!classes().length) this.counts.append(make("li", { class: "soft", text: "None yet: type the first one below the video." }));
+    const none = "None yet: type the first one below the video.";
+    if (!classes().length) this.counts.append(make("li", { class: "soft", text: none }));
   }
 
   fillScore() {
@@ -134,10 +137,12 @@ export class LabelView {
     const parts = [make("h3", { text: "Score so far" })];
     if (score === null) {
       parts.push(make("p", { class: "big soft", text: "–" }),
-        make("p", { class: "soft", text: `${plural(labels, "label")}. Every fifth one is kept aside; the score comes with the first of them.` }));
+        make("p", { class: "soft", text: `${plural(labels, "label")}. Every fifth one is kept aside for the score.` }));
     } else {
-      parts.push(make("p", { class: "big", data: { score: String(score) } }, percent(score), make("span", { class: "soft", text: ` ${percent(low).replace(" %", "")}–${percent(high)}` })),
-        make("p", { class: "soft", text: `right on ${plural(held, "label")} kept aside and never trained on, of ${count(labels)} (95 % interval)` }));
+      const interval = ` ${percent(low).replace(" %", "")}–${percent(high)}`;
+      const basis = `right on ${plural(held, "label")} of ${count(labels)}, kept aside, never trained on (95 % interval)`;
+      parts.push(make("p", { class: "big", data: { score: String(score) } }, percent(score), span("soft", interval)),
+        make("p", { class: "soft", text: basis }));
       if (curve.length > 1) parts.push(drawCurve(curve));
     }
     this.score.replaceChildren(...parts);
@@ -147,7 +152,8 @@ export class LabelView {
     try {
       const { catalog, head, command } = await post("/api/export");
       const copy = button("Copy", () => navigator.clipboard?.writeText(command).then(() => toast("Copied"), () => {}));
-      this.exported.replaceChildren(make("p", { text: "Written:" }), make("code", { text: catalog }), make("code", { text: head }),
+      const written = [catalog, head].filter((path) => path !== null).map((text) => make("code", { text }));
+      this.exported.replaceChildren(make("p", { text: "Written:" }), ...written,
         make("p", { text: "Predict new videos with it:" }), make("code", { class: "command", text: command }), copy);
     } catch (error) {
       toast(error.message, { error: true });
@@ -167,7 +173,7 @@ export class LabelView {
 
 /* Score against number of labels, with its interval. */
 function drawCurve(curve) {
-  const [width, height, left, bottom] = [280, 110, 30, 16];
+  const [width, height, left, bottom] = [280, 110, 38, 16];
   const last = curve.at(-1).num_labels;
   const first = curve[0].num_labels;
   const x = (labels) => left + ((width - left - 6) * (labels - first)) / Math.max(1, last - first);
@@ -180,9 +186,16 @@ function drawCurve(curve) {
     element.textContent = content;
     return element;
   };
-  return svg("svg", { class: "curve", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Score from ${percent(curve[0].score)} at ${first} labels to ${percent(curve.at(-1).score)} at ${last}` },
-    ...[0, 0.5, 1].flatMap((score) => [svg("line", { x1: left, x2: width - 6, y1: y(score), y2: y(score), class: "rule" }), text(percent(score), left - 5, y(score) + 3.5, "end")]),
-    svg("polygon", { points: band.join(" "), class: "band" }), svg("polyline", { points: line.join(" "), class: "line" }),
+  const rule = (score) => [
+    svg("line", { x1: left, x2: width - 6, y1: y(score), y2: y(score), class: "rule" }),
+    text(percent(score), left - 5, y(score) + 3.5, "end"),
+  ];
+  const [one, two] = [percent(curve[0].score), percent(curve.at(-1).score)];
+  const spoken = `Score from ${one} at ${first} labels to ${two} at ${last}`;
+  const frame = { class: "curve", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spoken };
+  return svg("svg", frame, ...[0, 0.5, 1].flatMap(rule),
+    svg("polygon", { points: band.join(" "), class: "band" }),
+    svg("polyline", { points: line.join(" "), class: "line" }),
     svg("circle", { cx: x(last), cy: y(curve.at(-1).score), r: 3.5, class: "end" }),
     text(`${first}`, left, height - 2, "start"), text(`${last} labels`, width - 6, height - 2, "end"));
 }

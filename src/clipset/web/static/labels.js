@@ -1,6 +1,6 @@
 /* Labels of the label loop: sent one by one, each on the server's disk before it counts here. */
 import { get, post } from "./api.js";
-import { button, make, moment, speak, toast } from "./dom.js";
+import { button, classInput, make, moment, span, speak, toast } from "./dom.js";
 import { colourStyle } from "./colours.js";
 import { emit, loadLabels, loadLearnerPredictions, on, state } from "./state.js";
 
@@ -31,9 +31,9 @@ async function send(path, body) {
 }
 
 /* Label a video, or a span of it; null removes the label. */
-export async function setLabel(video, label, span = null) {
+export async function setLabel(video, label, range = null) {
   if (label !== null) typed.add(label);
-  const ok = await send("/api/labels", { video, label, start: span?.start ?? null, end: span?.end ?? null });
+  const ok = await send("/api/labels", { video, label, start: range?.start ?? null, end: range?.end ?? null });
   if (ok) speak(label === null ? "Label removed" : `${state.videos.names[video]}: ${label}`);
   return ok;
 }
@@ -56,12 +56,11 @@ export async function loadLearner() {
 export class ClassButtons {
   constructor(choose) {
     this.choose = choose;
-    this.span = null;
+    this.range = null;
     this.video = null;
     this.title = make("h3");
     this.list = make("div", { class: "classes" });
-    this.input = make("input", { type: "text", placeholder: "New class, then Enter", "aria-label": "Label with a class", list: "class-names", maxLength: 200 });
-    this.names = make("datalist", { id: "class-names" });
+    [this.input, this.names] = classInput("class-names", "New class, then Enter", "Label with a class", []);
     const form = make("form", {}, this.input, this.names);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -72,22 +71,25 @@ export class ClassButtons {
       this.choose(label);
     });
     this.element = make("div", { class: "label-strip" }, this.title, this.list, form);
-    on("labels", () => this.show(this.video, this.span));
+    on("labels", () => this.show(this.video, this.range));
   }
 
-  show(video, span = null) {
-    Object.assign(this, { video, span });
+  show(video, range = null) {
+    Object.assign(this, { video, range });
     if (video === null || !state.labels) return;
     const current = state.myLabels.get(video);
-    this.title.textContent = span ? `Label ${moment(span.start, span.end)} as` : "Label this video as";
+    this.title.textContent = range ? `Label ${moment(range.start, range.end)} as` : "Label this video as";
     this.names.replaceChildren(...classes().map((value) => make("option", { value })));
     this.list.replaceChildren(...classes().slice(0, 60).map((label, index) => {
-      const one = button("", () => this.choose(label), { class: "class", "aria-pressed": String(!span && label === current) });
+      const isPressed = String(!range && label === current);
+      const one = button("", () => this.choose(label), { class: "class", "aria-pressed": isPressed });
       if (index < NUM_KEYS) one.append(make("kbd", { text: String(index + 1) }));
-      one.append(make("span", { class: "dot", style: { background: colourStyle("label", label).fill } }), make("span", { class: "name", text: label }));
+      const background = colourStyle("label", label).fill;
+      one.append(make("span", { class: "dot", style: { background } }), span("name", label));
       return one;
     }));
-    if (current !== undefined && !span) this.list.append(button("Remove", () => this.choose(null), { class: "quiet" }));
+    const remove = button("Remove", () => this.choose(null), { class: "quiet" });
+    if (current !== undefined && !range) this.list.append(remove);
   }
 
   /* The class of a digit key. */

@@ -1,7 +1,7 @@
 /* The map of the vectors: points on one canvas, names, rings and the lasso on another. */
 import { getResponse, media, ServerError } from "./api.js";
 import { colourStyle, cssColour, paletteNow, rangesOf, valuesOf } from "./colours.js";
-import { button, clock, count, make, message, percent, plural, speak, tip } from "./dom.js";
+import { button, count, formatNumber, make, message, plural, span, speak, tip } from "./dom.js";
 import { makeStamp, nearestPoint, nextPoint, packColour, Raster } from "./raster.js";
 import { emit, labelOf, on, openVideo, setSelection, state, toggleSelected, updateItems } from "./state.js";
 
@@ -19,7 +19,9 @@ export class MapView {
     this.plane = make("div", { class: "plane", tabIndex: 0, role: "application", "aria-label": "Map of the videos" },
       this.points, this.overlay);
     this.colourBy = make("select", { "aria-label": "Colour by", on: { change: () => this.recolour() } });
-    this.lassoButton = button("Lasso", () => this.setLasso(!this.lassoing), { "aria-pressed": "false", title: "Select by drawing around points (or Shift and drag)" });
+    this.lassoButton = button("Lasso", () => this.setLasso(!this.lassoing), {
+      "aria-pressed": "false", title: "Select by drawing around points (or Shift and drag)",
+    });
     this.legend = make("ul", { class: "legend", "aria-label": "Legend" });
     this.kind = make("span", { class: "soft" });
     const zoom = make("div", { class: "zoom" },
@@ -27,7 +29,8 @@ export class MapView {
       button("−", () => this.zoomBy(1 / 1.5), { "aria-label": "Zoom out" }),
       button("Fit", () => this.fit()));
     box.append(
-      make("div", { class: "map-tools" }, make("label", {}, "Colour ", this.colourBy), this.lassoButton, zoom, this.kind),
+      make("div", { class: "map-tools" },
+        make("label", {}, "Colour ", this.colourBy), this.lassoButton, zoom, this.kind),
       this.plane, this.legend);
     this.raster = new Raster(this.points);
     this.view = { zoom: 1, x: 0, y: 0 }; // the view's middle is moved by x, y pixels
@@ -100,7 +103,8 @@ export class MapView {
     if (keys.join() === this.colourKeys) return;
     this.colourKeys = keys.join();
     const value = this.colourBy.value;
-    this.colourBy.replaceChildren(...keys.map((key) => make("option", { value: key, text: state.fields.get(key).title })));
+    const options = keys.map((key) => make("option", { value: key, text: state.fields.get(key).title }));
+    this.colourBy.replaceChildren(...options);
     this.colourBy.value = keys.includes(value) ? value : keys[0] ?? "";
   }
 
@@ -184,8 +188,9 @@ export class MapView {
     const outline = this.num > MANY_POINTS ? 0 : raster.ratio / 2;
     const faint = palette.none.map((value, k) => Math.round(0.22 * value + 0.78 * palette.card[k]));
     const styles = this.looks.map((look, index) => {
+      const ring = 1.3 * radius + 1.5 * raster.ratio;
       if (index === 0) return { colour: packColour(faint), stamp: makeStamp(0, 0.8 * radius) };
-      if (index === 1) return { colour: packColour(palette.ink), stamp: makeStamp(0, 1.3 * radius + 1.5 * raster.ratio) };
+      if (index === 1) return { colour: packColour(palette.ink), stamp: makeStamp(0, ring) };
       return { colour: packColour(look.channels), stamp: makeStamp(look.shape, radius, outline) };
     });
     raster.clear(width, height, packColour(palette.card), Math.max(...styles.map(({ stamp }) => stamp.reach)));
@@ -243,7 +248,8 @@ export class MapView {
       const half = pen.measureText(text).width / 2 + 4;
       const [x, y] = [this.xs[middle], this.ys[middle]];
       if (x < half || y < 10 || x > this.size[0] - half || y > this.size[1] - 10) continue;
-      if (used.some(([left, right, level]) => x - half < right && x + half > left && Math.abs(y - level) < 17)) continue;
+      const overlaps = ([left, right, level]) => x - half < right && x + half > left && Math.abs(y - level) < 17;
+      if (used.some(overlaps)) continue;
       used.push([x - half, x + half, y]);
       pen.strokeStyle = cssColour(palette.card).replace(")", " / 0.9)");
       pen.lineWidth = 4;
@@ -268,19 +274,20 @@ export class MapView {
     };
     if (field.kind === "number") {
       const { low, edges } = rangesOf(key);
-      const format = (value) => (key.endsWith("confidence") ? percent(value) : key === "duration" ? clock(value) : String(Number(value.toPrecision(3))));
       this.legend.replaceChildren(...edges.map((edge, k) => make("li", {},
-        swatch(colourStyle(key, k ? edges[k - 1] : low)), make("span", { text: `${k ? "" : format(low)} to ${format(edge)}` }))));
+        swatch(colourStyle(key, k ? edges[k - 1] : low)),
+        span("", `${k ? "" : formatNumber(key, low)} to ${formatNumber(key, edge)}`))));
       return undefined;
     }
     const { values, counts } = valuesOf(key);
     const allowed = state.filters.get(key);
     this.legend.replaceChildren(...values.slice(0, 200).map((value) => make("li", {},
       make("button", {
-        type: "button", "aria-pressed": String(allowed instanceof Set && allowed.has(value)), title: `Show only ${value}`,
+        type: "button", title: `Show only ${value}`,
+        "aria-pressed": String(allowed instanceof Set && allowed.has(value)),
         on: { click: () => this.filterBy(key, value) },
-      }, swatch(colourStyle(key, value)), make("span", { class: "name", text: value }),
-      make("span", { class: "soft", text: count(counts.get(value)) })))));
+      }, swatch(colourStyle(key, value)), span("name", value),
+      span("soft", count(counts.get(value)))))));
     return undefined;
   }
 
@@ -328,7 +335,7 @@ export class MapView {
     const box = this.plane.getBoundingClientRect();
     const image = make("img", { alt: "", src: media(video, "thumbnail"), width: 168 });
     tip.show(box.left + this.xs[video], box.top + this.ys[video], image,
-      make("b", { text: labelOf(video) ?? "no label" }), make("span", { class: "name", text: names[video] }),
+      make("b", { text: labelOf(video) ?? "no label" }), span("name", names[video]),
       make("span", { text: splits[video] ?? "" }));
     if (aloud) speak([labelOf(video), names[video]].filter(Boolean).join(", "));
     return undefined;

@@ -1,12 +1,24 @@
 /* Views of what deserves a second look: doubtful labels, duplicates, outliers. */
-import { get, media } from "./api.js";
-import { button, make, message, plural, segmented } from "./dom.js";
+import { get, thumbnail } from "./api.js";
+import { button, make, message, plural, segmented, span } from "./dom.js";
 import { openVideo, state } from "./state.js";
 
 const VIEWS = {
-  doubtful: ["Doubtful labels", "Labels that the classifier contradicts. Open one, look, and label it again.", "No doubtful label", "Every label agrees with what the vectors say, or there are too few labels to tell."],
-  duplicates: ["Duplicates", "Videos with almost the same vector: copies, or cuts of one recording.", "No duplicates", "No two videos have almost the same vector."],
-  outliers: ["Outliers", "Videos that are far from all others: rare events, or files that do not belong here.", "No outliers", "No video is far from all others."],
+  doubtful: {
+    title: "Doubtful labels",
+    lede: "Labels that the vectors contradict. Open one, look, and label it again.",
+    none: ["No doubtful label", "Every label agrees with the vectors, or there are too few labels to tell."],
+  },
+  duplicates: {
+    title: "Duplicates",
+    lede: "Videos with almost the same vector: copies, or cuts of one recording.",
+    none: ["No duplicates", "No two videos have almost the same vector."],
+  },
+  outliers: {
+    title: "Outliers",
+    lede: "Videos far from all others: rare events, or files that do not belong here.",
+    none: ["No outliers", "No video is far from all others."],
+  },
 };
 
 export class ReviewView {
@@ -17,9 +29,10 @@ export class ReviewView {
     this.list = make("ul", { class: "review-list" });
     this.side = side;
     this.round = 0;
-    box.append(make("div", { class: "review-main" },
-      make("div", { class: "bar" }, segmented("View", Object.entries(VIEWS).map(([key, [title]]) => [key, title]), this.kind, (kind) => { this.kind = kind; this.load(); })),
-      this.lede, this.list), side);
+    const choices = Object.entries(VIEWS).map(([key, { title }]) => [key, title]);
+    const switches = segmented("View", choices, this.kind, (kind) => { this.kind = kind; this.load(); });
+    const bar = make("div", { class: "bar" }, switches);
+    box.append(make("div", { class: "review-main" }, bar, this.lede, this.list), side);
   }
 
   open() {
@@ -30,24 +43,26 @@ export class ReviewView {
     const { kind } = this;
     this.round += 1;
     const { round } = this;
-    const [, lede, none, why] = VIEWS[kind];
-    this.lede.textContent = lede;
+    this.lede.textContent = VIEWS[kind].lede;
     this.list.replaceChildren(message("Looking …"));
     try {
       const { items } = await get(`/api/views/${kind}`);
       if (round !== this.round) return;
-      this.list.replaceChildren(...(items.length ? items.map((item) => this.row(item)) : [message(none, why)]));
+      const rows = items.map((item) => this.row(item));
+      this.list.replaceChildren(...(rows.length ? rows : [message(...VIEWS[kind].none)]));
     } catch (error) {
-      if (round === this.round) this.list.replaceChildren(message("This view is not available", error.message, button("Try again", () => this.load())));
+      const again = button("Try again", () => this.load());
+      if (round === this.round) this.list.replaceChildren(message("This view is not available", error.message, again));
     }
   }
 
   row({ videos, score, reason }) {
     const shots = videos.slice(0, 6).map((video) => make("button", {
-      type: "button", class: "review-shot", title: state.videos.ids[video], on: { click: () => openVideo(video) }, data: { video },
-    }, make("img", { alt: "", src: media(video, "thumbnail"), loading: "lazy" }), make("span", { class: "name", text: state.videos.names[video] })));
-    if (videos.length > 6) shots.push(make("span", { class: "soft", text: `and ${plural(videos.length - 6, "more", "more")}` }));
+      type: "button", class: "review-shot", title: state.videos.ids[video], data: { video },
+      on: { click: () => openVideo(video) },
+    }, thumbnail(video), span("name", state.videos.names[video])));
+    if (videos.length > 6) shots.push(span("soft", `and ${plural(videos.length - 6, "more", "more")}`));
     return make("li", { class: "review-row" }, make("div", { class: "shots" }, ...shots),
-      make("p", {}, make("span", { text: reason }), make("span", { class: "soft", text: score === null ? "" : ` ${score.toFixed(2)}` })));
+      make("p", {}, make("span", { text: reason }), span("soft", score === null ? "" : ` ${score.toFixed(2)}`)));
   }
 }

@@ -1,6 +1,6 @@
 /* Search by examples, moments, files and text: the query is a row of chips. */
-import { media, post, upload } from "./api.js";
-import { button, byId, clock, make, moment, plural, segmented, speak, toast } from "./dom.js";
+import { post, thumbnail, upload } from "./api.js";
+import { button, byId, clock, make, moment, plural, segmented, span, speak, toast } from "./dom.js";
 import { emit, on, serverFilter, state, updateItems } from "./state.js";
 
 const LIMIT = 200;
@@ -12,13 +12,17 @@ export class Search {
     this.text = null;
     this.unit = "video";
     this.round = 0; // answers of older queries are dropped
-    this.file = make("input", { type: "file", accept: "video/*,.avi,.mkv,.webm,.gif", hidden: true, "aria-label": "Video file" });
+    const accept = "video/*,.avi,.mkv,.gif";
+    this.file = make("input", { type: "file", accept, hidden: true, "aria-label": "Video file" });
     this.file.addEventListener("change", () => { this.addFiles(this.file.files); this.file.value = ""; });
     this.chips = make("ul", { class: "chips", "aria-label": "Query" });
     this.status = make("span", { class: "soft", role: "status" });
-    this.units = segmented("Search in", [["video", "Videos"], ["moment", "Moments"]], "video", (unit) => { this.unit = unit; this.run(); });
+    this.units = segmented("Search in", [["video", "Videos"], ["moment", "Moments"]], "video", (unit) => {
+      this.unit = unit;
+      this.run();
+    });
     this.clear = button("Clear search", () => this.reset(), { class: "quiet" });
-    this.hint = make("span", { class: "soft hint", text: "Drop a video anywhere, or press Similar on a thumbnail" });
+    this.hint = span("soft hint", "Drop a video anywhere, or press Similar on a thumbnail");
     box.append(
       ...(state.run.can_search_text ? [this.textBox()] : []),
       button("Search with a file …", () => this.file.click(), { class: "file" }), this.file,
@@ -29,7 +33,8 @@ export class Search {
   }
 
   textBox() {
-    const input = make("input", { type: "search", id: "text-query", placeholder: "Describe what to find", "aria-label": "Search by text" });
+    const placeholder = "Describe what to find";
+    const input = make("input", { type: "search", placeholder, "aria-label": "Search by text" });
     const form = make("form", { role: "search" }, input);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -44,15 +49,15 @@ export class Search {
     return this.positive.length + this.negative.length > 0 || this.text !== null;
   }
 
-  /* Add an example: a video, or a span { start, end } of it. `only` starts a new query. */
-  like(video, { negative = false, span = null, only = false } = {}) {
+  /* Add an example: a video, or a range { start, end } of it. `only` starts a new query. */
+  like(video, { negative = false, range = null, only = false } = {}) {
     if (only) this.forget();
-    const example = { video, ...(span ? { start: span.start, end: span.end } : {}) };
+    const example = { video, ...(range ? { start: range.start, end: range.end } : {}) };
     const same = (other) => other.video === video && other.start === example.start && other.end === example.end;
     this.positive = this.positive.filter((other) => !same(other));
     this.negative = this.negative.filter((other) => !same(other));
     (negative ? this.negative : this.positive).push(example);
-    if (span && !negative) this.setUnit("moment");
+    if (range && !negative) this.setUnit("moment");
     emit("tab", "videos");
     return this.run();
   }
@@ -133,7 +138,8 @@ export class Search {
       if (round !== this.round) return;
       if (!state.results) state.sort = "";
       state.results = answer.results;
-      this.status.textContent = `${plural(answer.results.length, this.unit)}, nearest first · ${Math.max(1, Math.round(1000 * answer.seconds))} ms`;
+      const milliseconds = Math.max(1, Math.round(1000 * answer.seconds));
+      this.status.textContent = `${plural(answer.results.length, this.unit)}, nearest first · ${milliseconds} ms`;
       updateItems();
       speak(plural(answer.results.length, "result"));
       emit("query");
@@ -149,19 +155,20 @@ export class Search {
     byId("query").classList.toggle("active", active);
     for (const element of [this.units, this.clear, this.status, this.chips]) element.hidden = !active;
     this.hint.hidden = active;
-    this.chips.replaceChildren(
-      ...this.positive.map((example) => this.chip(example, "+")), ...this.negative.map((example) => this.chip(example, "−")));
+    const chips = (examples, sign) => examples.map((example) => this.chip(example, sign));
+    this.chips.replaceChildren(...chips(this.positive, "+"), ...chips(this.negative, "−"));
   }
 
   chip(example, sign) {
     const { video, start, end, name, pending } = example;
     const text = video === undefined ? name : state.videos.names[video];
+    const length = pending ? "reading …" : example.duration ? clock(example.duration) : "";
     return make("li", { class: sign === "+" ? "chip" : "chip negative" },
-      make("span", { class: "sign", text: sign, title: sign === "+" ? "more like this" : "less like this" }),
-      video === undefined ? null : make("img", { alt: "", src: media(video, "thumbnail") }),
+      span("sign", sign, sign === "+" ? "more like this" : "less like this"),
+      video === undefined ? null : thumbnail(video),
       make("span", { class: "name", text, title: text }),
-      start === undefined ? null : make("span", { class: "soft", text: moment(start, end) }),
-      pending ? make("span", { class: "soft", text: "reading …" }) : example.duration ? make("span", { class: "soft", text: clock(example.duration) }) : null,
+      start === undefined ? null : span("soft", moment(start, end)),
+      length ? span("soft", length) : null,
       button("×", () => this.remove(example), { class: "quiet", "aria-label": `Remove ${text}` }));
   }
 

@@ -1,5 +1,6 @@
 /* What the page knows: the run, its videos in columns, filters, order, selection, labels. */
 import { get } from "./api.js";
+import { isNone } from "./dom.js";
 
 export const state = {
   run: null,
@@ -30,15 +31,17 @@ export function emit(topic, value) {
   for (const run of listeners.get(topic) ?? []) run(value);
 }
 
+const POLL = 2000; // milliseconds
 const MANY_VALUES = 12; // numbers with more different values are filtered by a range
 
 function addField(key, title, values, kind) {
-  const present = values.filter((value) => value !== null && value !== undefined);
+  const present = values.filter((value) => !isNone(value));
   if (!present.length) return;
   if (!kind) {
     const numbers = present.every((value) => value !== "" && Number.isFinite(Number(value)));
     kind = numbers && new Set(present).size > MANY_VALUES ? "number" : "text";
-    values = values.map((value) => (value === null || value === undefined ? null : kind === "number" ? Number(value) : String(value)));
+    const convert = kind === "number" ? Number : String;
+    values = values.map((value) => (isNone(value) ? null : convert(value)));
   }
   state.fields.set(key, { title, kind, values });
 }
@@ -46,6 +49,23 @@ function addField(key, title, values, kind) {
 export async function loadRun() {
   const [run, videos] = await Promise.all([get("/api/run"), get("/api/videos")]);
   Object.assign(state, { run, videos });
+  fillFields();
+}
+
+/* Predictions are computed after the server's start; the page opens without them. */
+export async function waitForPredictions() {
+  while (state.run.background?.predictions === "pending") {
+    await new Promise((done) => setTimeout(done, POLL));
+    state.run = await get("/api/run");
+  }
+  if (state.run.background?.predictions !== "ready") return;
+  state.videos = await get("/api/videos");
+  fillFields();
+  emit("colours");
+}
+
+function fillFields() {
+  const { videos } = state;
   addField("name", "Name", videos.names, "text");
   addField("label", "Label", videos.labels);
   addField("split", "Split", videos.splits, "text");
@@ -89,7 +109,8 @@ function accepts(video) {
   if (state.mistakesOnly && !isMistake(video)) return false;
   for (const [key, allowed] of state.filters) {
     const value = state.fields.get(key)?.values[video] ?? null;
-    if (allowed instanceof Set ? !allowed.has(value) : value === null || value < allowed.low || value > allowed.high) return false;
+    const isInside = () => value !== null && value >= allowed.low && value <= allowed.high;
+    if (!(allowed instanceof Set ? allowed.has(value) : isInside())) return false;
   }
   return true;
 }

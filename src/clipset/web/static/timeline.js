@@ -1,13 +1,13 @@
 /* The timeline of a video: clips, nearness to the query, predictions and labelled spans, all in seconds. */
 import { colourStyle } from "./colours.js";
-import { clock, make, moment, percent } from "./dom.js";
+import { clock, make, moment, percent, span } from "./dom.js";
 
 const MAX_LANES = 6; // of overlapping clips; more share the last one
 const LEAST_SPAN = 0.05; // seconds
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600];
 
 export class Timeline {
-  /* `seek(seconds)` moves the player; `selected(span or null)`; `removeSpan(span)`. */
+  /* `seek(seconds)` moves the player; `selected(range or null)`; `removeSpan(range)`. */
   constructor({ seek, selected, removeSpan }) {
     Object.assign(this, { seek, selected, removeSpan });
     this.rows = make("div", { class: "rows" });
@@ -15,11 +15,12 @@ export class Timeline {
     this.region = make("div", { class: "region", hidden: true });
     this.marked = make("div", { class: "marked", hidden: true });
     this.track = make("div", {
-      class: "track", role: "slider", tabIndex: 0, "aria-label": "Time", "aria-valuemin": "0", title: "Click to move, drag to select a moment",
+      class: "track", role: "slider", tabIndex: 0, "aria-label": "Time", "aria-valuemin": "0",
+      title: "Click to move, drag to select a moment",
     }, this.rows, make("div", { class: "overlay-lane" }, this.marked, this.region, this.playhead));
     this.element = make("div", { class: "timeline" }, this.track);
     this.duration = 1;
-    this.span = null;
+    this.selection = null;
     this.listen();
   }
 
@@ -61,26 +62,30 @@ export class Timeline {
     const rows = [this.ruler(), this.clipRow(clips)];
     if (this.similarity) rows.push(this.heatRow(this.similarity));
     if (timeline.length) rows.push(this.row("Predicted", "predicted", timeline.map((one) => {
-      const bar = this.bar("guess", one.start, one.end, `${one.label}, ${percent(one.probability)}, ${moment(one.start, one.end)}`);
+      const title = `${one.label}, ${percent(one.probability)}, ${moment(one.start, one.end)}`;
+      const bar = this.bar("guess", one.start, one.end, title);
       bar.style.background = colourStyle("label", one.label).fill;
       bar.style.opacity = 0.25 + 0.75 * one.probability;
-      bar.append(make("span", { text: one.label }));
+      bar.append(span("", one.label));
       return bar;
     })));
-    if (spans.length) rows.push(this.row("My spans", "spans", spans.map((span) => this.spanBar(span))));
+    if (spans.length) rows.push(this.row("My spans", "spans", spans.map((one) => this.spanBar(one))));
     this.rows.replaceChildren(...rows);
   }
 
   row(title, className, children) {
-    return make("div", { class: `row ${className}` }, make("span", { class: "row-title", text: title }), make("div", { class: "lane" }, ...children));
+    const lane = make("div", { class: "lane" }, ...children);
+    return make("div", { class: `row ${className}` }, span("row-title", title), lane);
   }
 
   ruler() {
-    const step = STEPS.find((one) => this.duration / one <= 8) ?? 7200;
+    const most = this.element.clientWidth < 420 ? 4 : 8;
+    const step = STEPS.find((one) => this.duration / one <= most) ?? 7200;
     const ticks = [];
     for (let time = 0; time <= this.duration; time += step) {
-      const tick = make("span", { class: "tick-mark", text: clock(time).replace(".0 s", " s") });
+      const tick = span("tick-mark", clock(time).replace(".0 s", " s"));
       tick.style.left = `${(100 * time) / this.duration}%`;
+      if (time > 0.95 * this.duration) tick.classList.add("last");
       ticks.push(tick);
     }
     return this.row("", "ruler", ticks);
@@ -109,18 +114,19 @@ export class Timeline {
     const scores = clips.map((clip) => clip.score);
     const [least, most] = [Math.min(...scores), Math.max(...scores)];
     return this.row("Query", "heat", clips.map((clip) => {
-      const bar = this.bar("heat-bar", clip.start, clip.end, `${clip.score.toFixed(2)} at ${moment(clip.start, clip.end)}`);
+      const title = `${clip.score.toFixed(2)} at ${moment(clip.start, clip.end)}`;
+      const bar = this.bar("heat-bar", clip.start, clip.end, title);
       bar.style.opacity = most > least ? 0.08 + (0.92 * (clip.score - least)) / (most - least) : 0.5;
       return bar;
     }));
   }
 
-  spanBar(span) {
-    const bar = this.bar("span-bar", span.start, span.end, `${span.label}, ${moment(span.start, span.end)}`);
-    bar.style.background = colourStyle("label", span.label).fill;
-    bar.append(make("span", { text: span.label }), make("button", {
-      type: "button", text: "×", "aria-label": `Remove the span ${span.label}, ${moment(span.start, span.end)}`,
-      on: { click: () => this.removeSpan(span), pointerdown: (event) => event.stopPropagation() },
+  spanBar(range) {
+    const bar = this.bar("span-bar", range.start, range.end, `${range.label}, ${moment(range.start, range.end)}`);
+    bar.style.background = colourStyle("label", range.label).fill;
+    bar.append(span("", range.label), make("button", {
+      type: "button", text: "×", "aria-label": `Remove the span ${range.label}, ${moment(range.start, range.end)}`,
+      on: { click: () => this.removeSpan(range), pointerdown: (event) => event.stopPropagation() },
     }));
     return bar;
   }
@@ -133,18 +139,18 @@ export class Timeline {
   }
 
   /* Select a span, or none. */
-  select(span) {
-    this.span = span && span.end - span.start >= LEAST_SPAN ? span : null;
-    this.region.hidden = !this.span;
-    if (this.span) this.stretch(this.region, span.start, span.end);
-    this.selected(this.span);
+  select(range) {
+    this.selection = range && range.end - range.start >= LEAST_SPAN ? range : null;
+    this.region.hidden = !this.selection;
+    if (this.selection) this.stretch(this.region, range.start, range.end);
+    this.selected(this.selection);
   }
 
   /* `[` and `]`: from or until the playhead. */
   selectFromPlayhead(edge) {
-    const { start, end } = this.span ?? { start: 0, end: this.duration };
-    const [first, last] = edge === "start" ? [this.time, end > this.time ? end : this.duration] : [start < this.time ? start : 0, this.time];
-    this.select({ start: round(first), end: round(last) });
+    const { start, end } = this.selection ?? { start: 0, end: this.duration };
+    if (edge === "start") this.select({ start: round(this.time), end: end > this.time ? end : round(this.duration) });
+    else this.select({ start: start < this.time ? start : 0, end: round(this.time) });
   }
 
   listen() {

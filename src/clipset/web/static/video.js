@@ -1,10 +1,12 @@
 /* One video: player, timeline, what was predicted, search from it, labels. */
 import { get, media, post } from "./api.js";
 import { colourStyle } from "./colours.js";
-import { button, clock, isTyping, make, message, percent, toast } from "./dom.js";
+import { button, clock, gauge, isNone, isTyping, make, message, percent, span, toast } from "./dom.js";
 import { ClassButtons, setLabel } from "./labels.js";
 import { on, state } from "./state.js";
 import { Timeline } from "./timeline.js";
+
+const LONGEST_PREVIEW = 300; // seconds; a preview of a longer video has 8 s from a start
 
 export class VideoPane {
   constructor(search, close) {
@@ -20,7 +22,9 @@ export class VideoPane {
     this.guesses = make("div", { class: "guesses" });
     this.classes = new ClassButtons((label) => this.label(label));
     this.timeline = new Timeline({
-      seek: (time) => this.seek(time), selected: (span) => this.showSpan(span), removeSpan: (span) => this.removeSpan(span),
+      seek: (time) => this.seek(time),
+      selected: (range) => this.showSpan(range),
+      removeSpan: (range) => setLabel(this.video, null, range),
     });
     this.spanBar = make("div", { class: "span-tools", hidden: true });
     this.more = button("More like this", () => search.like(this.video), { class: "primary" });
@@ -61,17 +65,20 @@ export class VideoPane {
   play(source, from = 0) {
     this.source = source;
     this.from = from;
+    const isLong = state.videos.durations[this.video] > LONGEST_PREVIEW;
+    this.offset = source === "preview" && isLong ? from : 0; // where the player's zero lies
     this.stage.querySelector(".message")?.remove();
     this.player.hidden = source === "none";
     this.note.hidden = source !== "preview";
     this.note.textContent = "Preview: this browser cannot play the file itself.";
     if (source === "none") {
       this.player.removeAttribute("src");
-      this.stage.append(message("This video cannot be shown", "Neither the file nor a preview could be played. Is the file still there?"));
+      const why = this.detail?.problem ?? "Neither the file nor a preview could be played. Is the file still there?";
+      this.stage.append(message("This video cannot be shown", why));
       return;
     }
     this.player.poster = media(this.video, "thumbnail");
-    this.player.src = media(this.video, source);
+    this.player.src = media(this.video, source) + (source === "preview" && isLong ? `?start=${from}` : "");
     if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.player.play().catch(() => {});
   }
 
@@ -87,16 +94,17 @@ export class VideoPane {
 
   seek(time) {
     this.timeline.moveTo(time);
-    if (Number.isFinite(this.player.duration)) this.player.currentTime = Math.min(time, this.player.duration);
+    if (this.source === "preview" && state.videos.durations[this.video] > LONGEST_PREVIEW) this.play("preview", time);
+    else if (Number.isFinite(this.player.duration)) this.player.currentTime = Math.min(time, this.player.duration);
   }
 
   async loadSimilarity() {
     const { video, detail } = this;
     if (video === null || !detail || !this.element.isConnected) return;
-    const { positive, negative } = this.search.body();
-    if (!positive.length) return this.timeline.setSimilarity(null);
+    const query = this.search.body();
+    if (!query.positive.length && !query.text) return this.timeline.setSimilarity(null);
     try {
-      const { clips } = await post(`/api/videos/${video}/similarity`, { positive, negative });
+      const { clips } = await post(`/api/videos/${video}/similarity`, query);
       if (this.video === video) this.timeline.setSimilarity(clips.length ? clips : null);
     } catch {
       if (this.video === video) this.timeline.setSimilarity(null);
@@ -105,50 +113,53 @@ export class VideoPane {
   }
 
   fillFacts(detail) {
-    const rows = [["Label", detail.label ?? "none"], ["Split", detail.split], ["Length", detail.duration === null ? null : clock(detail.duration)],
-      ["Size", detail.width ? `${detail.width} × ${detail.height}` : null], ...Object.entries(detail.columns), ["File", detail.id]];
-    this.facts.replaceChildren(...rows.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) =>
+    const length = detail.duration === null ? null : clock(detail.duration);
+    const size = detail.width ? `${detail.width} × ${detail.height}` : null;
+    const rows = [["Problem", detail.problem], ["Label", detail.label ?? "none"], ["Split", detail.split],
+      ["Length", length], ["Size", size], ...Object.entries(detail.columns), ["File", detail.id]];
+    this.facts.replaceChildren(...rows.filter(([, value]) => !isNone(value) && value !== "").map(([name, value]) =>
       make("div", {}, make("dt", { text: name }), make("dd", { text: String(value) }))));
-    this.guesses.replaceChildren(...(detail.classes.length ? [make("h3", { text: "Predicted" })] : []), ...detail.classes.map(({ label, probability }) => {
-      const fill = make("span", { class: "fill" });
-      fill.style.width = percent(probability).replace(" ", "");
-      fill.style.background = colourStyle("label", label).fill;
-      return make("div", { class: "guess-row" }, make("span", { class: "name", text: label, title: label }), make("span", { class: "gauge" }, fill), make("span", { class: "soft", text: percent(probability) }));
-    }));
+    const guesses = detail.classes.map(({ label, probability }) => make("div", { class: "guess-row" },
+      span("name", label, label), gauge(probability, colourStyle("label", label).fill),
+      span("soft", percent(probability))));
+    this.guesses.replaceChildren(...(guesses.length ? [make("h3", { text: "Predicted" })] : []), ...guesses);
   }
 
   /* A dragged moment can be searched, labelled and played. */
-  showSpan(span) {
-    this.classes?.show(this.video, span);
-    this.spanBar.hidden = !span;
-    if (!span) return;
-    const edge = (name, value, set) => make("input", { type: "number", step: "0.1", min: "0", value: String(value), "aria-label": name,
-      on: { change: (event) => this.timeline.select(set(Number(event.target.value))) } });
+  showSpan(range) {
+    this.classes.show(this.video, range);
+    this.spanBar.hidden = !range;
+    if (!range) return;
+    const edge = (label, key) => {
+      const input = make("input", { type: "number", step: "0.1", min: "0", value: range[key], "aria-label": label });
+      input.addEventListener("change", () => this.timeline.select({ ...range, [key]: Number(input.value) }));
+      return input;
+    };
+    const search = (options) => () => this.search.like(this.video, { range, ...options });
     this.spanBar.replaceChildren(
-      make("span", { class: "edges" }, edge("Start in seconds", span.start, (start) => ({ ...span, start })), " to ",
-        edge("End in seconds", span.end, (end) => ({ ...span, end })), " s"),
-      button("Search this moment", () => this.search.like(this.video, { span, only: true }), { class: "primary" }),
-      button("Add to search", () => this.search.like(this.video, { span })),
-      button("Less like it", () => this.search.like(this.video, { span, negative: true })),
-      button("Play", () => { this.loop = span; this.seek(span.start); this.player.play().catch(() => {}); }),
+      make("span", { class: "edges" }, edge("Start in seconds", "start"), " to ", edge("End in seconds", "end"), " s"),
+      button("Search this moment", search({ only: true }), { class: "primary" }), button("Add to search", search({})),
+      button("Less like it", search({ negative: true })), button("Play", () => this.playSpan(range)),
       button("×", () => this.timeline.select(null), { class: "quiet", "aria-label": "Forget the moment" }));
+  }
+
+  playSpan(range) {
+    this.loop = range;
+    this.seek(range.start);
+    this.player.play().catch(() => {});
   }
 
   async label(label) {
     const { video } = this;
-    const { span } = this.timeline;
-    if (video === null || !(await setLabel(video, label, span))) return;
-    if (span) this.timeline.select(null);
+    const { selection } = this.timeline;
+    if (video === null || !(await setLabel(video, label, selection))) return;
+    if (selection) this.timeline.select(null);
     else if (label !== null) this.afterLabel?.(video);
-  }
-
-  removeSpan(span) {
-    return setLabel(this.video, null, span);
   }
 
   refreshSpans() {
     if (!this.detail || this.video === null) return;
-    const spans = state.labels.spans.filter((span) => span.video === this.video);
+    const spans = state.labels.spans.filter((one) => one.video === this.video);
     this.timeline.setSpans(spans);
   }
 
@@ -171,14 +182,15 @@ export class VideoPane {
     player.addEventListener("error", () => this.failed());
     player.addEventListener("loadedmetadata", () => {
       if (!player.videoWidth) this.failed(); // only its sound can be played
-      else if (this.from) this.seek(this.from);
+      else if (this.from && !this.offset) this.seek(this.from);
     });
     player.addEventListener("timeupdate", () => {
-      if (this.loop && player.currentTime >= this.loop.end) {
+      const time = player.currentTime + this.offset;
+      if (this.loop && time >= this.loop.end) {
         player.pause();
         this.loop = null;
       }
-      this.timeline.moveTo(player.currentTime);
+      this.timeline.moveTo(time);
     });
   }
 }
