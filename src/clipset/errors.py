@@ -91,6 +91,10 @@ class LabelError(ClipsetError):
     """A label, a span or a log of labels that cannot be used."""
 
 
+class SearchError(ClipsetError):
+    """A search that cannot be done: an unknown video, an empty filter, no vectors."""
+
+
 class ReportError(ClipsetError):
     """A report that cannot be written."""
 

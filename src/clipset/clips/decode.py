@@ -44,7 +44,7 @@ class DecodeRequest:
     size: int
     seed: int
     random: bool = True  # False: regular clips only
-    grid: WindowGrid | None = None  # with it, a chunk has the regular clips of one window
+    grid: WindowGrid | Window | None = None  # a chunk has the regular clips of one window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,9 @@ from clipset.clips.colour import ColourChange, draw_colour_change
 from clipset.clips.config import Augmentation, Sampling
 from clipset.clips.crops import draw_crop, regular_crops
 from clipset.decoding.reader import VideoInfo
-from clipset.errors import ClipError
+from clipset.errors import ClipError, VideoError
 
+END_TOLERANCE = 0.5  # seconds: players show rounded times
 MIN_WINDOW_LIMIT = 1000  # windows that a video may have, however few its frames
 
 
@@ -171,10 +172,33 @@ def frame_rate(info: VideoInfo) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """An interval of a video, in seconds."""
+    """An interval of a video, in seconds; also a grid of this one window."""
 
     start: float
     end: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end < math.inf:
+            raise ClipError(
+                f"a window must begin at 0 s or later and end after that, "
+                f"got {self.start:g}-{self.end:g}"
+            )
+
+    def count(self, duration: float) -> int:  # noqa: ARG002 (as of a grid)
+        """One window."""
+        return 1
+
+    def bounded(self, duration: float, frames: int) -> Window:  # noqa: ARG002 (as of a grid)
+        """The same window, which may end up to `END_TOLERANCE` seconds after the video."""
+        if self.start >= duration or self.end > duration + END_TOLERANCE:
+            raise VideoError(
+                f"{self.start:g}-{self.end:g} s is outside the video of {duration:.2f} s"
+            )
+        return Window(start=self.start, end=min(self.end, duration))
+
+    def windows(self, duration: float) -> Iterator[Window]:  # noqa: ARG002 (as of a grid)
+        """This window."""
+        yield self
 
 
 @dataclass(frozen=True, slots=True)

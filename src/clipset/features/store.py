@@ -211,6 +211,14 @@ def open_store(store_folder: str | Path, catalog: Catalog | None = None) -> Feat
     return store
 
 
+def open_run_store(run_folder: Path) -> FeatureStore:
+    """The store of a run with the labels of its catalog; a task of a run uses that of the whole."""
+    own_store, shared_store = run_folder / "store", run_folder.absolute().parent / "store"
+    catalog_path = run_folder / "catalog.csv"
+    path = shared_store if not own_store.exists() and shared_store.is_dir() else own_store
+    return open_store(path, read_catalog_table(catalog_path) if catalog_path.is_file() else None)
+
+
 def retry_hint(num_failed: int) -> str:
     """One line about videos that failed in an earlier run."""
     return f"{num_failed} videos failed before and are not retried; --retry-failed retries them"

@@ -125,7 +125,9 @@ class ClipReader:
                 advance()
         return [clips[index] for index in range(len(videos))]
 
-    def read_windows(self, videos: Sequence[Video], grid: WindowGrid) -> Generator[VideoClips]:
+    def read_windows(
+        self, videos: Sequence[Video], grid: WindowGrid | Window
+    ) -> Generator[VideoClips]:
         """The regular clips of the windows of videos, as if each window were a video of its own.
 
         Windows of one video come in the order of time, among those of others.
@@ -136,7 +138,7 @@ class ClipReader:
                 yield self._video_clips(videos[index], encoded)
 
     def _decode(
-        self, videos: Sequence[Video], grid: WindowGrid | None = None
+        self, videos: Sequence[Video], grid: WindowGrid | Window | None = None
     ) -> AbstractContextManager[Iterable[DecodeResult]]:
         return decode_videos(
             videos,

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from clipset.clips.sampling import WindowGrid
+from clipset.clips.sampling import Window, WindowGrid
 from clipset.config import build, fingerprint
-from clipset.data.catalog import Catalog, Video, read_catalog_table
+from clipset.data.catalog import Catalog, Video
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.features.config import ExtractConfig
-from clipset.features.store import FeatureStore, open_store
+from clipset.features.store import FeatureStore, open_run_store
 from clipset.inference import DEFAULT_TOP
 from clipset.inference.clips import (
     ClipReader,
@@ -105,9 +105,7 @@ class TrainedRun:
         if self.probe is not None:
             find_probe(self.probe)
         self.content = read_run(self.folder)
-        path = self.folder / "catalog.csv"
-        catalog = read_catalog_table(path) if path.is_file() else None
-        self.store: FeatureStore = open_store(self.folder / "store", catalog)
+        self.store: FeatureStore = open_run_store(self.folder)
 
     @cached_property
     def reader(self) -> ClipReader:
@@ -250,11 +248,18 @@ class TrainedRun:
         return {id: reasons.get(id, tuple(own)) for id, own in moments.items()}
 
     def embed(
-        self, videos: Sources, *, parts: tuple[VectorPart, ...] = DEFAULT_PARTS
+        self,
+        videos: Sources,
+        *,
+        parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
+        window: Window | None = None,
     ) -> VectorTable:
-        """The vectors of each readable video, as the run embeds its own videos."""
+        """The vectors of each readable video, as the run embeds its own videos.
+
+        With a window, only that part of each, as if it were a video of its own.
+        """
         encoder = None if self.model is None else self.model.encoder
-        return embed_videos(self.reader, encoder, videos, parts=parts)
+        return embed_videos(self.reader, encoder, videos, parts=parts, window=window)
 
 
 def _predict(
@@ -337,11 +342,20 @@ def embed_videos(
     videos: Sources,
     *,
     parts: tuple[VectorPart, ...] = DEFAULT_PARTS,
+    window: Window | None = None,
 ) -> VectorTable:
-    """The vectors of new videos; without an encoder, the backbone's features alone."""
-    new_videos = reader.read(list_new_videos(videos).videos)
+    """The vectors of new videos; without an encoder, the backbone's features alone.
+
+    With a window, only that part of each, as if it were a video of its own.
+    """
+    sources = list_new_videos(videos).videos
+    if window is None:
+        new_videos = reader.read(sources)
+    else:
+        new_videos = list(reader.read_windows(sources, window))
     readable = [(new.video, new.clips) for new in new_videos if new.clips is not None]
     parts = ("clip",) if encoder is None else parts
+    start = 0.0 if window is None else window.start
     vectors, valid = pad_clips([encode_clips(encoder, clips, parts)[0] for _, clips in readable])
     return VectorTable(
         video_ids=tuple(video.id for video, _ in readable),
@@ -349,8 +363,8 @@ def embed_videos(
         splits=tuple(video.split for video, _ in readable),
         vectors=vectors.numpy(),
         valid=None if valid is None else valid.numpy(),
-        starts=(0.0,) * len(readable),
-        ends=tuple(new.duration for new in new_videos if new.clips is not None),
+        starts=(start,) * len(readable),
+        ends=tuple(start + new.duration for new in new_videos if new.clips is not None),
         windows=(None,) * len(readable),
         parts=parts,
         part_widths=part_widths(reader.manifest.backbone.dim, encoder, parts),

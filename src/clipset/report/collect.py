@@ -15,7 +15,6 @@ from PIL import Image
 
 from clipset.clips.sampling import frame_indices_at
 from clipset.config import flatten, parse_json
-from clipset.data.catalog import read_catalog_table
 from clipset.decoding.reader import open_video
 from clipset.errors import ReportError, VideoError
 from clipset.evaluation.calibration import reliability
@@ -27,7 +26,7 @@ from clipset.evaluation.results import (
     read_predictions,
     read_records,
 )
-from clipset.features.store import FeatureStore, open_store
+from clipset.features.store import FeatureStore, open_run_store
 from clipset.progress import bar
 from clipset.report.content import (
     Calibration,
@@ -55,7 +54,7 @@ THUMBNAIL_HEIGHT = 72  # pixels
 def collect_content(run_folder: Path) -> ReportContent:
     """Everything in the folder of a run; files that do not exist leave their part empty."""
     run_record = read_run(run_folder)
-    store = _open_run_store(run_folder)
+    store = open_run_store(run_folder)
     vector_table = read_vectors(run_folder / "vectors")
     spec = store.manifest.backbone
     start_date = str(run_record.get("started", ""))[:10]
@@ -89,14 +88,6 @@ def collect_content(run_folder: Path) -> ReportContent:
         failed={entry.id: entry.reason or "" for entry in store.failed},
         damaged=[entry for entry in store.entries if entry.damage],
     )
-
-
-def _open_run_store(run_folder: Path) -> FeatureStore:
-    """The run's own store; a task of a run uses the store of the whole."""
-    own_store, shared_store = run_folder / "store", run_folder.absolute().parent / "store"
-    catalog_path = run_folder / "catalog.csv"
-    path = shared_store if not own_store.exists() and shared_store.is_dir() else own_store
-    return open_store(path, read_catalog_table(catalog_path) if catalog_path.is_file() else None)
 
 
 def _read_optional(path: Path, kind: type[T]) -> list[T]:

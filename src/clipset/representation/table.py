@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from clipset.checksums import find_damage, seal
 from clipset.errors import StoreError
@@ -113,7 +114,7 @@ def _encode_parquet(
 
 
 def read_vectors(folder: Path) -> VectorTable:
-    """A table that `write_vectors` wrote."""
+    """A table that `write_vectors` wrote; its arrays are read from disk as they are used."""
     path = folder / "vectors.safetensors"
     if not path.is_file():
         raise StoreError(f"{folder} holds no vectors; run `clipset embed` first")
@@ -130,12 +131,12 @@ def read_vectors(folder: Path) -> VectorTable:
         with safe_open(path, "np") as file:
             header = file.metadata() or {}
         parts, widths = header.get("parts", ""), header.get("part_widths", "")
-        arrays = load_file(path)
-        vectors = arrays["vectors"]
+        arrays = _map_arrays(path)
+        vectors, pooled = arrays["vectors"], arrays.get("pooled")
         if vectors.ndim != 3 or len(vectors) != len(rows):
             raise ValueError(f"{len(rows)} rows for vectors of shape {vectors.shape}")
         timed = rows if rows and "start" in rows[0] else []
-        return VectorTable(
+        table = VectorTable(
             video_ids=tuple(row["id"] for row in rows),
             labels=tuple(row["label"] or None for row in rows),
             splits=tuple(row["split"] or None for row in rows),
@@ -147,8 +148,27 @@ def read_vectors(folder: Path) -> VectorTable:
             parts=parse_parts(parts) if parts else (),
             part_widths=tuple(int(width) for width in widths.split(",") if width),
         )
+        if pooled is not None and pooled.ndim == 2 and len(pooled) == len(rows):
+            vars(table)["pooled"] = pooled  # as it was written, without computing it
+        return table
     except (OSError, SafetensorError, csv.Error, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{folder} cannot be read ({error}); run `clipset embed`") from None
+
+
+def _map_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an intact safetensors file as memory maps; changes stay in memory."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    arrays = {}
+    for name in header.keys() - {"__metadata__"}:
+        dtype = {"F32": np.float32, "BOOL": np.bool_}[header[name]["dtype"]]
+        shape, start = tuple(header[name]["shape"]), 8 + size + header[name]["data_offsets"][0]
+        if 0 in shape:  # cannot be mapped
+            arrays[name] = np.zeros(shape, dtype)
+        else:
+            arrays[name] = np.memmap(path, dtype, mode="c", offset=start, shape=shape)
+    return arrays
 
 
 def parse_parts(text: str) -> tuple[VectorPart, ...]:
