@@ -18,8 +18,7 @@ import numpy as np
 from clipset.clips.box import BOX_COLUMNS
 from clipset.data.catalog import Video
 from clipset.errors import RunError, StoreError
-from clipset.features.store import FeatureStore
-from clipset.report.collect import _open_run_store as open_run_store
+from clipset.features.store import FeatureStore, open_run_store
 from clipset.representation import read_vectors
 from clipset.runs import read_run
 from clipset.text import name_text
