@@ -181,15 +181,18 @@ async function start() {
   on("tab", showTab);
   listenToKeys();
   for (const one of tabs()) one.addEventListener("click", () => showTab(one.dataset.tab));
+  document.querySelector(".tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
+    event.target[step]?.focus();
+  });
   addEventListener("hashchange", () => showTab(tabOfAddress()));
   byId("start").remove();
   showTab(tabOfAddress());
   emit("items");
   document.documentElement.dataset.ready = "true";
-  const isPending = run.background?.predictions === "pending";
   await loadLabels();
   if (state.labels.labels.length) await loadLearnerPredictions().catch(() => {});
-  if (isPending) await waitForPredictions();
+  await waitForPredictions();
 }
 
 start().catch((error) => {

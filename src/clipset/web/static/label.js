@@ -29,7 +29,7 @@ export class LabelView {
     box.append(this.main, make("div", { class: "label-side" }, this.score,
       make("div", { class: "card" }, make("h3", { text: "Classes" }), this.counts),
       make("div", { class: "card" }, make("h3", { text: "Use it" }),
-        make("p", { class: "soft", text: "Writes a catalog with your labels and a classifier; your own stays as it is." }),
+        make("p", { class: "soft", text: "Writes a catalog with your labels and a classifier. Yours stays as it is." }),
         button("Export", () => this.export(), { class: "primary" }), this.exported)));
     on("labels", () => this.fillCounts());
     on("learner", () => this.fillScore());
@@ -140,7 +140,7 @@ export class LabelView {
         make("p", { class: "soft", text: `${plural(labels, "label")}. Every fifth one is kept aside for the score.` }));
     } else {
       const interval = ` ${percent(low).replace(" %", "")}–${percent(high)}`;
-      const basis = `right on ${plural(held, "label")} of ${count(labels)}, kept aside, never trained on (95 % interval)`;
+      const basis = `right on ${plural(held, "label")} of ${count(labels)} that are never trained on (95 % interval)`;
       parts.push(make("p", { class: "big", data: { score: String(score) } }, percent(score), span("soft", interval)),
         make("p", { class: "soft", text: basis }));
       if (curve.length > 1) parts.push(drawCurve(curve));

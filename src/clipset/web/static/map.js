@@ -3,13 +3,14 @@ import { getResponse, media, ServerError } from "./api.js";
 import { colourStyle, cssColour, paletteNow, rangesOf, valuesOf } from "./colours.js";
 import { button, count, formatNumber, make, message, plural, span, speak, tip } from "./dom.js";
 import { makeStamp, nearestPoint, nextPoint, packColour, Raster } from "./raster.js";
-import { emit, labelOf, on, openVideo, setSelection, state, toggleSelected, updateItems } from "./state.js";
+import {
+  emit, labelOf, on, openVideo, setSelection, state, toggleSelected, updateItems, waitForBackground,
+} from "./state.js";
 
 const HIT_RADIUS = 14; // pixels
 const MARGIN = 28;
 const MANY_POINTS = 10000; // with more, points have no outline
 const MAX_NAMES = 40;
-const RETRY = 3000; // milliseconds until a map that is being computed is asked for again
 const KEYS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
 
 export class MapView {
@@ -43,7 +44,9 @@ export class MapView {
 
   /* Positions are computed in the background; until then the map says so. */
   async load() {
+    this.plane.append(message("Drawing the map …"));
     try {
+      await waitForBackground("map");
       const response = await getResponse("/api/map");
       this.positions = new Float32Array(await response.arrayBuffer());
       this.kind.textContent = response.headers.get("X-Kind") ?? "";
@@ -52,10 +55,8 @@ export class MapView {
       this.recolour();
     } catch (error) {
       if (!(error instanceof ServerError)) throw error;
-      const waits = error.status === 404;
       this.plane.querySelector(".message")?.remove();
-      this.plane.append(message(waits ? "Drawing the map …" : "No map", error.message));
-      if (waits) setTimeout(() => this.load(), RETRY);
+      this.plane.append(message("No map", error.message));
     }
   }
 

@@ -52,13 +52,18 @@ export async function loadRun() {
   fillFields();
 }
 
-/* Predictions are computed after the server's start; the page opens without them. */
-export async function waitForPredictions() {
-  while (state.run.background?.predictions === "pending") {
+/* Map and predictions are computed after the server's start; the page opens without them. */
+export async function waitForBackground(name) {
+  while (state.run.background[name] === "pending") {
     await new Promise((done) => setTimeout(done, POLL));
     state.run = await get("/api/run");
   }
-  if (state.run.background?.predictions !== "ready") return;
+}
+
+export async function waitForPredictions() {
+  if (state.run.background.predictions !== "pending") return;
+  await waitForBackground("predictions");
+  if (state.run.background.predictions !== "ready") return;
   state.videos = await get("/api/videos");
   fillFields();
   emit("colours");
