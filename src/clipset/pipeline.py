@@ -44,6 +44,7 @@ from clipset.features.store import (
     retry_hint,
 )
 from clipset.files import write_atomic, write_json, writing
+from clipset.planning.time_budget import DataSize, RunClock
 from clipset.process.locks import exclusive
 from clipset.progress import bar, log, set_later_work
 from clipset.recipe import Recipe, find_recipe, read_recipe
@@ -56,7 +57,6 @@ from clipset.runs import (
 )
 from clipset.task_run import TaskRun, check_task_pretraining, model_names, write_run_report
 from clipset.text import name_text, path_text
-from clipset.time_budget import DataSize, RunClock
 
 if TYPE_CHECKING:
     from clipset.features.config import ExtractConfig

@@ -1,9 +1,11 @@
-"""A .npy file that grows by rows: any NumPy opens it, and it is written at memory speed."""
+"""Arrays in files: a .npy file that grows by rows, and a temporary one."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -82,3 +84,9 @@ def has_header(path: Path, rows: int, row_shape: tuple[int, ...], dtype: DTypeLi
         return False
     with path.open("rb") as file:
         return file.read(HEADER_BYTES) == npy_header((rows, *row_shape), np.dtype(dtype))
+
+
+def temporary_array(shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
+    """An array of zeros in a temporary file, which is gone with the array."""
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, dtype, "w+", shape=shape)

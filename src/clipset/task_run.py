@@ -16,10 +16,10 @@ from clipset.devices import find_device
 from clipset.errors import OutputError, ProbeError, RunError
 from clipset.features.store import FeatureStore
 from clipset.files import write_json
+from clipset.planning.time_budget import RunClock
 from clipset.progress import log
 from clipset.recipe import Recipe
 from clipset.runs import RunFolder, StepRecord, digest_file, read_steps
-from clipset.time_budget import RunClock
 from clipset.training.config import weight_settings
 
 if TYPE_CHECKING:

@@ -138,7 +138,7 @@ def test_no_verb_imports_anything_from_the_current_folder(
         ["catalog", videos, "--out", "catalog.csv"],
         ["backbones"],
         ["backbones", "check", "efficientnet_lite0", "--size", "32", "--frames", "2"],
-        ["extract", "catalog.csv", "--out", "store", *SMALL, "--dry-run"],
+        ["estimate", "catalog.csv", "--set=extract.size=32", *SMALL[4:]],
         ["extract", "catalog.csv", "--out", "store", *SMALL],
         ["verify", "store"],
         ["repair", "store", "--quiet"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.data.catalog import Catalog, Video
-from clipset.data.splits import assign_splits, keep_fraction, subset_indices
+from clipset.data.splits import assign_splits, keep_fraction, select_part, subset_indices
 from clipset.errors import CatalogError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "low_shot_subset.json"
@@ -152,3 +153,22 @@ def test_a_subset_of_nothing_is_refused() -> None:
             keep_fraction(training([0]), fraction)
     with pytest.raises(CatalogError, match="has no split 'train'"):
         keep_fraction(catalog_of(["a"]), 0.5)
+
+
+def test_every_video_is_in_one_part_whatever_else_the_catalog_has() -> None:
+    catalog = catalog_of(["a"] * 60)
+    parts = [select_part(catalog, f"{number}/4") for number in range(1, 5)]
+    assert sorted(v.id for part in parts for v in part) == sorted(v.id for v in catalog)
+    fewer = select_part(catalog.only(catalog.videos[:40]), "2/4")
+    assert {v.id for v in fewer} == {v.id for v in parts[1]} & {v.id for v in catalog.videos[:40]}
+
+
+@pytest.mark.parametrize("part", ["5/4", "0/4", "1/0", "1", "a/b", "-1/4", "1/4/2"])
+def test_a_part_that_does_not_exist_is_refused(part: str) -> None:
+    with pytest.raises(CatalogError, match=r"--part must be I/N with 1 ≤ I ≤ N, such as 2/8; got"):
+        select_part(catalog_of(["a"] * 9), part)
+
+
+def test_a_part_without_videos_is_refused() -> None:
+    with pytest.raises(CatalogError, match=r"none of the 1 videos is in part"):
+        list(map(partial(select_part, catalog_of(["a"])), ("1/2", "2/2")))

@@ -9,13 +9,15 @@ from tests.conftest import SMALL
 
 from clipset.cli import main
 from clipset.data.catalog import read_catalog
-from clipset.errors import StoreError
-from clipset.features.estimate import estimate
+from clipset.errors import ConfigError, StoreError
+from clipset.features.estimate import estimate_extraction
 from clipset.features.store import FeatureStore
+from clipset.planning.run_estimate import estimate_run
+from clipset.recipe import Recipe
 
 
 def test_the_estimate_knows_the_bytes_exactly(small_store: FeatureStore) -> None:
-    cost = estimate(small_store.catalog, SMALL)
+    cost = estimate_extraction(small_store.catalog, SMALL)
     files = list(small_store.folder.rglob("*.npy"))
     assert len(files) == 6
     assert cost.disk_bytes == sum(path.stat().st_size for path in files)
@@ -26,32 +28,57 @@ def test_the_estimate_knows_the_bytes_exactly(small_store: FeatureStore) -> None
 
 def test_features_of_twice_the_width_take_more(small_store: FeatureStore) -> None:
     catalog = small_store.catalog.only(small_store.catalog.videos[:2])
-    cost = estimate(catalog, replace(SMALL, dtype="float32"))
+    cost = estimate_extraction(catalog, replace(SMALL, dtype="float32"))
     assert cost.disk_bytes == 6 * 256 + 2 * 12 * 4 * (1280 + 7 + 2)
 
 
-def test_a_dry_run_writes_nothing(
-    small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_verb_estimates_every_step_and_writes_nothing(
+    small_videos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = ["extract", str(small_videos), "--out", str(tmp_path / "store"), "--dry-run", "--json"]
+    monkeypatch.chdir(tmp_path)
+    words = ["estimate", str(small_videos), "--json", "--videos", "2400", "--set=extract.frames=2"]
     words += [
-        "--frames",
-        "2",
-        "--size",
-        "32",
+        "--set=extract.size=32",
         "--set=extract.engine=torch",
         "--set=extract.sampling.num_clips=1",
     ]
     with pytest.raises(SystemExit, match="0"):
         main(words)
-    said = json.loads(capsys.readouterr().out)
-    assert said["videos"] == 24
-    assert said["clips"] == 24 * 9
-    assert said["free_bytes"] > 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["videos"], result["clips"]) == (2400, 2400 * 9)
+    assert [step["name"] for step in result["steps"]] == [
+        "extract",
+        "pretrain",
+        "embed",
+        "evaluate",
+        "report",
+    ]
+    assert all(step["seconds"] > 0 for step in result["steps"])
+    assert result["free_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_without_a_readable_video_says_why(tmp_path: Path) -> None:
+def test_a_store_has_no_extraction_and_given_speeds_are_used(small_store: FeatureStore) -> None:
+    slow, fast = (
+        estimate_run(small_store.folder, Recipe(), samples_per_second=speed)
+        for speed in (10.0, 100.0)
+    )
+    assert [step.name for step in slow.steps] == ["pretrain", "embed", "evaluate", "report"]
+    assert slow.steps[0].seconds == pytest.approx(10 * fast.steps[0].seconds)
+    with pytest.raises(ConfigError, match="--machines must be above 0, got 0"):
+        estimate_run(small_store.folder, Recipe(), num_machines=0)
+
+
+def test_the_speed_of_another_backbone_engine_is_used(small_store: FeatureStore) -> None:
+    catalog = small_store.catalog.only(small_store.catalog.videos[:3])
+    cost = estimate_extraction(catalog, SMALL, clips_per_second=0.01)
+    assert cost.seconds >= 36 / 0.01
+
+
+def test_an_estimate_without_a_readable_video_says_why(tmp_path: Path) -> None:
     (tmp_path / "x.mp4").touch()
     with pytest.raises(StoreError, match=r"none of 1 videos could be read \(empty file\)"):
-        estimate(read_catalog(tmp_path), SMALL)
+        estimate_extraction(read_catalog(tmp_path), SMALL)

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import SMALL, write_video
 
 from clipset.cli import main
-from clipset.data.catalog import Catalog, read_catalog
+from clipset.data.catalog import Catalog, read_catalog, write_catalog
 from clipset.errors import StoreError
 from clipset.features.extract import extract
 from clipset.features.maintenance import merge_stores, repair_store
@@ -155,6 +155,21 @@ def test_merging_in_another_order_keeps_the_rows_of_each_video(
                 np.testing.assert_array_equal(
                     getattr(ours, name)[rows], getattr(theirs, name)[expected]
                 )
+
+
+def test_parts_of_an_array_of_jobs_become_one_store_with_the_same_clips(
+    few: Catalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_catalog(few, tmp_path / "all.csv")
+    words = ["extract", str(tmp_path / "all.csv"), "--set=extract.size=32", "--quiet"]
+    for part in ("1/2", "2/2"):
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--out", str(tmp_path / part[0]), "--part", part])
+    merged = merge_stores([tmp_path / "1", tmp_path / "2"], tmp_path / "merged")
+    assert sorted(merged.ids) == sorted(video.id for video in few)
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, "--out", str(tmp_path / "3"), "--part", "5/4"])
+    assert "--part must be I/N" in capsys.readouterr().err
 
 
 def test_a_merge_can_be_done_again_and_extended(few: Catalog, whole: Path, tmp_path: Path) -> None:

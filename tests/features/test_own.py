@@ -16,7 +16,7 @@ from clipset.clips.decode import DecodedClips, decode_video
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError, StoreError
 from clipset.features.config import ExtractConfig
-from clipset.features.estimate import estimate
+from clipset.features.estimate import estimate_extraction
 from clipset.features.extract import decode_request, extract, plan_store
 from clipset.features.maintenance import repair_store
 from clipset.features.store import FeatureStore, open_store, store_digest
@@ -117,7 +117,7 @@ def test_a_store_keeps_to_its_backbone(store: Path, few: Catalog, own: ExtractCo
 def test_the_estimate_counts_all_files(store: Path, few: Catalog, own: ExtractConfig) -> None:
     files = list(store.rglob("*.npy"))
     assert len(files) == 6
-    assert estimate(few, own).disk_bytes == sum(path.stat().st_size for path in files)
+    assert estimate_extraction(few, own).disk_bytes == sum(path.stat().st_size for path in files)
 
 
 def test_backbone_and_layers_are_checked() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from tests.miniatures import TINY, run, write_backbone
 
-from clipset import progress, time_budget
+from clipset import progress
+from clipset.planning import time_budget
+from clipset.planning.time_budget import DataSize, count_probe_sets, estimate_steps
 from clipset.progress import bar, set_later_work
 from clipset.recipe import Recipe, read_recipe
-from clipset.time_budget import DataSize, count_probe_sets, estimate_steps
 from clipset.training.checkpoint import read_card
 
 PROBES = '--set=evaluate.probes=["knn", "scale_knn", "linear", "transformer"]'

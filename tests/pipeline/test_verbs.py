@@ -124,10 +124,10 @@ def test_a_whole_run_with_clips_in_proportion_to_the_length(
     assert "need 16 clips of a video, the store has 8" in capsys.readouterr().err
 
 
-def test_misspelt_backbones_and_layers_are_refused_by_a_dry_run(
-    videos: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_misspelt_backbones_and_layers_are_refused_by_an_estimate(
+    videos: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["extract", videos, "--recipe", recipe, "--out", tmp_path / "store", "--dry-run"]
+    words = ["estimate", videos, "--recipe", recipe]
     assert run(*words, "--backbone", "efficientnet_lit1") == 2
     assert "did you mean efficientnet_lite1" in capsys.readouterr().err
     assert run(*words, "--set=extract.layers=3,7") == 2

@@ -161,7 +161,7 @@ def test_candidates_are_trained_in_groups_that_fit_the_memory(
 def test_neighbours_are_the_same_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = torch.randn(50, 6, generator=Generator().manual_seed(0))
     at_once = most_similar(vectors, vectors[:7], k=5)
-    monkeypatch.setattr("clipset.model.knn.BLOCK_SIZE", 8)
+    monkeypatch.setattr("clipset.model.knn.BLOCK_NUMBERS", 8 * 6)
     indices, cosines = most_similar(vectors, vectors[:7], k=5)
     assert torch.equal(indices, at_once[0])
     torch.testing.assert_close(cosines, at_once[1])

@@ -672,7 +672,7 @@ def test_a_transformer_is_mixed_with_the_clips_in_order_where_that_helps() -> No
     assert TransformerProbe(every_clip, "backbone").search().settings.ordered_weight == 0
 
 
-def test_a_large_bank_of_vectors_is_held_in_half_precision(
+def test_a_large_bank_of_vectors_is_a_file_in_half_precision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = class_task(2.0)

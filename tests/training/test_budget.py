@@ -101,6 +101,7 @@ def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "FEWEST_STEPS", 60)
     monkeypatch.setattr(budget, "HELD_OUT_PART", 0.3)
     monkeypatch.setattr(budget, "MIN_HELD_OUT", 3)
+    monkeypatch.setattr(budget, "MIN_CHECKS", 9)
 
 
 @pytest.mark.usefixtures("small_budget")

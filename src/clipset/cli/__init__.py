@@ -26,8 +26,9 @@ from clipset.process.streams import guarded_streams, open_closed_streams
 from clipset.text import visible
 
 VERBS = (
-    "backbones", "catalog", "demo", "embed", "evaluate", "extract", "import_features", "merge",
-    "predict", "pretrain", "repair", "report", "reproduce", "run", "serve", "settings", "verify",
+    "backbones", "catalog", "demo", "embed", "estimate", "evaluate", "extract", "import_features",
+    "merge", "predict", "pretrain", "repair", "report", "reproduce", "run", "serve", "settings",
+    "verify",
 )  # fmt: skip
 for verb in VERBS:
     import_module(f"clipset.cli.{verb}")  # adds its command to `app`

@@ -20,7 +20,7 @@ def extract_command(
     size: int | None = None,
     workers: flags.Workers = None,
     retry_failed: Annotated[bool | None, flags.SWITCH] = None,
-    dry_run: flags.Switch = False,
+    part: str | None = None,
     ray: str | None = None,
     recipe: flags.RecipeFile = None,
     set: flags.Changes = (),
@@ -39,11 +39,13 @@ def extract_command(
         frames: Frames of a clip (the backbone's own number by default).
         size: Height and width of a clip in pixels.
         retry_failed: Decode failed videos again.
-        dry_run: Estimate time, disk and memory from a few videos; write nothing.
+        part: Only part I of N, as in 2/8: one job of an array; `clipset merge` joins the stores.
         ray: Address of a Ray cluster (without one: a cluster within this process).
     """
+    from clipset.data.splits import select_part
     from clipset.data.tasks import join_tasks, read_tasks
-    from clipset.features.extract import extract
+    from clipset.errors import ConfigError
+    from clipset.features.extract import extract, plan_store
     from clipset.features.store import check_any_read
     from clipset.recipe import read_recipe
 
@@ -57,22 +59,14 @@ def extract_command(
     }
     settings = read_recipe(recipe, set, typed_settings)
     config, catalog = settings.extract, join_tasks(read_tasks(videos, settings.data))
-    if dry_run:
-        from clipset.config import to_mapping
-        from clipset.features.estimate import estimate, free_bytes
-
-        cost, free = estimate(catalog, config, device=common.device), free_bytes(out)
-        memory = "unknown" if cost.memory_bytes is None else f"{cost.memory_bytes / 2**30:.1f} GB"
-        lines = [
-            f"{cost.videos} videos, {cost.clips} clips (measured on {cost.sampled} videos)",
-            f"time    about {cost.seconds:.0f} s",
-            f"disk    {cost.disk_bytes / 2**20:.1f} MB, {free / 2**20:.0f} MB are free",
-            f"memory  about {memory}",
-        ]
-        show_result(to_mapping(cost) | {"free_bytes": free}, common, lines)
-        return
+    plan = None
+    if part is not None:
+        whole, catalog = catalog, select_part(catalog, part)
+        if ray is not None:
+            raise ConfigError("--part divides the videos among jobs without Ray; leave out --ray")
+        plan = plan_store(config, whole.videos, out)  # all parts get the same clips
     if ray is None:
-        store = extract(catalog, out, config, device=common.device)
+        store = extract(catalog, out, config, device=common.device, plan=plan)
     else:
         from clipset.features.cluster import extract_on_ray
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
@@ -30,6 +33,23 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
         replace(video, split="test" if video.id in test_ids else "train") if video.label else video
         for video in catalog
     )
+
+
+def select_part(catalog: Catalog, part: str) -> Catalog:
+    """Part I of N of the videos (`2/8`), by a hash of their ids."""
+    numbers = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part.strip())
+    index, count = map(int, numbers.groups()) if numbers else (0, 0)
+    if not 1 <= index <= count:
+        raise CatalogError(f"--part must be I/N with 1 ≤ I ≤ N, such as 2/8; got {part}")
+    videos = [video for video in catalog if _hash_id(video.id) % count == index - 1]
+    if not videos:
+        raise CatalogError(f"none of the {len(catalog)} videos is in part {part}; use fewer parts")
+    return catalog.only(videos)
+
+
+def _hash_id(video_id: str) -> int:
+    digest = hashlib.blake2b(os.fsencode(video_id), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
 
 
 def scored_split(videos: Iterable[Video]) -> str:

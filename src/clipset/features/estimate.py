@@ -21,6 +21,7 @@ from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import DecodeWorker
 from clipset.features.extract import decode_request, plan_store
 from clipset.features.ledger import KINDS
+from clipset.features.store import FeatureStore, Manifest
 from clipset.row_files import HEADER_BYTES
 
 SAMPLE_VIDEOS = 3  # videos that are decoded
@@ -42,12 +43,20 @@ class Estimate:
     memory_bytes: int | None
     seconds: float
     sampled: int
+    dim: int
 
 
-def estimate(
-    catalog: Catalog, config: ExtractConfig | None = None, *, device: str = "auto"
+def estimate_extraction(
+    catalog: Catalog,
+    config: ExtractConfig | None = None,
+    *,
+    device: str = "auto",
+    clips_per_second: float | None = None,
 ) -> Estimate:
-    """Decode a few videos and encode some of their clips; nothing is written."""
+    """Decode a few videos and encode some of their clips; nothing is written.
+
+    `clips_per_second` is the speed of the backbone, if it is not to be measured here.
+    """
     config = config or ExtractConfig()
     manifest, network = plan_store(config, catalog.videos)
     engine = open_engine(manifest.backbone, network, device=device, engine=config.engine)
@@ -55,10 +64,9 @@ def estimate(
         sample, decode_seconds = _decode_sample(worker, catalog.videos)
     clips_per_video = np.mean([c.facts.random_count + c.facts.regular_count for c in sample])
     num_clips = float(clips_per_video) * len(catalog)
-    columns = manifest.columns().values()
-    row_bytes = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in columns)
-    header_bytes = len(KINDS) * len(columns) * HEADER_BYTES
-    encode = _time_engine(engine, sample) * num_clips
+    encode = num_clips * (
+        1 / clips_per_second if clips_per_second else _time_engine(engine, sample)
+    )
     decode, workers = decode_seconds * len(catalog), config.num_workers
     if workers == 0:
         seconds = encode + decode
@@ -69,11 +77,33 @@ def estimate(
     return Estimate(
         videos=len(catalog),
         clips=round(num_clips),
-        disk_bytes=round(num_clips) * row_bytes + header_bytes,
+        disk_bytes=count_bytes(manifest, round(num_clips)),
         memory_bytes=_memory(sample, workers),
         seconds=seconds,
         sampled=len(sample),
+        dim=manifest.backbone.dim,
     )
+
+
+def estimate_store(store: FeatureStore) -> Estimate:
+    """A store that is extracted already: it takes its space and no time."""
+    num_clips = sum(entry.random_count + entry.regular_count for entry in store.entries)
+    return Estimate(
+        videos=len(store),
+        clips=num_clips,
+        disk_bytes=count_bytes(store.manifest, num_clips),
+        memory_bytes=None,
+        seconds=0.0,
+        sampled=0,
+        dim=store.manifest.backbone.dim,
+    )
+
+
+def count_bytes(manifest: Manifest, num_clips: int) -> int:
+    """The bytes of a store's rows."""
+    columns = manifest.columns().values()
+    row_bytes = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in columns)
+    return num_clips * row_bytes + len(KINDS) * len(columns) * HEADER_BYTES
 
 
 def free_bytes(folder: Path) -> int:
@@ -121,11 +151,17 @@ def _time_engine(engine: Engine, sample: Sequence[DecodedClips]) -> float:
 
 def _memory(sample: Sequence[DecodedClips], workers: int) -> int | None:
     """The peak memory of this process and all workers, where the system tells."""
+    parent, worker = peak_memory(), peak_memory(of_children=True)
+    if parent is None or worker is None:
+        return None
+    return parent + workers * (worker + max(clips.pixels.numel() for clips in sample))
+
+
+def peak_memory(of_children: bool = False) -> int | None:
+    """The peak memory of this process, or of the largest of its children, in bytes."""
     try:
         import resource
     except ImportError:  # Windows
         return None
-    unit = 1 if sys.platform == "darwin" else 1024
-    parent = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-    return parent + workers * (worker + max(clips.pixels.numel() for clips in sample))
+    who = resource.RUSAGE_CHILDREN if of_children else resource.RUSAGE_SELF
+    return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-BLOCK_SIZE = 16_384  # vectors compared at once, which bounds the memory
+BLOCK_NUMBERS = 2**25  # of vectors compared at once, which bounds the memory
 
 
 def knn_probabilities(
@@ -52,8 +52,9 @@ def most_similar(
     """Indices of the k vectors with the largest cosine to each query, and the cosines."""
     queries = F.normalize(queries, dim=1)
     indices, cosines = [], []
-    for start in range(0, len(vectors), BLOCK_SIZE):
-        block = F.normalize(vectors[start : start + BLOCK_SIZE].float(), dim=1)
+    block_size = max(k, BLOCK_NUMBERS // vectors.shape[1])
+    for start in range(0, len(vectors), block_size):
+        block = F.normalize(vectors[start : start + block_size].float(), dim=1)
         nearest = (queries @ block.T).topk(min(k, len(block)), dim=1)  # (M, k)
         indices.append(nearest.indices + start)
         cosines.append(nearest.values)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from clipset.probes.search import (
 )
 from clipset.probes.task import EvaluationTask
 from clipset.representation import VectorPart, course_widths, encode_clips, video_vectors
+from clipset.row_files import temporary_array
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.stored_clips import MEMORY_LIMIT, Clips, equal_chunks
 from clipset.training.checkpoint import ScaleModel
@@ -220,13 +223,14 @@ class VideoInputs(nn.Module):
         return (feature_dim,) if encoder is None else (feature_dim, encoder.project.out_features)
 
     def all_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
-        """The vectors of many videos, read chunk by chunk; in half precision if they are large."""
-        width = self(clips.read(slice(0, 1))).shape[1]
-        is_large = 4 * len(clips) * width > MEMORY_LIMIT
-        dtype = torch.float16 if is_large else torch.float32
-        vectors = torch.zeros(len(clips), width, dtype=dtype)
+        """The vectors of many videos; large ones in half precision in a temporary file."""
+        shape = (len(clips), self(clips.read(slice(0, 1))).shape[1])
+        if 4 * math.prod(shape) <= MEMORY_LIMIT:
+            vectors = torch.zeros(shape)
+        else:
+            vectors = torch.from_numpy(temporary_array(shape, np.float16))
         for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
-            vectors[videos] = self(chunk).to(dtype)
+            vectors[videos] = self(chunk).to(vectors.dtype)
         return vectors
 
 

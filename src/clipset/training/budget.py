@@ -19,7 +19,7 @@ PLATEAU = 0.7  # part of the steps before the learning rate falls
 HELD_OUT_PART = 0.1
 MIN_HELD_OUT, MAX_HELD_OUT = 16, 256  # with fewer videos, their loss says too little
 NUM_CHECKS = 40  # of the held-out loss in the largest number of epochs
-MIN_CHECKS = 9  # before a loss counts as flat
+MIN_CHECKS = 20  # before a loss counts as flat: what sets share is often learned late
 FLAT_GAIN = 0.03  # of the whole fall of the loss, in the last third of the checks
 
 LossCurve = Sequence[tuple[int, float]]  # epochs done, loss of the held-out videos

@@ -155,12 +155,17 @@ def _apply(plan: Mapping[str, Any], recipe: Recipe) -> Recipe:
     )
 
 
-def estimate_steps(recipe: Recipe, size: DataSize, device: str) -> dict[str, float]:
-    """Seconds of the steps after extraction."""
+def estimate_steps(
+    recipe: Recipe, size: DataSize, device: str, samples_per_second: float | None = None
+) -> dict[str, float]:
+    """Seconds of the steps after extraction; the speed of training is measured if not given."""
     from clipset.training.speed import measure_training
 
     config, num_videos = recipe.pretrain, size.train_videos
-    speed = measure_training(size.dim, config, num_videos=num_videos, device=device)
+    if samples_per_second is not None:
+        speed = 1 / samples_per_second
+    else:
+        speed = measure_training(size.dim, config, num_videos=num_videos, device=device)
     epochs = count_pretrain_epochs(recipe, num_videos)
     thumbnails = min(size.videos, MOST_THUMBNAILS)
     return {

@@ -1,0 +1,71 @@
+"""`clipset estimate`: time, disk and memory of a planned run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clipset.cli import flags
+from clipset.cli.app import app, make_table, show_result
+
+
+@app.command(name="estimate")
+def estimate_command(
+    source: Path,
+    /,
+    *,
+    videos: int | None = None,
+    machines: int = 1,
+    clips_per_second: float | None = None,
+    samples_per_second: float | None = None,
+    backbone: str | None = None,
+    workers: flags.Workers = None,
+    recipe: flags.RecipeFile = None,
+    set: flags.Changes = (),
+    common: flags.Computing = flags.COMPUTING,
+) -> None:
+    """Estimate time, disk and memory of all steps of a run. Nothing is written.
+
+    A few videos are decoded and encoded, and a few training steps are done on random features.
+
+    Example: clipset estimate videos --videos 240000 --clips-per-second 900
+
+    Args:
+        source: A folder of videos, a catalog, or a feature store.
+        videos: Estimate for this many videos of the same kind.
+        machines: Machines that share the extraction (`clipset extract --part`).
+        clips_per_second: Speed of the backbone on another machine (measured here by default).
+        samples_per_second: Speed of pre-training on another machine, in videos.
+        backbone: The frozen network; `clipset backbones` lists them.
+    """
+    from clipset.config import to_mapping
+    from clipset.planning.run_estimate import estimate_run
+    from clipset.recipe import read_recipe
+    from clipset.report.wording import format_duration
+
+    typed_settings = {"extract.backbone": backbone, "extract.workers": workers}
+    estimate = estimate_run(
+        source,
+        read_recipe(recipe, set, typed_settings),
+        num_videos=videos,
+        num_machines=machines,
+        clips_per_second=clips_per_second,
+        samples_per_second=samples_per_second,
+        device=common.device,
+    )
+    rows = [
+        (step.name, format_duration(step.seconds), _size(step.disk_bytes), _size(step.memory_bytes))
+        for step in estimate.steps
+    ]
+    total = sum(step.seconds for step in estimate.steps)
+    line = (
+        f"{estimate.videos:,} videos, {estimate.clips:,} clips; about {format_duration(total)} "
+        f"in all; {_size(estimate.free_bytes)} free on this disk"
+    )
+    table = make_table(("step", "time", "disk", "memory"), rows)
+    show_result(to_mapping(estimate), common, [table, line])
+
+
+def _size(num_bytes: int | None) -> str:
+    if num_bytes is None:
+        return "–"
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"

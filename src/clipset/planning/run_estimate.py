@@ -1,0 +1,107 @@
+"""Time, disk and memory of a planned run, from a calibration of a few seconds.
+
+Extraction is measured on a few of the videos, training on a few steps with random features. Given
+speeds replace the measured ones, for a run on another machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clipset.data.tasks import Task, read_tasks
+from clipset.errors import ConfigError
+from clipset.features.estimate import (
+    estimate_extraction,
+    estimate_store,
+    free_bytes,
+    peak_memory,
+)
+from clipset.features.store import open_store
+from clipset.planning.time_budget import DataSize, estimate_steps
+from clipset.recipe import Recipe
+from clipset.sets.stored_clips import MEMORY_LIMIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEstimate:
+    """Wall time, disk space and peak memory of a step; None where it has none of its own."""
+
+    name: str
+    seconds: float
+    disk_bytes: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEstimate:
+    """The steps of a run, and what they were estimated for."""
+
+    videos: int
+    clips: int
+    free_bytes: int
+    steps: tuple[StepEstimate, ...]
+
+
+def estimate_run(
+    source: Path,
+    recipe: Recipe,
+    *,
+    num_videos: int | None = None,
+    num_machines: int = 1,
+    clips_per_second: float | None = None,
+    samples_per_second: float | None = None,
+    device: str = "auto",
+) -> RunEstimate:
+    """Estimate a run on a folder of videos, a catalog, or a store that is extracted already.
+
+    `num_videos` scales the catalog; `num_machines` share the extraction.
+    """
+    for name, value in (
+        ("videos", num_videos), ("machines", num_machines),
+        ("clips-per-second", clips_per_second), ("samples-per-second", samples_per_second),
+    ):  # fmt: skip
+        if value is not None and not value > 0:
+            raise ConfigError(f"--{name} must be above 0, got {value:g}")
+    steps: list[StepEstimate] = []
+    if (source / "manifest.json").is_file():
+        store = open_store(source)
+        tasks: tuple[Task, ...] = (Task(catalog=store.catalog),)
+        cost = estimate_store(store)
+    else:
+        tasks = read_tasks(source, recipe.data)
+        cost = estimate_extraction(
+            tasks[0].catalog, recipe.extract, device=device, clips_per_second=clips_per_second
+        )
+    factor = (num_videos or cost.videos) / cost.videos
+    if cost.seconds:
+        steps.append(
+            StepEstimate(
+                name="extract",
+                seconds=factor * cost.seconds / num_machines,
+                disk_bytes=round(factor * cost.disk_bytes),
+                memory_bytes=cost.memory_bytes,
+            )
+        )
+    size = DataSize.of(tasks, cost.dim, recipe)
+    size = replace(
+        size,
+        videos=round(factor * size.videos),
+        train_videos=max(2, round(factor * size.train_videos)),
+    )
+    seconds = estimate_steps(recipe, size, device, samples_per_second=samples_per_second)
+    num_clips = round(factor * cost.clips)
+    peak = peak_memory()
+    memory = None if peak is None else peak + min(4 * num_clips * cost.dim, MEMORY_LIMIT)
+    vectors = 4 * num_clips * (cost.dim + recipe.pretrain.model.width)
+    disk = {"embed": vectors}
+    steps += [
+        StepEstimate(name=name, seconds=value, disk_bytes=disk.get(name), memory_bytes=memory)
+        for name, value in seconds.items()
+    ]
+    return RunEstimate(
+        videos=round(factor * cost.videos),
+        clips=num_clips,
+        free_bytes=free_bytes(source),
+        steps=tuple(steps),
+    )
