@@ -4,7 +4,7 @@ import inspect
 import io
 import json
 from collections import Counter
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from pathlib import Path
 
 import av
@@ -21,7 +21,7 @@ from clipset.demo_videos.rendering import (
     class_of,
     demo_rng,
     demo_video_id,
-    list_events,
+    list_shots,
     render_video,
     sample_video_spec,
 )
@@ -74,12 +74,13 @@ def test_every_class_has_as_many_videos_as_the_others_or_one_more(videos: int) -
 def test_the_events_of_a_video_fill_it_without_a_gap_in_the_order_of_its_class() -> None:
     for index in range(40):
         spec = sample_video_spec(demo_rng(7, index))
-        events = list_events(spec, class_of(index))
-        assert "-".join(event.kind for event in events) == class_of(index)
-        assert events[0].start == 0
-        assert events[-1].end == spec.duration
-        assert all(before.end == after.start for before, after in pairwise(events))
-        assert all(event.end - event.start > 1.1 for event in events)
+        shots = list_shots(spec, class_of(index))
+        assert "-".join(shot.kind for shot in shots if shot.number == 0) == class_of(index)
+        assert [shot.number for shot in shots] == [0, 1] * 4
+        assert shots[0].start == 0
+        assert shots[-1].end == spec.duration
+        assert all(before.end == after.start for before, after in pairwise(shots))
+        assert all(shot.end - shot.start > 0.55 for shot in shots)
 
 
 def test_what_is_drawn_for_a_video_is_not_told_the_class() -> None:
@@ -99,12 +100,19 @@ def test_another_class_changes_the_order_of_a_video_and_nothing_else(
         monkeypatch.setattr(rendering, "class_of", lambda _, label=label: label)
         render_video(0, 5)
     assert [label for *_, label in calls] == list(CLASSES)
-    specs = {spec for spec, *_ in calls}
-    backgrounds = {background.tobytes() for _, background, *_ in calls}
-    assert len(specs) == len(backgrounds) == 1
-    for kind in EVENT_KINDS:
-        sprites = [animations[kind](1.5) for _, _, animations, _ in calls]
+    assert len({spec for spec, *_ in calls}) == 1
+    for shot in product(EVENT_KINDS, (0, 1)):
+        scenes = [scenes[shot] for _, scenes, _ in calls]
+        assert len({scene.background.tobytes() for scene in scenes}) == 1
+        sprites = [scene.animation(1.5) for scene in scenes]
         assert len({b"".join(sprite.tobytes() for sprite, _, _ in own) for own in sprites}) == 1
+
+
+def test_no_two_shots_of_a_video_look_alike() -> None:
+    spec = make_spec()
+    for kind in EVENT_KINDS:
+        scenes = [rendering.draw_scene(demo_rng(0, 5, 0, shot), spec, kind) for shot in (0, 1)]
+        assert scenes[0].background.tobytes() != scenes[1].background.tobytes()
 
 
 def test_size_rate_and_length_are_the_same_on_average_in_every_class() -> None:
@@ -129,7 +137,7 @@ def test_videos_vary_in_size_shape_rate_and_length() -> None:
     assert all(s.width % 2 == s.height % 2 == 0 for s in specs)
     assert all(min(s.width, s.height) >= 120 and max(s.width, s.height) <= 320 for s in specs)
     assert min(s.duration for s in specs) < 6.5
-    assert max(s.duration for s in specs) > 11.5
+    assert max(s.duration for s in specs) > 9.5
     assert {s.fade_seconds == 0 for s in specs} == {True, False}
 
 
@@ -156,18 +164,16 @@ def test_each_event_is_seen_in_its_time_and_faded_only_around_cuts(fade: float) 
     spec = make_spec(fade_seconds=fade)
     greys = dict(zip(EVENT_KINDS, (40, 90, 140, 190), strict=True))
 
-    def animation(kind: str):
+    def scene(kind: str):
         sprite = Image.new("RGBA", (200, 200), (greys[kind],) * 3 + (255,))
-        return lambda _: [(sprite, 0.0, 0.0)]
+        return rendering.Scene(Image.new("RGB", (68, 52)), lambda _: [(sprite, 0.0, 0.0)])
 
-    animations = {kind: animation(kind) for kind in EVENT_KINDS}
-    background = Image.new("RGB", (68, 52))
+    scenes = {(kind, number): scene(kind) for kind in EVENT_KINDS for number in (0, 1)}
     pixels = [
-        np.asarray(frame)[24, 32, 0]
-        for frame in rendering.compose_frames(spec, background, animations, CLASSES[0])
+        np.asarray(frame)[24, 32, 0] for frame in rendering.compose_frames(spec, scenes, CLASSES[0])
     ]
     assert len(pixels) == spec.num_frames
-    pure = [greys[event.kind] for event in list_events(spec, CLASSES[0]) for _ in range(10)]
+    pure = [greys[shot.kind] for shot in list_shots(spec, CLASSES[0]) for _ in range(5)]
     for number, (grey, expected) in enumerate(zip(pixels, pure, strict=True)):
         from_cut = min(abs(number - 10), abs(number - 20), abs(number - 30)) / spec.frame_rate
         if fade == 0 or from_cut >= fade / 2:

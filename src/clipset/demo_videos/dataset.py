@@ -16,7 +16,7 @@ from clipset.errors import ConfigError, RunError
 from clipset.files import write_json
 from clipset.process.isolation import python_command
 
-VERSION = 1  # of the rendering: another version, other pixels
+VERSION = 2  # of the rendering: another version, other pixels
 MARKER = "demo.json"
 MIN_VIDEOS_PER_WORKER = 8  # a process is not worth starting for fewer
 

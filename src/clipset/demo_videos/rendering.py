@@ -1,4 +1,7 @@
-"""One demo video: four events in the order of its class, over a background, encoded as H.264.
+"""One demo video: four events in the order of its class, encoded as H.264.
+
+Each event is filmed in two shots. Every shot has its own background, colours, sizes and speeds, so
+that parts of one video have in common what happens when, and nothing else.
 
 `clipset.demo_videos.rendering FOLDER SEED INDEX…` renders some videos and prints a line after each.
 """
@@ -39,6 +42,7 @@ CLASSES = (
     "star-ball-rain-wheel",
     "wheel-rain-ball-star",
 )
+SHOTS_PER_EVENT = 2
 GRAIN_MARGIN = 64  # pixels by which the noise pattern is shifted from frame to frame
 ENCODER_OPTIONS = {
     "preset": "ultrafast",
@@ -73,12 +77,20 @@ class VideoSpec:
         return self.num_frames / self.frame_rate
 
 
-class Event(NamedTuple):
-    """One event of a video, from `start` to `end` seconds."""
+class Shot(NamedTuple):
+    """One of the shots of an event, from `start` to `end` seconds."""
 
     kind: str
+    number: int
     start: float
     end: float
+
+
+class Scene(NamedTuple):
+    """What a shot looks like."""
+
+    background: Image.Image
+    animation: Animation
 
 
 def class_of(video_index: int) -> str:
@@ -102,7 +114,7 @@ def sample_video_spec(rng: Generator) -> VideoSpec:
     long_side = min(320, 2 * round(short_side * rng.choice([1, 4 / 3, 3 / 2, 16 / 9]) / 2))
     width, height = (long_side, short_side) if rng.random() < 0.7 else (short_side, long_side)
     frame_rate = int(rng.choice([15, 20, 24, 25, 30]))
-    num_frames = round(rng.uniform(6, 12) * frame_rate)
+    num_frames = round(rng.uniform(6, 10) * frame_rate)
     lengths = rng.uniform(0.85, 1.15, len(EVENT_KINDS))  # relative lengths of the events
     cut_times = np.round(np.cumsum(lengths)[:3] / lengths.sum() * num_frames) / frame_rate
     return VideoSpec(
@@ -111,51 +123,62 @@ def sample_video_spec(rng: Generator) -> VideoSpec:
         frame_rate=frame_rate,
         num_frames=num_frames,
         cut_times=tuple(cut_times.tolist()),
-        fade_seconds=float(rng.choice([0.0, rng.uniform(0.2, 0.5)])),
+        fade_seconds=float(rng.choice([0.0, rng.uniform(0.1, 0.3)])),
         noise_std=float(rng.uniform(0.3, 1.5)),
         camera_drift=round(short_side * rng.uniform(0, 0.06)),
         drift_frequency=(float(rng.uniform(0.05, 0.2)), float(rng.uniform(0.05, 0.2))),
     )
 
 
-def list_events(spec: VideoSpec, class_name: str) -> list[Event]:
-    """The events of a class in order, between the cuts of a video."""
+def list_shots(spec: VideoSpec, class_name: str) -> list[Shot]:
+    """The shots of a class in order: those of an event share its span equally."""
+    shots = []
     spans = pairwise((0.0, *spec.cut_times, spec.duration))
-    return [Event(kind, *span) for kind, span in zip(class_name.split("-"), spans, strict=True)]
+    for kind, (start, end) in zip(class_name.split("-"), spans, strict=True):
+        bounds = np.linspace(start, end, SHOTS_PER_EVENT + 1).tolist()
+        shots += [Shot(kind, number, *span) for number, span in enumerate(pairwise(bounds))]
+    return shots
 
 
 def render_video(seed: int, video_index: int) -> bytes:
     """One demo video as an MP4 file; a function of seed and index."""
     rng = demo_rng(seed, video_index)
     spec = sample_video_spec(rng)
-    drift_margin = 2 * spec.camera_drift
-    canvas = sample_canvas(rng, spec.width + drift_margin, spec.height + drift_margin)
-    background = draw_background(rng, canvas)
-    animations = {
-        kind: ANIMATIONS[kind](demo_rng(seed, video_index, stream), canvas)
+    scenes = {
+        (kind, number): draw_scene(demo_rng(seed, video_index, stream, number), spec, kind)
         for stream, kind in enumerate(EVENT_KINDS)
+        for number in range(SHOTS_PER_EVENT)
     }
-    frames = compose_frames(spec, background, animations, class_of(video_index))
+    frames = compose_frames(spec, scenes, class_of(video_index))
     return encode_mp4(frames, spec, rng)
 
 
+def draw_scene(rng: Generator, spec: VideoSpec, kind: str) -> Scene:
+    """A random background, and the animation of a kind of event on it."""
+    margin = 2 * spec.camera_drift
+    canvas = sample_canvas(rng, spec.width + margin, spec.height + margin)
+    return Scene(draw_background(rng, canvas), ANIMATIONS[kind](rng, canvas))
+
+
 def compose_frames(
-    spec: VideoSpec, background: Image.Image, animations: dict[str, Animation], class_name: str
+    spec: VideoSpec, scenes: dict[tuple[str, int], Scene], class_name: str
 ) -> Iterator[Image.Image]:
-    """The frames of a video: each event in its time span, cut or faded into the next one."""
-    events = list_events(spec, class_name)
+    """The frames of a video: each shot in its time span, cut or faded into the next one."""
+    shots = list_shots(spec, class_name)
     for index in range(spec.num_frames):
         time = index / spec.frame_rate
-        frame = background
-        for event in events:
-            opacity = _opacity(event, time, spec.fade_seconds)
+        frame: Image.Image | None = None
+        for shot in shots:
+            opacity = _opacity(shot, time, spec.fade_seconds)
             if opacity == 0:
                 continue
+            background, animation = scenes[shot.kind, shot.number]
             drawn_frame = background.copy()
-            for sprite, x, y in animations[event.kind](time):
+            for sprite, x, y in animation(time):
                 corner = round(x - sprite.width / 2), round(y - sprite.height / 2)
                 drawn_frame.paste(sprite, corner, sprite)
-            frame = drawn_frame if opacity == 1 else Image.blend(frame, drawn_frame, opacity)
+            frame = drawn_frame if frame is None else Image.blend(frame, drawn_frame, opacity)
+        assert frame is not None  # the shots fill the video
         left, top = (
             round(spec.camera_drift * (1 + math.sin(2 * math.pi * frequency * time)))
             for frequency in spec.drift_frequency
@@ -163,14 +186,14 @@ def compose_frames(
         yield frame.crop((left, top, left + spec.width, top + spec.height))
 
 
-def _opacity(event: Event, time: float, fade_seconds: float) -> float:
-    """The opacity of an event over the one before it: 0, 1, or between them during a fade."""
+def _opacity(shot: Shot, time: float, fade_seconds: float) -> float:
+    """The opacity of a shot over the one before it: 0, 1, or between them during a fade."""
     half_fade = fade_seconds / 2
-    if time >= event.end + half_fade:
+    if time >= shot.end + half_fade:
         return 0.0
-    if half_fade == 0 or event.start == 0:
-        return float(time >= event.start)
-    return min(1.0, max(0.0, (time - event.start + half_fade) / fade_seconds))
+    if half_fade == 0 or shot.start == 0:
+        return float(time >= shot.start)
+    return min(1.0, max(0.0, (time - shot.start + half_fade) / fade_seconds))
 
 
 def encode_mp4(frames: Iterator[Image.Image], spec: VideoSpec, rng: Generator) -> bytes:
