@@ -44,7 +44,8 @@ class DecodeRequest:
     size: int
     seed: int
     random: bool = True  # False: regular clips only
-    grid: WindowGrid | Window | None = None  # a chunk has the regular clips of one window
+    grid: WindowGrid | None = None  # with it, a chunk has the regular clips of one window
+    window: Window | None = None  # only the regular clips of this window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,9 @@ def _plan_chunks(
 ) -> Iterator[tuple[ClipPlan, dict[str, Any]]]:
     """The clips of each chunk in order of time, and facts about it."""
     sampling, span, frames = request.sampling, request.span, request.frames
-    if request.grid is not None:
-        grid = request.grid.bounded(video_info.duration, len(video_info.frame_times))
+    windows = request.window or request.grid
+    if windows is not None:
+        grid = windows.bounded(video_info.duration, len(video_info.frame_times))
         num_chunks = grid.count(video_info.duration)
         for window in grid.windows(video_info.duration):
             clip_plan = plan_window(video_info, window, sampling, span, frames)

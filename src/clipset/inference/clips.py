@@ -140,9 +140,10 @@ class ClipReader:
     def _decode(
         self, videos: Sequence[Video], grid: WindowGrid | Window | None = None
     ) -> AbstractContextManager[Iterable[DecodeResult]]:
+        kind = "window" if isinstance(grid, Window) else "grid"
         return decode_videos(
             videos,
-            replace(self.request, grid=grid),
+            replace(self.request, **{kind: grid}),
             workers=min(self.config.num_workers, len(videos)),
             timeout=self.config.timeout_seconds,
         )
