@@ -140,10 +140,13 @@ class ClipReader:
     def _decode(
         self, videos: Sequence[Video], grid: WindowGrid | Window | None = None
     ) -> AbstractContextManager[Iterable[DecodeResult]]:
-        kind = "window" if isinstance(grid, Window) else "grid"
+        if isinstance(grid, Window):
+            request = replace(self.request, window=grid)
+        else:
+            request = replace(self.request, grid=grid)
         return decode_videos(
             videos,
-            replace(self.request, **{kind: grid}),
+            request,
             workers=min(self.config.num_workers, len(videos)),
             timeout=self.config.timeout_seconds,
         )
