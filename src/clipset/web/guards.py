@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_JSON_BYTES = 1 << 20
+from clipset.web.models import MAX_JSON_BYTES, MAX_UPLOAD_BYTES
+
 COOKIE_NAME = "clipset_token"
 UPLOAD_PATH = "/api/uploads"
 PAGE_POLICY = (
@@ -40,11 +41,8 @@ class Guards:
     `token`, none is needed.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, hosts: frozenset[str], token: str | None, max_upload_bytes: int
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], token: str | None) -> None:
         self.app, self.hosts, self.token = app, hosts, token
-        self.max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -55,7 +53,7 @@ class Guards:
         headers = Headers(scope=scope)
         refusal = self._check_host(headers) or _check_source(scope, headers)
         is_first_visit = refusal is None and self._brings_token(scope)
-        refusal = refusal or self._check_token(headers) or self._check_size(scope, headers)
+        refusal = refusal or self._check_token(headers) or _check_size(scope, headers)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -106,14 +104,15 @@ class Guards:
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    def _check_size(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        if "transfer-encoding" in headers:
-            return 411, "send the body with a Content-Length"
-        limit = self.max_upload_bytes if scope["path"] == UPLOAD_PATH else MAX_JSON_BYTES
-        length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdecimal() and int(length[:20]) <= limit):
-            return 413, f"the body may have at most {limit:,} bytes, got {length[:20]}"
-        return None
+
+def _check_size(scope: Scope, headers: Headers) -> tuple[int, str] | None:
+    if "transfer-encoding" in headers:
+        return 411, "send the body with a Content-Length"
+    limit = MAX_UPLOAD_BYTES if scope["path"] == UPLOAD_PATH else MAX_JSON_BYTES
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdecimal() and int(length[:20]) <= limit):
+        return 413, f"the body may have at most {limit:,} bytes, got {length[:20]}"
+    return None
 
 
 def _check_source(scope: Scope, headers: Headers) -> tuple[int, str] | None:

@@ -24,16 +24,16 @@ from clipset.process.worker import WorkerProcess
 from clipset.web.media_cache import MediaCache
 from clipset.web.media_worker import MediaKind, MediaTask
 
-COMMAND = python_command("clipset.web.media_worker")
-NUM_WORKERS = 2
-TIMEOUT = 180.0  # seconds for one picture or preview
-MAX_WAITING = 1000  # pictures that are asked for and not made
-VERSION = 1  # of the pictures; another number makes them again
-SUFFIXES: dict[MediaKind, str] = {"thumbnail": ".webp", "sprite": ".webp", "preview": ".mp4"}
+MEDIA_COMMAND = python_command("clipset.web.media_worker")
+NUM_MEDIA_WORKERS = 2
+MEDIA_TIMEOUT = 180.0  # seconds for one picture or preview
+MAX_WAITING_PICTURES = 1000  # pictures that are asked for and not made
+PICTURE_VERSION = 1  # of the pictures; another number makes them again
+MEDIA_SUFFIXES: dict[MediaKind, str] = {"thumbnail": ".webp", "sprite": ".webp", "preview": ".mp4"}
 
 
 @dataclass(frozen=True, slots=True)
-class VideoFile:
+class ServedFile:
     """A file that may be served, with the state that it was checked in."""
 
     path: Path
@@ -42,7 +42,7 @@ class VideoFile:
     @property
     def tag(self) -> str:
         """Another file, or another state of it, has another tag."""
-        state = f"{VERSION}:{self.status.st_size}:{self.status.st_mtime_ns}:{self.path}"
+        state = f"{PICTURE_VERSION}:{self.status.st_size}:{self.status.st_mtime_ns}:{self.path}"
         return hashlib.blake2b(os.fsencode(state), digest_size=12).hexdigest()
 
 
@@ -53,8 +53,11 @@ class MediaLibrary:
         self, videos: Sequence[Video], entries: Sequence[LedgerEntry], cache: MediaCache
     ) -> None:
         self.videos, self.entries, self.cache = videos, entries, cache
-        self.executor = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="media")
-        self.workers = [WorkerProcess(COMMAND, None, timeout=TIMEOUT) for _ in range(NUM_WORKERS)]
+        self.executor = ThreadPoolExecutor(NUM_MEDIA_WORKERS, thread_name_prefix="media")
+        self.workers = [
+            WorkerProcess(MEDIA_COMMAND, None, timeout=MEDIA_TIMEOUT)
+            for _ in range(NUM_MEDIA_WORKERS)
+        ]
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         for worker in self.workers:
             self._idle.put(worker)
@@ -62,7 +65,7 @@ class MediaLibrary:
         self._waiting: dict[str, Future[Path]] = {}
         self._reasons: dict[str, str] = {}  # of what cannot be made, by name
 
-    def open_file(self, video_index: int) -> VideoFile:
+    def open_file(self, video_index: int) -> ServedFile:
         """The file of a video; VideoError if it is missing or not the one that was read.
 
         The path is resolved first: a link that leads elsewhere than when the features were
@@ -86,7 +89,7 @@ class MediaLibrary:
             raise VideoError("is not a regular file")
         if not os.access(path, os.R_OK):
             raise VideoError("permission denied", transient=True)
-        return VideoFile(path, status)
+        return ServedFile(path, status)
 
     def find_problem(self, video_index: int) -> str | None:
         """Why a video cannot be played, or what is wrong with it; None if nothing is."""
@@ -102,11 +105,11 @@ class MediaLibrary:
         return self.entries[video_index].damage
 
     def make(
-        self, file: VideoFile, video_index: int, kind: MediaKind, start: float | None = None
+        self, file: ServedFile, video_index: int, kind: MediaKind, start: float | None = None
     ) -> Future[Path]:
         """A picture or preview of a file: its path in the cache, once it is made."""
         moment = "" if start is None else f"-{start:.3f}"
-        name = f"{file.tag}-{kind}{moment}{SUFFIXES[kind]}"
+        name = f"{file.tag}-{kind}{moment}{MEDIA_SUFFIXES[kind]}"
         with self._lock:
             if name in self._waiting:
                 return self._waiting[name]
@@ -115,7 +118,7 @@ class MediaLibrary:
                 made.set_exception(VideoError(self._reasons[name]))
             elif (path := self.cache.find(name)) is not None:
                 made.set_result(path)
-            elif len(self._waiting) >= MAX_WAITING:
+            elif len(self._waiting) >= MAX_WAITING_PICTURES:
                 made.set_exception(VideoError("too many pictures are waited for", transient=True))
             else:
                 end = self.videos[video_index].end

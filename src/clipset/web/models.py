@@ -7,13 +7,17 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_EXAMPLES = 64  # positive or negative ones of a query
-MAX_LIMIT = 500
+MAX_RESULTS = 500
 MAX_TEXT = 500  # characters of a query or a label
-Index = Annotated[int, Field(ge=0, lt=2**31)]
+MAX_JSON_BYTES = 1 << 20  # of a request
+MAX_UPLOAD_BYTES = 512 << 20  # of one file
+MAX_UPLOAD_SECONDS = 600.0  # of one video
+MAX_UPLOADS = 64  # that are remembered
+VideoNumber = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
-class Request(BaseModel):
+class RequestBody(BaseModel):
     """A body with nothing but what is described."""
 
     model_config = ConfigDict(extra="forbid")
@@ -122,10 +126,10 @@ class VideoDetails(BaseModel):
     spans: list[TimedLabel]
 
 
-class Example(Request):
+class Example(RequestBody):
     """A video of the run, a moment of it, or an uploaded video."""
 
-    video: Index | None = None
+    video: VideoNumber | None = None
     start: Seconds | None = None
     end: Seconds | None = None
     upload: Annotated[str, Field(max_length=64)] | None = None
@@ -141,7 +145,7 @@ class Example(Request):
         return self
 
 
-class Filter(Request):
+class Filter(RequestBody):
     """Allowed values of each column; null is for videos that have none."""
 
     label: list[str | None] | None = None
@@ -149,14 +153,14 @@ class Filter(Request):
     columns: dict[str, list[str | None]] = {}
 
 
-Examples = Annotated[list[Example], Field(max_length=MAX_EXAMPLES)]
+ExampleList = Annotated[list[Example], Field(max_length=MAX_EXAMPLES)]
 
 
-class SimilarityRequest(Request):
+class SimilarityRequest(RequestBody):
     """What to look for."""
 
-    positive: Examples = []
-    negative: Examples = []
+    positive: ExampleList = []
+    negative: ExampleList = []
     text: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
 
 
@@ -165,10 +169,10 @@ class SearchRequest(SimilarityRequest):
 
     unit: Literal["video", "moment"] = "video"
     filter: Filter | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
+    limit: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = 100
 
 
-class SearchHit(BaseModel):
+class SearchEntry(BaseModel):
     """A video, or a moment of it."""
 
     video: int
@@ -180,7 +184,7 @@ class SearchHit(BaseModel):
 class SearchAnswer(BaseModel):
     """Hits, best first; `exact` is false if an approximate index was used."""
 
-    results: list[SearchHit]
+    results: list[SearchEntry]
     exact: bool
     seconds: float
 
@@ -207,7 +211,7 @@ class UploadAnswer(BaseModel):
     duration: float
 
 
-class Span(BaseModel):
+class SpanEntry(BaseModel):
     """A labelled moment."""
 
     video: int
@@ -216,31 +220,31 @@ class Span(BaseModel):
     label: str
 
 
-class Labels(BaseModel):
+class LabelsAnswer(BaseModel):
     """What was labelled so far."""
 
     classes: list[str]
     counts: dict[str, int]
     labels: list[tuple[int, str]]
-    spans: list[Span]
+    spans: list[SpanEntry]
     skipped: list[int]
     held_out: list[int]
     num_events: int
 
 
-class LabelRequest(Request):
+class LabelRequest(RequestBody):
     """A label of a video, or of a moment of it; without a label, it is removed."""
 
-    video: Index
+    video: VideoNumber
     label: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     start: Seconds | None = None
     end: Seconds | None = None
 
 
-class SkipRequest(Request):
+class SkipRequest(RequestBody):
     """A video that is not to be labelled."""
 
-    video: Index
+    video: VideoNumber
 
 
 class ScorePoint(BaseModel):
@@ -273,7 +277,7 @@ class LearnerPredictions(BaseModel):
     confidences: list[float | None]
 
 
-class QueueItem(BaseModel):
+class QueueEntry(BaseModel):
     """A video to label next, and why."""
 
     video: int
@@ -282,10 +286,10 @@ class QueueItem(BaseModel):
     probability: float | None
 
 
-class Queue(BaseModel):
+class QueueAnswer(BaseModel):
     """What to label next."""
 
-    items: list[QueueItem]
+    items: list[QueueEntry]
 
 
 class ViewItem(BaseModel):

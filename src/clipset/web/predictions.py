@@ -11,14 +11,13 @@ from jaxtyping import Float
 from clipset.errors import ClipsetError
 from clipset.evaluation.results import ProbeResult, read_predictions, read_records
 from clipset.inference.head import Head
-from clipset.inference.run import TrainedRun
 from clipset.report.content import group_results
 from clipset.representation.encode import cut_windows, read_spans
 from clipset.sets.reading import read_clips
 from clipset.web.run_data import RunData
 
 MAX_FIT_VIDEOS = 2_000  # a classifier that is not stored is fitted for runs up to this size
-CHUNK = 256  # videos that are classified at once
+CLASSIFY_CHUNK = 256  # videos that are classified at once
 MIN_WINDOWS = 4  # of the timeline of a video
 NUM_CLASSES = 5  # that a video lists
 
@@ -26,8 +25,8 @@ NUM_CLASSES = 5  # that a video lists
 class RunPredictions:
     """Labels by the stored results of the run first, then by its classifier."""
 
-    def __init__(self, run: RunData, trained: TrainedRun | None) -> None:
-        self.run, self.trained = run, trained
+    def __init__(self, run: RunData) -> None:
+        self.run = run
         self.classes: tuple[str, ...] = ()
         self.probabilities: Float[np.ndarray, "N C"] | None = None  # NaN where there are none
         self.head: Head | None = None
@@ -47,16 +46,15 @@ class RunPredictions:
         self._publish(predictions.classes, probabilities)
 
     def compute(self) -> None:
-        """The predictions of the classifier for all videos."""
-        trained = self.trained
-        if trained is None:
-            return
-        if not (trained.folder / "head" / "head.json").is_file() and len(self.run) > MAX_FIT_VIDEOS:
+        """The predictions of the classifier for all videos; none of a run without labels."""
+        trained = self.run.trained
+        is_stored = (trained.folder / "head" / "head.json").is_file()
+        if len(trained.catalog.classes) < 2 or (not is_stored and len(self.run) > MAX_FIT_VIDEOS):
             return
         head = trained.head
         probabilities = np.empty((len(self.run), len(head.card.classes)), dtype=np.float32)
-        for low in range(0, len(self.run), CHUNK):
-            videos = np.arange(low, min(low + CHUNK, len(self.run)))
+        for low in range(0, len(self.run), CLASSIFY_CHUNK):
+            videos = np.arange(low, min(low + CLASSIFY_CHUNK, len(self.run)))
             clips = read_clips(self.run.store, "regular", videos, trained.architecture)
             probabilities[videos] = head.predict(clips).numpy()
         self.head = head
@@ -85,8 +83,8 @@ class RunPredictions:
 
         A window has the median duration of the run's videos, or a quarter of the video's.
         """
-        head, trained = self.head, self.trained
-        if head is None or trained is None:
+        head, model = self.head, self.run.trained.architecture
+        if head is None:
             return []
         duration = float(self.run.store.durations[video_index])
         window = min(self.median_duration, duration / MIN_WINDOWS)
@@ -94,7 +92,7 @@ class RunPredictions:
         if len(spans) < 2:
             return []
         try:
-            probabilities = head.predict(read_spans(self.run.store, spans, trained.architecture))
+            probabilities = head.predict(read_spans(self.run.store, spans, model))
         except (ClipsetError, RuntimeError):  # it takes whole videos only, such as clips in order
             return []
         values, indices = probabilities.max(dim=1)

@@ -18,7 +18,8 @@ import numpy as np
 from clipset.clips.box import BOX_COLUMNS
 from clipset.data.catalog import Video
 from clipset.errors import RunError, StoreError
-from clipset.features.store import FeatureStore, open_run_store
+from clipset.features.store import FeatureStore
+from clipset.inference.run import TrainedRun, load_run
 from clipset.representation import read_vectors
 from clipset.runs import read_run
 from clipset.text import name_text
@@ -43,9 +44,12 @@ def encode(value: Any) -> Encoded:
 
 
 class RunData:
-    """A finished run: video i is row i of its vectors and of its store."""
+    """A finished run: video i is row i of its vectors and of its store.
 
-    def __init__(self, folder: Path) -> None:
+    `trained` classifies and encodes new videos.
+    """
+
+    def __init__(self, folder: Path, *, device: str = "auto", backbone: str | None = None) -> None:
         self.folder = folder
         self.content = read_run(folder)
         if not (folder / "vectors").is_dir():
@@ -55,7 +59,8 @@ class RunData:
                     f"{folder} has {len(tasks)} tasks; serve one of them: "
                     f"clipset serve {folder / tasks[0]}"
                 )
-        self.store: FeatureStore = open_run_store(folder)
+        self.trained: TrainedRun = load_run(folder, device=device, backbone=backbone)
+        self.store: FeatureStore = self.trained.store
         by_id = {video.id: video for video in self.store.catalog}
         self.videos: Sequence[Video] = [by_id[video_id] for video_id in self.store.ids]
         self.vectors = read_vectors(folder / "vectors")
@@ -75,6 +80,16 @@ class RunData:
     def name(self) -> str:
         """The name of the data."""
         return str(self.content.get("name") or name_text(self.folder.resolve().name))
+
+    @cached_property
+    def labels(self) -> Sequence[str | None]:
+        """The label of each video in the catalog."""
+        return [video.label for video in self.videos]
+
+    @cached_property
+    def splits(self) -> Sequence[str | None]:
+        """The split of each video."""
+        return [video.split for video in self.videos]
 
     @cached_property
     def columns(self) -> Mapping[str, Sequence[str | None]]:
@@ -102,8 +117,8 @@ class RunData:
                     {
                         "ids": self.store.ids,
                         "names": [name_text(video.path.name) for video in self.videos],
-                        "labels": [video.label for video in self.videos],
-                        "splits": [video.split for video in self.videos],
+                        "labels": self.labels,
+                        "splits": self.splits,
                         "durations": self.store.durations.round(3).tolist(),
                         "predictions": labels,
                         "confidences": confidences,

@@ -13,14 +13,14 @@ from clipset.errors import ConfigError
 from clipset.text import visible
 from clipset.web.state import CACHE_BYTES, ServerState
 
-LOOPBACK = "127.0.0.1"
+LOCAL_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8000
 
 
 def serve(
     run: str | Path,
     *,
-    host: str = LOOPBACK,
+    host: str = LOCAL_ADDRESS,
     port: int = DEFAULT_PORT,
     open_browser: bool = True,
     device: str = "auto",

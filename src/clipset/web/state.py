@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,15 @@ from safetensors.numpy import save
 from clipset.checksums import find_damage, seal
 from clipset.errors import ClipsetError, OutputError, RunError, error_line
 from clipset.files import write_atomic
-from clipset.inference.run import TrainedRun, load_run
+from clipset.labelling import LabelLoop
 from clipset.process.locks import exclusive
 from clipset.report.video_map import map_layout
+from clipset.retrieval import SearchIndex
 from clipset.web.media import MediaLibrary
 from clipset.web.media_cache import MediaCache
 from clipset.web.predictions import RunPredictions
 from clipset.web.run_data import RunData
+from clipset.web.uploads import Uploads
 
 CACHE_FOLDER = "cache"
 CACHE_BYTES = 2 << 30
@@ -65,16 +68,20 @@ class ServerState:
             else:
                 temporary = tempfile.TemporaryDirectory(prefix="clipset-serve-")
                 self.cache_folder = Path(self._resources.enter_context(temporary))
-            self.run = RunData(folder)
-            self.trained = _open_trained(self.run, device, backbone)
+            self.run = RunData(folder, device=device, backbone=backbone)
+            self.index = SearchIndex(folder, self.run.store, self.run.vectors)
+            self.labels = LabelLoop(folder)
+            self._resources.callback(self.labels.close)
             cache = MediaCache(self.cache_folder / "media", cache_bytes)
             self.media = MediaLibrary(self.run.videos, self.run.store.entries, cache)
             self._resources.callback(self.media.close)
         except BaseException:
             self._resources.close()
             raise
-        self.predictions = RunPredictions(self.run, self.trained)
+        self.uploads = Uploads(self.media, self.run.trained, self.index)
+        self.predictions = RunPredictions(self.run)
         self.map: MapLayout | None = None
+        self.can_search_text = False
         self.background = {"map": PENDING, "predictions": PENDING}
         self._thread = threading.Thread(target=self._prepare, daemon=True, name="prepare")
 
@@ -88,12 +95,15 @@ class ServerState:
 
     def _prepare(self) -> None:
         """The stored predictions, the map, then the predictions of the classifier."""
-        has_stored = _attempt(self.predictions.read_stored) == READY
+        _attempt(self.predictions.read_stored)
+        _attempt(lambda: self.labels.queue(1))  # so that the first request does not wait for it
         self.background["map"] = _attempt(self._open_map)
-        state = _attempt(self.predictions.compute)
-        if self.predictions.probabilities is None and state == READY:
-            state = NONE
-        self.background["predictions"] = READY if has_stored and state != READY else state
+        outcome = _attempt(self.predictions.compute)
+        if self.predictions.probabilities is not None:
+            outcome = READY  # at least the stored ones
+        elif outcome == READY:
+            outcome = NONE
+        self.background["predictions"] = outcome
 
     def _open_map(self) -> None:
         """The map of the vectors, computed once for the run."""
@@ -119,17 +129,9 @@ class ServerState:
         return self.cache_folder / MAP_FILE
 
 
-def _open_trained(run: RunData, device: str, backbone: str | None) -> TrainedRun | None:
-    """The run as a classifier of new videos; None for a task, which shares the store of others."""
-    if not (run.folder / "store").is_dir():
-        return None
-    return load_run(run.folder, device=device, backbone=backbone)
-
-
-def _attempt(work: object) -> str:
+def _attempt(work: Callable[[], object]) -> str:
     """Do some work of the background; what it came to."""
     try:
-        assert callable(work)
         work()
     except (ClipsetError, SafetensorError, OSError, KeyError) as error:
         return str(error) if isinstance(error, ClipsetError) else error_line(error)

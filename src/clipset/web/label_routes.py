@@ -1,0 +1,95 @@
+"""Endpoints of the label loop. A label is on the disk before its request is answered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from clipset.labelling import LabelLoop
+from clipset.web import models
+from clipset.web.routing import PROBLEM_ANSWERS, CurrentState
+
+label_router = APIRouter(responses=PROBLEM_ANSWERS)
+
+
+@label_router.get("/api/labels")
+def get_labels(state: CurrentState) -> models.LabelsAnswer:
+    """All labels, spans and skipped videos."""
+    loop = state.labels
+    labels = loop.labels
+    return models.LabelsAnswer(
+        classes=list(loop.classes),
+        counts=dict(Counter(labels.values())),
+        labels=list(labels.items()),
+        spans=[
+            models.SpanEntry(video=s.video_index, start=s.start, end=s.end, label=s.label)
+            for s in loop.spans
+        ],
+        skipped=loop.skipped,
+        held_out=loop.held_out,
+        num_events=loop.log.num_events,
+    )
+
+
+@label_router.post("/api/labels")
+def add_label(body: models.LabelRequest, state: CurrentState) -> models.Learner:
+    """Label a video, or a moment of it; without a label, remove it."""
+    if body.label is None:
+        state.labels.remove(body.video, body.start, body.end)
+    else:
+        state.labels.add(body.video, body.label, body.start, body.end)
+    return _learner(state.labels)
+
+
+@label_router.post("/api/labels/skip")
+def skip_video(body: models.SkipRequest, state: CurrentState) -> models.Learner:
+    """Show a video no more in the queue."""
+    state.labels.skip(body.video)
+    return _learner(state.labels)
+
+
+@label_router.post("/api/labels/undo")
+def undo_label(state: CurrentState) -> models.Learner:
+    """Take back the last label, span, removal or skip."""
+    state.labels.undo()
+    return _learner(state.labels)
+
+
+@label_router.get("/api/learner")
+def get_learner(state: CurrentState) -> models.Learner:
+    """The score of the labelling head on held-out labels."""
+    return _learner(state.labels)
+
+
+@label_router.get("/api/learner/predictions")
+def get_learner_predictions(state: CurrentState) -> models.LearnerPredictions:
+    """What the labelling head predicts for every video."""
+    predictions = state.labels.predictions()
+    return models.LearnerPredictions(
+        classes=list(predictions.classes),
+        predictions=list(predictions.labels),
+        confidences=[None if c is None else round(c, 4) for c in predictions.confidences],
+    )
+
+
+@label_router.get("/api/queue")
+def get_queue(
+    state: CurrentState, limit: Annotated[int, Query(ge=1, le=models.MAX_RESULTS)] = 12
+) -> models.QueueAnswer:
+    """The next videos to label, each with the reason why."""
+    items = [
+        models.QueueEntry(
+            video=item.video_index,
+            reason=item.reason,
+            suggestion=item.suggestion,
+            probability=item.probability,
+        )
+        for item in state.labels.queue(limit)
+    ]
+    return models.QueueAnswer(items=items)
+
+
+def _learner(loop: LabelLoop) -> models.Learner:
+    return models.Learner.model_validate(loop.score(), from_attributes=True)

@@ -1,0 +1,50 @@
+"""Requests of the page as queries of the run's search index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool
+
+from clipset.errors import SearchError
+from clipset.retrieval import QueryExample, SearchIndex
+from clipset.web import models
+from clipset.web.run_data import RunData
+from clipset.web.uploads import Uploads
+
+
+def read_examples(
+    examples: Sequence[models.Example], index: SearchIndex, uploads: Uploads
+) -> list[QueryExample]:
+    """Videos, moments and uploads as vectors."""
+    return [_read_example(example, index, uploads) for example in examples]
+
+
+def _read_example(example: models.Example, index: SearchIndex, uploads: Uploads) -> QueryExample:
+    if example.upload is not None:
+        return uploads.find(example.upload)
+    assert example.video is not None
+    if example.start is None or example.end is None:
+        return index.video_example(example.video)
+    return index.moment_example(example.video, example.start, example.end)
+
+
+def allowed_videos(run: RunData, filters: models.Filter | None) -> Bool[np.ndarray, " N"] | None:
+    """The videos with an allowed value in every column that is filtered by; None: all."""
+    if filters is None:
+        return None
+    for name in filters.columns:
+        if name not in run.columns:
+            available = ", ".join(run.columns) or "none"
+            raise SearchError(f"the catalog has no column {name!r}; it has: {available}")
+    columns = [
+        (run.labels, filters.label),
+        (run.splits, filters.split),
+        *((run.columns[name], values) for name, values in filters.columns.items()),
+    ]
+    mask = np.ones(len(run), np.bool_)
+    for values, allowed in columns:
+        if allowed is not None:
+            mask &= np.array([value in allowed for value in values], np.bool_)
+    return mask

@@ -1,0 +1,89 @@
+"""Uploads: new videos to search with. Files are encoded and deleted; their vectors stay."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from clipset.data.catalog import Catalog, Video
+from clipset.errors import SearchError, VideoError
+from clipset.inference.run import TrainedRun
+from clipset.retrieval import QueryExample, SearchIndex
+from clipset.web.media import MediaLibrary
+from clipset.web.models import MAX_UPLOAD_BYTES, MAX_UPLOAD_SECONDS, MAX_UPLOADS
+
+MAX_WAITING_UPLOADS = 8  # that are being written or encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An uploaded video that can be searched with."""
+
+    key: str
+    duration: float
+    example: QueryExample
+
+
+class Uploads:
+    """Encodes one upload at a time; the oldest ones are forgotten."""
+
+    def __init__(self, media: MediaLibrary, trained: TrainedRun, index: SearchIndex) -> None:
+        self.media, self.trained, self.index = media, trained, index
+        self._uploads: OrderedDict[str, Upload] = OrderedDict()
+        self._encoding = threading.Lock()
+        self._num_waiting = 0
+
+    def find(self, key: str) -> QueryExample:
+        """The example of an upload."""
+        upload = self._uploads.get(key)
+        if upload is None:
+            raise SearchError(f"the upload {key!r} is not remembered; upload the file again")
+        return upload.example
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count an upload; SearchError if there are too many at a time."""
+        if self._num_waiting >= MAX_WAITING_UPLOADS:
+            raise SearchError(
+                f"{MAX_WAITING_UPLOADS} videos are being uploaded; try again in a minute"
+            )
+        self._num_waiting += 1
+        try:
+            yield
+        finally:
+            self._num_waiting -= 1
+
+    async def receive(self, chunks: AsyncIterator[bytes], folder: Path) -> Path:
+        """Write the body of a request to a file in a folder."""
+        path, size = folder / "upload", 0
+        with path.open("wb") as file:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > MAX_UPLOAD_BYTES:
+                    raise SearchError(f"a video may have at most {MAX_UPLOAD_BYTES:,} bytes")
+                file.write(chunk)
+        return path
+
+    def encode(self, path: Path) -> Upload:
+        """Encode a file by the run's backbone and model, and remember its vectors."""
+        duration = self.media.read_duration(path)
+        if duration > MAX_UPLOAD_SECONDS:
+            raise VideoError(
+                f"has {duration:.0f} s; a video to search with may have {MAX_UPLOAD_SECONDS:.0f} s"
+            )
+        video = Video(id="the upload", path=path)
+        with self._encoding:
+            table = self.trained.embed(Catalog(name="uploads", videos=(video,)))
+        if table.failed:
+            raise VideoError(table.failed[video.id])
+        example = self.index.new_example(table)
+        upload = Upload(secrets.token_urlsafe(12), duration, example)
+        self._uploads[upload.key] = upload
+        while len(self._uploads) > MAX_UPLOADS:
+            self._uploads.popitem(last=False)
+        return upload
