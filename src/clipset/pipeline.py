@@ -193,10 +193,11 @@ def run_demo(
 def _write_catalog(folder: RunFolder, catalog: Catalog, started_at: float) -> None:
     """The step `catalog`; it includes the time to list the videos and to find leaks."""
     log(describe_catalog(catalog))
+    columns = [video.columns for video in catalog] if catalog.columns else []
     folder.step(
         "catalog",
         lambda: write_catalog(catalog, folder.folder / "catalog.csv"),
-        fingerprint=catalog.fingerprint,
+        fingerprint=fingerprint(catalog.fingerprint, columns) if columns else catalog.fingerprint,
         outputs=("catalog.csv",),
         started_at=started_at,
     )

@@ -35,6 +35,7 @@ def make_run(folder: Path, num_videos: int = NUM_VIDEOS, *, with_model: bool = T
                 label=LABELS[index % 4],
                 split="test" if index % 5 == 0 else "train",
                 group=f"camera {index % 3}",
+                columns=(("day", "=Monday"),) if index % 2 else (),
             )
             for index in range(num_videos)
         ),

@@ -47,7 +47,8 @@ class Video:
     """One video file and its annotations.
 
     `label` is its class, `target` a number to predict instead. Videos of one `group` belong in one
-    split. Frames after `end` (seconds) are ignored.
+    split. Frames after `end` (seconds) are ignored. `columns` are (name, value) of other columns of
+    the table, to search by.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Video:
     group: str | None = None
     target: float | None = None
     end: float | None = None
+    columns: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("id", "label", "split", "group"):
@@ -69,6 +71,8 @@ class Video:
                 )
         if self.target is not None and not math.isfinite(self.target):
             raise CatalogError(f"the target of {self.id!r} must be a number, got {self.target}")
+        if own := [name for name, _ in self.columns if not name or name.lower() in COLUMN_NAMES]:
+            raise CatalogError(f"{self.id!r} has another column called {own[0]!r}; rename it")
         if self.end is not None and not 0.0 < self.end < math.inf:
             raise CatalogError(f"the end of {self.id!r} must be after 0 s, got {self.end}")
 
@@ -106,6 +110,11 @@ class Catalog:
     def splits(self) -> tuple[str, ...]:
         """The distinct splits, sorted."""
         return tuple(sorted({video.split for video in self.videos if video.split is not None}))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the other columns of the table."""
+        return tuple(dict.fromkeys(name for video in self.videos for name, _ in video.columns))
 
     def split(self, name: str) -> Catalog:
         """The videos of one split."""
@@ -155,10 +164,12 @@ def write_catalog(catalog: Catalog, table_path: str | Path) -> None:
 
     Cells that a spreadsheet would take for a formula get an apostrophe, which reading removes.
     """
-    rows: list[list[Any]] = [list(COLUMN_NAMES)]
+    others = catalog.columns
+    rows: list[list[Any]] = [[*COLUMN_NAMES, *others]]
     for video in catalog:
         cells = {column: getattr(video, column) for column in COLUMN_NAMES}
-        rows.append(list((cells | {"path": path_text(video.path.absolute())}).values()))
+        cells["path"] = path_text(video.path.absolute())
+        rows.append([*cells.values(), *map(dict(video.columns).get, others)])
     write_atomic(Path(table_path), csv_text(rows).encode("utf-8", errors="surrogateescape"))
 
 
@@ -262,7 +273,7 @@ def read_catalog_table(
             raise CatalogError(
                 f"unknown catalog column {column!r}; available: {', '.join(COLUMN_NAMES)}"
             )
-    rows = read_table(table_path, COLUMN_NAMES, required="path", columns=columns)
+    rows, others = read_table(table_path, COLUMN_NAMES, required="path", columns=columns)
     if not rows:
         raise CatalogError(f"{table_path} has a header but lists no videos")
     for line_number, row in enumerate(rows, start=2):
@@ -271,7 +282,10 @@ def read_catalog_table(
         row |= {key: deneutralise(row[key]) for key in ("id", *TEXT_COLUMNS) if key in row}
     ids = unique_ids(row["path"] for row in rows if "id" not in row)
     table_folder = table_path.parent.absolute()
-    videos = (_make_video(row, table_folder, ids) for row in clean_rows(rows, table_path.name))
+    videos = (
+        replace(_make_video(row, table_folder, ids), columns=tuple(cells.items()))
+        for row, cells in zip(clean_rows(rows, table_path.name), others, strict=True)
+    )
     return Catalog(name=name or name_text(table_path.stem), videos=tuple(videos))
 
 

@@ -154,7 +154,7 @@ def read_kinetics(video_folder: Path, lists: Path) -> Catalog:
     listed_videos = []
     common_names = {column: (column,) for column in KINETICS_COLUMNS}
     for path in sorted(lists.glob("*.csv")) if lists.is_dir() else [lists]:
-        for row in read_table(path, common_names, required="youtube_id"):
+        for row in read_table(path, common_names, required="youtube_id")[0]:
             try:
                 youtube_id = video_id = row["youtube_id"]
                 if "time_start" in row and "time_end" in row:
@@ -278,7 +278,7 @@ def _parse_lvu_target(values: list[str], task: str) -> float:
 
 def _read_durations(path: Path) -> dict[str, float]:
     names = {"videoid": ("videoid",), "duration": ("duration",)}
-    rows = read_table(path, names, required="duration")
+    rows, _ = read_table(path, names, required="duration")
     try:
         return {
             row["videoid"]: float(row["duration"]) for row in rows if float(row["duration"]) > 0

@@ -14,8 +14,9 @@ from typing import Any
 from clipset.config import check_depth, parse_json
 from clipset.errors import CatalogError, ConfigError
 from clipset.progress import log
-from clipset.text import decode_western, text_path
+from clipset.text import decode_western, deneutralise, escape_undecodable, text_path
 
+MAX_OTHER_TEXT = 1000  # characters of a cell in a column without a meaning for clipset
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = (",", ";", "\t")
 BYTE_ORDER_MARKS = (  # the longer ones first
@@ -32,11 +33,11 @@ def read_table(
     *,
     required: str,
     columns: Mapping[str, str] | None = None,
-) -> list[dict[str, str]]:
-    """The rows of a table under our column names; a row has no keys for its empty cells.
+) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The rows of a table under our column names, and the rows of all other columns of text.
 
-    `columns` maps our names to the table's. Other columns are matched by their common names, in any
-    case. The column `required` must exist.
+    A row has no keys for its empty cells. `columns` maps our names to the table's. Others are
+    matched by their common names, in any case. The column `required` must exist.
     """
     header, records = _read_records(path)
     available = f"its columns: {', '.join(header) or 'none'}"
@@ -57,6 +58,26 @@ def read_table(
         rows.append({key: _to_text(cell) for key, cell in cells.items() if cell not in (None, "")})
     for key in matched:
         _decode_column(rows, key, path)
+    names = [name for name in header if name not in matched.values()]
+    return rows, _read_others(records, [name for name in names if name.lower() not in common_names])
+
+
+def _read_others(records: list[dict[str, Any]], names: list[str]) -> list[dict[str, str]]:
+    """The cells of columns that hold short texts, numbers or truth values only."""
+    columns = {name: [record.get(name) for record in records] for name in names}
+    plain = [
+        name
+        for name, cells in columns.items()
+        if name and not set(name) & set(",;\t\r\n")
+        if all(isinstance(cell, str | int | float | None) for cell in cells)
+        if max((len(str(cell)) for cell in cells), default=0) <= MAX_OTHER_TEXT
+    ]
+    rows: list[dict[str, str]] = [{} for _ in records]
+    for name in plain:
+        for row, cell in zip(rows, columns[name], strict=True):
+            if cell not in (None, ""):
+                text = escape_undecodable(decode_western(_to_text(cell)))
+                row[escape_undecodable(deneutralise(name))] = deneutralise(text)
     return rows
 
 

@@ -1,5 +1,6 @@
 """Search in a run: videos and moments that are similar to examples or to a text."""
 
+from clipset.retrieval.filters import VideoFilter
 from clipset.retrieval.index import (
     QueryExample,
     SearchHit,
@@ -10,6 +11,7 @@ from clipset.retrieval.index import (
 from clipset.retrieval.query import QueryReader, SearchQuery, parse_query
 
 __all__ = [
-    "QueryExample", "QueryReader", "SearchHit", "SearchIndex", "SearchQuery", "Unit", "open_index",
+    "QueryExample", "QueryReader", "SearchHit", "SearchIndex", "SearchQuery", "Unit",
+    "VideoFilter", "open_index",
     "parse_query",
 ]  # fmt: skip
