@@ -9,6 +9,7 @@ from tests.model.ranks import run_ranks
 from torch import Tensor
 
 from clipset.errors import ModelError
+from clipset.model import scale
 from clipset.model.config import ModelConfig
 from clipset.model.losses import Gather, ScaleLosses
 from clipset.model.scale import ScaleNetwork
@@ -93,6 +94,27 @@ def test_padding_does_not_change_the_losses(config: ModelConfig) -> None:
         torch.testing.assert_close(
             getattr(computed, name), getattr(plain, name), rtol=1e-5, atol=1e-5
         )
+
+
+def test_a_large_batch_compares_masked_clips_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, boxes, masked = batch(5)
+    model = make(replace(TINY, losses="masked")).eval()
+    monkeypatch.setattr(scale, "MAX_COMPARED", 2 * 5 * masked.shape[2] - 1)
+    computed = model.losses(features, boxes, masked).total
+    tokens, _ = model.encoder.encode_subset(
+        *(part.flatten(0, 1) for part in (features, boxes, masked, masked))
+    )
+    predictions = F.normalize(model.predict_clip(tokens), dim=1)
+    targets = F.normalize(model.project_clip(features[masked]), dim=1)
+    logits, own = predictions @ targets.T / TINY.temperature, torch.arange(len(targets))
+    expected = F.cross_entropy(logits, own, reduction="sum")
+    expected = expected + F.cross_entropy(logits.T, own, reduction="sum")
+    torch.testing.assert_close(computed, expected / 5)
+    everything = make(replace(TINY, losses="masked", negatives="all")).eval()
+    monkeypatch.undo()
+    whole = everything.losses(features, boxes, masked).total
+    monkeypatch.setattr(scale, "MAX_COMPARED", 0)
+    torch.testing.assert_close(everything.losses(features, boxes, masked).total, whole)
 
 
 def test_only_masked_clips_are_predicted() -> None:

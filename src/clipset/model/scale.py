@@ -23,6 +23,8 @@ from clipset.model.losses import (
 )
 from clipset.model.teacher import ClusterLoss, RegressionLoss, Teacher
 
+MAX_COMPARED = 8192  # clips: with more, `negatives=masked` takes masked clips only on both sides
+
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
@@ -34,6 +36,11 @@ class _Batch:
     valid: Bool[Tensor, "2 B V"] | None
     gather: Gather
     num_videos: int  # of all ranks
+
+    @property
+    def num_clips(self) -> int:
+        """The clips of all ranks, with padding."""
+        return 2 * self.num_videos * self.masked.shape[2]
 
     @property
     def valid_mask(self) -> Bool[Tensor, "2 B V"]:
@@ -122,13 +129,17 @@ class ScaleNetwork(nn.Module):
     def _masked_clip_loss(
         self, batch: _Batch, tokens: Float[Tensor, "K H"], predicted: Bool[Tensor, "2 B V"]
     ) -> LossTerm:
-        features, valid = batch.features, batch.valid
-        clip_features = features.flatten(0, 2) if valid is None else features[valid]  # (N, D)
+        is_large = self.config.negatives == "masked" and batch.num_clips > MAX_COMPARED
+        compared = batch.masked_clips if is_large else batch.valid_mask
+        if is_large or batch.valid is not None:
+            clip_features = batch.features[compared]  # (N, D)
+        else:
+            clip_features = batch.features.flatten(0, 2)
         return masked_clip_loss(
             self.predict_clip(tokens),  # (K, P)
             self.project_clip(clip_features),  # (N, P)
             _index_within(batch.masked_clips, predicted),
-            _index_within(batch.masked_clips, batch.valid_mask),
+            _index_within(batch.masked_clips, compared),
             self.config.temperature,
             num_videos=batch.num_videos,
             symmetric=self.config.symmetric,
