@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from clipset.cli import flags
 from clipset.cli.app import app, make_table, show_result
@@ -26,7 +26,7 @@ def predict_command(
     step: float | None = None,
     timeline: bool | None = None,
     csv: Path | None = None,
-    probe: ProbeName | None = None,
+    probe: ProbeName | Literal["labels"] | None = None,
     backbone: flags.OwnBackbone = None,
     workers: flags.Workers = None,
     common: flags.Computing = flags.COMPUTING,
@@ -40,6 +40,8 @@ def predict_command(
 
     Example: clipset predict new.mp4 --run runs/first --probe scale_linear
 
+    Example: clipset predict new.mp4 --run runs/first --probe labels
+
     Example: clipset predict film.mp4 --run runs/first --window 4 --step 2 --csv timeline.csv
 
     Args:
@@ -50,7 +52,8 @@ def predict_command(
         step: Seconds between windows (half a window by default).
         timeline: Make a timeline of every video, or of none; by default of the long ones.
         csv: A file for the rows: video, start, end, label, probability.
-        probe: The probe to predict with (the best on validation videos by default).
+        probe: The probe to predict with (the best on validation videos by default); labels: the
+            head that was exported from the page of `clipset serve`.
     """
     from clipset.files import check_output
     from clipset.inference.run import load_run

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from clipset.backbones.checkpoints import first_nonfinite
 from clipset.checksums import find_damage, seal
-from clipset.config import build, encode_json, near_names, read_json, to_mapping
+from clipset.config import build, encode_json, fingerprint, near_names, read_json, to_mapping
 from clipset.errors import ClipsetError, ModelError, ProbeError
 from clipset.evaluation.calibration import (
     apply_temperature,
     fit_temperature,
     prediction_calibration_error,
 )
+from clipset.features.store import Manifest
 from clipset.files import write_together
 from clipset.model.config import ModelConfig
 from clipset.probes.base import Probe, ProbeSetup, Selection, predict_videos
@@ -35,6 +36,7 @@ from clipset.training.checkpoint import ScaleModel, load_file
 from clipset.training.joint import PretrainingSetup
 
 FORMAT = 4
+LABELS = "labels"  # instead of a probe: the head of labels that were given on the page
 UNBOUNDED = "scale"  # infinite for a constant channel, which then has no weight
 PREFERRED: tuple[ProbeName, ...] = (
     "scale_linear", "scale_attentive", "linear", "attentive", "mlp", "finetune", "transformer",
@@ -87,6 +89,8 @@ class HeadCard:
     @property
     def reason(self) -> str:
         """Why this probe is the head."""
+        if self.selected_on and not self.candidates:
+            return f"trained on {self.videos} labels of the page, settings by {self.selected_on}"
         own = [score for score in self.candidates if score.probe == self.probe]
         if not own:
             return "the preferred probe, without validation videos"
@@ -210,6 +214,11 @@ def find_probe(name: str) -> ProbeName:
         if probe == name:
             return probe
     raise ProbeError(f"unknown probe {name!r}; {near_names(name, names)}")
+
+
+def labels_fingerprint(manifest: Manifest) -> str:
+    """Identifies the features that a head of labels is for; the encoder is in the head."""
+    return fingerprint(FORMAT, LABELS, manifest.fingerprint)
 
 
 def save_head(head: Head, folder: Path) -> None:

@@ -24,7 +24,16 @@ from clipset.inference.clips import (
     list_new_videos,
     open_backbone,
 )
-from clipset.inference.head import FORMAT, Head, find_probe, fit_head, load_head, save_head
+from clipset.inference.head import (
+    FORMAT,
+    LABELS,
+    Head,
+    find_probe,
+    fit_head,
+    labels_fingerprint,
+    load_head,
+    save_head,
+)
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.config import EvaluateConfig
@@ -92,7 +101,8 @@ class TrainedRun:
     """A finished run: `predict` gives the classes of new videos, `embed` their vectors.
 
     The classifier is fitted when it is first needed, and saved in the run's folder. It is the best
-    probe of the run on validation videos, or the `probe` that is named.
+    probe of the run on validation videos, or the `probe` that is named: `labels` is the head that
+    was exported from the page, which is also the one of a run whose videos have no labels.
     """
 
     folder: Path
@@ -102,7 +112,7 @@ class TrainedRun:
     backbone: str | None = None
 
     def __post_init__(self) -> None:
-        if self.probe is not None:
+        if self.probe not in (None, LABELS):
             find_probe(self.probe)
         self.content = read_run(self.folder)
         self.store: FeatureStore = open_run_store(self.folder)
@@ -137,6 +147,12 @@ class TrainedRun:
     @cached_property
     def head(self) -> Head:
         """The classifier: the saved one, or a new one if the run has changed since."""
+        splits = self.catalog.splits
+        train = self._labelled_videos("train" if "train" in splits else None)
+        classes = tuple(sorted({video.label or "" for video in train.values()}))
+        labels_head = self._load_labels_head(has_labels=len(classes) > 1)
+        if labels_head is not None:
+            return labels_head
         recipe, model = self.content.get("recipe", {}), self.folder / "model"
         config = build(EvaluateConfig, recipe.get("evaluate", {}), f"the recipe of {self.folder}")
         folder = self.folder / "head"
@@ -144,9 +160,6 @@ class TrainedRun:
             folder = self.folder / f"head-{self.probe}"
             config = replace(config, probes=(find_probe(self.probe),))
         seed = int(self.content.get("seed", 0))
-        splits = self.catalog.splits
-        train = self._labelled_videos("train" if "train" in splits else None)
-        classes = tuple(sorted({video.label or "" for video in train.values()}))
         if len(classes) < 2:
             raise ProbeError(
                 f"the training videos of {self.folder} have {len(classes)} labels; "
@@ -184,6 +197,20 @@ class TrainedRun:
             save_head(head, folder)
         except OutputError as error:
             log(f"{error.problem}; the classifier is fitted again next time")
+        return head
+
+    def _load_labels_head(self, *, has_labels: bool) -> Head | None:
+        """The head that was exported from the page, if it is requested or there is no other."""
+        if self.probe not in (None, LABELS) or (self.probe is None and has_labels):
+            return None
+        head = load_head(self.folder / f"head-{LABELS}", labels_fingerprint(self.store.manifest))
+        if head is not None:
+            log(f"predicting with the head {head.card.reason}")
+        elif self.probe == LABELS:
+            raise ProbeError(
+                f"{self.folder} has no head of labels for its features; label its videos with "
+                f"`clipset serve` and export them"
+            )
         return head
 
     def _labelled_videos(self, split: str | None) -> dict[int, Video]:
@@ -319,9 +346,9 @@ def load_run(
     """A finished run, ready for new videos.
 
     `workers` processes decode (default: as many as cores, at most 8; 0: decode in this process).
-    `probe` is the probe to predict with (default: the best on validation videos). `backbone` names
-    the run's backbone if that is a file or a model of the hub, which a run's folder is not trusted
-    to say.
+    `probe` is the probe to predict with (default: the best on validation videos), or `labels`.
+    `backbone` names the run's backbone if that is a file or a model of the hub, which a run's
+    folder is not trusted to say.
     """
     return TrainedRun(
         folder=Path(folder), device=device, workers=workers, probe=probe, backbone=backbone

@@ -29,7 +29,7 @@ class RidgeHead:
         return softmax(values @ self.weight + self.bias)
 
 
-def fit_head(values: Float[np.ndarray, "M K"], labels: tuple[str, ...]) -> RidgeHead:
+def fit_ridge(values: Float[np.ndarray, "M K"], labels: tuple[str, ...]) -> RidgeHead:
     """The head with the penalty and sharpness of the highest leave-one-out likelihood.
 
     The only video of a class says nothing there: without it, its class is unknown.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +14,24 @@ from threading import RLock
 import numpy as np
 
 from clipset.errors import LabelError
-from clipset.labelling.head import RidgeHead, fit_head
+from clipset.inference.head import LABELS
+from clipset.labelling.export import LabelExport, export_head, export_labels
+from clipset.labelling.head import RidgeHead, fit_ridge
 from clipset.labelling.log import LabelEvent, LabelLog, clean_label
-from clipset.labelling.queue import HELD_OUT_EVERY, Progress, Queue, QueueItem
+from clipset.labelling.queue import HELD_OUT_EVERY, Queue, QueueItem
 from clipset.labelling.score import LearnerState, score_correct
 from clipset.labelling.vectors import CompactVectors, open_components
+from clipset.labelling.views import (
+    Neighbours,
+    ViewItem,
+    ViewName,
+    find_doubtful,
+    find_duplicates,
+    find_neighbours,
+    find_outliers,
+)
 from clipset.representation import VectorTable, read_vectors
+from clipset.text import path_text
 
 FOLDER = "labels"
 SPAN_TOLERANCE = 0.1  # seconds that a span may end after the video, as players round
@@ -51,13 +64,14 @@ class LabelLoop:
 
     Videos are addressed by their index in the run's vectors. Labels of the catalog are not used.
     Of the videos in the order in which they are labelled, every fifth is held out for the score.
-    A head needs two classes. All methods may be called from several threads.
+    A head needs two classes. `table` are the run's vectors, if they are open already. All methods
+    may be called from several threads.
     """
 
-    def __init__(self, run_folder: str | Path) -> None:
+    def __init__(self, run_folder: str | Path, table: VectorTable | None = None) -> None:
         self.run_folder = Path(run_folder)
         self.folder = self.run_folder / FOLDER
-        self.table: VectorTable = read_vectors(self.run_folder / "vectors")
+        self.table = table or read_vectors(self.run_folder / "vectors")
         self.log = LabelLog(self.folder)
         self._video_indices = {id: index for index, id in enumerate(self.table.video_ids)}
         self._mutex = RLock()
@@ -190,7 +204,7 @@ class LabelLoop:
             while len(self._heads) > MAX_HEADS:
                 self._heads.pop(next(iter(self._heads)))
             videos, labels = zip(*examples, strict=True)
-            self._heads[examples] = fit_head(self.components.values[list(videos)], labels)
+            self._heads[examples] = fit_ridge(self.components.values[list(videos)], labels)
             self._seconds = time.perf_counter() - began
         return self._heads[examples]
 
@@ -211,20 +225,39 @@ class LabelLoop:
     def queue(self, limit: int = 12) -> list[QueueItem]:
         """The next videos to label, each with the reason why."""
         with self._mutex:
-            head, labels, used = self.head, self.labels, np.zeros(len(self.components), dtype=bool)
-            used[[*labels, *self.skipped]] = True
-            progress = Progress(
-                labels=labels,
+            used = np.zeros(len(self.components), dtype=bool)
+            used[[*self.labels, *self.skipped]] = True
+            return self._queue.select(
+                limit,
+                covered=[*dict(self._examples(held_out=False)), *self.skipped],
                 used=used,
-                turn=len(self.log.state.held_out),
-                classes=() if head is None else head.classes,
-                probabilities=None if head is None else head.predict(self.components.values),
+                num_labels=len(self.log.state.held_out),
+                head=self.head,
             )
-            return self._queue.select(progress, limit)
 
     @cached_property
     def _queue(self) -> Queue:
         return Queue(self.components.values)
+
+    def view(self, name: ViewName) -> list[ViewItem]:
+        """Doubtful labels, groups of duplicates, or outliers; the most striking ones first."""
+        if name == "duplicates":
+            return find_duplicates(self._neighbours, self.table.pooled)
+        if name == "outliers":
+            return find_outliers(self._neighbours)
+        with self._mutex:
+            head = self.head
+            if head is None:
+                return []
+            trained, held_out = self._examples(held_out=False), self._examples(held_out=True)
+            outputs = head.predict(self.components.values[[video for video, _ in held_out]])
+            probabilities = np.concatenate([head.left_out, outputs])
+            return find_doubtful([*trained, *held_out], head.classes, probabilities)
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        with self._mutex:
+            return find_neighbours(self._queue.directions)
 
     def score(self) -> LearnerState:
         """The accuracy on the held-out labels, now and after fewer labels."""
@@ -251,6 +284,21 @@ class LabelLoop:
                 curve=tuple(curve),
                 seconds=self._seconds,
             )
+
+    def export(self) -> LabelExport:
+        """Write the labels and spans as tables, and the head for `clipset predict`."""
+        with self._mutex:
+            state, head = self.log.state, self.head
+            if not state.labels and not state.spans:
+                raise LabelError("there are no labels to export; label a video first")
+            catalog, spans = export_labels(self.run_folder, self.folder, state.labels, state.spans)
+            run = shlex.quote(path_text(self.run_folder))
+            if head is None:
+                command = f"clipset run {shlex.quote(path_text(catalog))} --out {run}-labelled"
+                return LabelExport(catalog=catalog, spans=spans, head=None, command=command)
+            folder = export_head(self.run_folder, head, self.components, self.table.parts)
+            command = f"clipset predict VIDEOS --run {run} --probe {LABELS}"
+            return LabelExport(catalog=catalog, spans=spans, head=folder, command=command)
 
 
 def _curve_counts(num_labels: int) -> list[int]:

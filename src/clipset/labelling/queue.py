@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from sklearn.cluster import KMeans
 
-NUM_CLUSTERS = 64
-NEAR_COPY = 0.98  # cosine from which two videos are not in one batch
+from clipset.labelling.head import RidgeHead
+
 HELD_OUT_EVERY = 5  # one label in so many is for the score
+NUM_REFERENCES = 2000  # random videos that stand for the whole collection
+NUM_CANDIDATES = 4096  # random videos that are compared at once
+NEAR_COPY = 0.9  # cosine from which two videos are not in one batch
+UNCERTAIN = 0.3  # difference of the two highest probabilities, at most
+UNLIKE = 0.3  # largest cosine to a labelled video, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,127 +28,99 @@ class QueueItem:
     probability: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """What is labelled so far, and what the head makes of all videos (None: there is no head).
-
-    `used` are videos that are labelled or skipped. `turn` is the number of labels so far, by which
-    the next one may be for the score.
-    """
-
-    labels: dict[int, str]
-    used: Bool[np.ndarray, " N"]
-    turn: int
-    classes: tuple[str, ...] = ()
-    probabilities: Float[np.ndarray, "N C"] | None = None
-
-
 class Queue:
-    """Selects videos to label. One in five is drawn at random, for an unbiased score.
+    """Selects videos that resemble many others which nothing labelled resembles yet.
 
-    The others are typical of clusters without a label; after those, in turn, uncertain, surest of
-    the rarest class, and unlike anything labelled.
+    The others count by the entropy of their predictions, once there is a head. This is facility
+    location on a sample of the collection, solved greedily. One video in five is drawn at random
+    instead, so that the score on held-out labels is that of a random video.
     """
 
-    def __init__(self, values: Float[np.ndarray, "N K"]) -> None:
+    def __init__(self, values: Float[np.ndarray, "N K"], seed: int = 0) -> None:
         self.values = values
         lengths = np.linalg.norm(values, axis=1, keepdims=True)
-        self._directions = values / np.maximum(lengths, 1e-12)
-        self._random_order = np.random.default_rng(0).permutation(len(values))
+        self.directions = values / np.maximum(lengths, 1e-12)
+        self._order = np.random.default_rng(seed).permutation(len(values))
+        self._similarities: tuple[int, Float[np.ndarray, "M Q"]] | None = None
 
-    @cached_property
-    def _clusters(self) -> tuple[Int[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """The cluster of each video by k-means, and its distance to the centre."""
-        means = KMeans(min(NUM_CLUSTERS, len(self.values)), n_init=1, random_state=0)
-        assignment = means.fit(self.values).labels_
-        offsets = self.values - means.cluster_centers_[assignment]
-        return assignment, np.linalg.norm(offsets, axis=1)
+    def select(
+        self,
+        limit: int,
+        *,
+        covered: Sequence[int],
+        used: Bool[np.ndarray, " N"],
+        num_labels: int,
+        head: RidgeHead | None = None,
+    ) -> list[QueueItem]:
+        """The next videos to label, no two of them near-copies.
 
-    def select(self, progress: Progress, limit: int) -> list[QueueItem]:
-        """The next videos to label, no two of them near-copies."""
-        used, batch = progress.used.copy(), list[QueueItem]()
-        sources = [self._typical(progress, used)]
-        if progress.probabilities is not None:
-            sources = [
-                _uncertain(progress, used), _rarest(progress, used), self._uncovered(progress, used)
-            ]  # fmt: skip
-        random = self._random(used)
-        turn = 0
-        while sources and len(batch) < limit:
-            is_random = (progress.turn + len(batch)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
-            source = random if is_random else sources[turn % len(sources)]
-            item = next(source, None)
-            if item is None and is_random:
-                break
-            if item is None:
-                sources.remove(source)
-                continue
-            turn += not is_random
-            video, reason = item
-            batch.append(_make_item(progress, video, reason))
-            used[video] = True
-            used |= self._directions @ self._directions[video] > NEAR_COPY
+        `covered` are videos whose like need no label: those that are trained on or skipped. `used`
+        videos are labelled or skipped. `num_labels` decides which of the next are random.
+        """
+        free, batch = ~used, list[QueueItem]()
+        candidates, similarities = self._compare(free)  # (M,), (M, Q)
+        references = self._order[:NUM_REFERENCES]
+        weights = np.ones(len(references), dtype=np.float32)
+        if head is not None:
+            weights = entropies(head.predict(self.values[references]))
+        nearest = self.directions[references] @ self.directions[list(covered)].T  # (Q, L)
+        coverage = nearest.max(axis=1, initial=0.0)
+        while len(batch) < limit and free.any():
+            if (num_labels + len(batch)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1:
+                video = int(self._order[free[self._order].argmax()])
+                reason = "drawn at random, for the score"
+            else:
+                gains = np.maximum(similarities - coverage, 0) @ weights
+                gains = np.where(free[candidates], gains, -1.0)
+                if gains.max() < 0:
+                    break
+                row = int(gains.argmax())
+                video, coverage = int(candidates[row]), np.maximum(coverage, similarities[row])
+                reason = self._reason(video, covered, head)
+            batch.append(self._item(video, reason, head))
+            free &= self.directions @ self.directions[video] < NEAR_COPY
+            free[video] = False
         return batch
 
-    def _random(self, used: Bool[np.ndarray, " N"]) -> Iterator[tuple[int, str]]:
-        for video in self._random_order.tolist():
-            if not used[video]:
-                yield video, "drawn at random, for the score"
+    def _compare(
+        self, free: Bool[np.ndarray, " N"]
+    ) -> tuple[Int[np.ndarray, " M"], Float[np.ndarray, "M Q"]]:
+        """The first random candidates of which one is free, and their similarity to the references.
 
-    def _typical(
-        self, progress: Progress, used: Bool[np.ndarray, " N"]
-    ) -> Iterator[tuple[int, str]]:
-        """The most central video of each cluster without a label, the largest cluster first."""
-        assignment, distances = self._clusters
-        covered = Counter(assignment[list(progress.labels)].tolist())
-        sizes = np.bincount(assignment)
-        ranks = sorted(range(len(sizes)), key=lambda c: (covered[c], -sizes[c]))
-        for cluster in ranks:
-            free = np.flatnonzero((assignment == cluster) & ~used)
-            if len(free):
-                yield int(free[distances[free].argmin()]), "typical of a cluster"
+        The similarity is the cosine, or 0 if that is negative.
+        """
+        starts = range(0, len(self._order), NUM_CANDIDATES)
+        chunks = {start: self._order[start : start + NUM_CANDIDATES] for start in starts}
+        start = next((start for start, chunk in chunks.items() if free[chunk].any()), 0)
+        if self._similarities is None or self._similarities[0] != start:
+            references = self.directions[self._order[:NUM_REFERENCES]]
+            similarities = np.maximum(self.directions[chunks[start]] @ references.T, 0)
+            self._similarities = start, similarities
+        return chunks[start], self._similarities[1]
 
-    def _uncovered(
-        self, progress: Progress, used: Bool[np.ndarray, " N"]
-    ) -> Iterator[tuple[int, str]]:
-        """Videos far from all labelled ones."""
-        nearest = (self._directions @ self._directions[list(progress.labels)].T).max(axis=1)
-        while not used.all():
-            video = int(np.where(used, np.inf, nearest).argmin())
-            yield video, "unlike anything labelled"
-            nearest = np.maximum(nearest, self._directions @ self._directions[video])
+    def _reason(self, video: int, covered: Sequence[int], head: RidgeHead | None) -> str:
+        if head is None:
+            return "typical of videos without a label"
+        probabilities = head.predict(self.values[[video]])
+        first, second = np.argsort(-probabilities[0])[:2]
+        if probabilities[0, first] - probabilities[0, second] <= UNCERTAIN:
+            return f"uncertain: {head.classes[first]} or {head.classes[second]}"
+        if (self.directions[list(covered)] @ self.directions[video]).max() <= UNLIKE:
+            return "unlike anything labelled"
+        return "typical of uncertain videos"
 
-
-def _uncertain(progress: Progress, used: Bool[np.ndarray, " N"]) -> Iterator[tuple[int, str]]:
-    """Videos whose two most probable classes are nearly equally probable."""
-    assert progress.probabilities is not None
-    top = np.argsort(-progress.probabilities, axis=1)[:, :2]
-    first, second = np.take_along_axis(progress.probabilities, top, axis=1).T
-    for video in np.argsort(first - second).tolist():
-        if not used[video]:
-            names = [progress.classes[index] for index in top[video]]
-            yield video, f"uncertain: {names[0]} or {names[1]}"
-
-
-def _rarest(progress: Progress, used: Bool[np.ndarray, " N"]) -> Iterator[tuple[int, str]]:
-    """The surest video of the class with the fewest labels."""
-    assert progress.probabilities is not None
-    counts = Counter(progress.labels.values())
-    while not used.all():
-        index = min(range(len(progress.classes)), key=lambda c: counts[progress.classes[c]])
-        label = progress.classes[index]
-        free = np.where(used, -1.0, progress.probabilities[:, index])
-        yield int(free.argmax()), f"surest {label}, the rarest class"
-        counts[label] += 1
+    def _item(self, video: int, reason: str, head: RidgeHead | None) -> QueueItem:
+        if head is None:
+            return QueueItem(video_index=video, reason=reason)
+        [probabilities] = head.predict(self.values[[video]])
+        return QueueItem(
+            video_index=video,
+            reason=reason,
+            suggestion=head.classes[probabilities.argmax()],
+            probability=float(probabilities.max()),
+        )
 
 
-def _make_item(progress: Progress, video: int, reason: str) -> QueueItem:
-    if progress.probabilities is None:
-        return QueueItem(video_index=video, reason=reason)
-    index = int(progress.probabilities[video].argmax())
-    return QueueItem(
-        video_index=video,
-        reason=reason,
-        suggestion=progress.classes[index],
-        probability=float(progress.probabilities[video, index]),
-    )
+def entropies(probabilities: Float[np.ndarray, "N C"]) -> Float[np.ndarray, " N"]:
+    """The uncertainty of each row of probabilities."""
+    return np.asarray(-(probabilities * np.log(probabilities.clip(1e-12))).sum(axis=1))
