@@ -22,7 +22,7 @@ from clipset.features.extract import extract
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
-from clipset.probes import base, ordered
+from clipset.probes import ordered
 from clipset.probes.base import ProbeSetup, Selection, VideoInputs, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.finetune import FinetuneProbe
@@ -34,6 +34,7 @@ from clipset.probes.registry import PROBES, rebuild_classifier
 from clipset.probes.search import make_validation_split, split_training_videos
 from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos, make_task
 from clipset.probes.transformer import SetClassifier, TransformerProbe, TransformerTraining
+from clipset.sets import stored_clips
 from clipset.sets.batch import ClipBatch
 from clipset.training.checkpoint import ScaleModel
 
@@ -678,7 +679,7 @@ def test_a_large_bank_of_vectors_is_a_file_in_half_precision(
     task = class_task(2.0)
     rows: Any = ("knn", "course_knn", "scale_course_knn")
     whole = run_suite(task, small_model(), QUICK, probes=rows).predictions.outputs
-    monkeypatch.setattr(base, "MEMORY_LIMIT", 0)
+    monkeypatch.setattr(stored_clips, "MEMORY_LIMIT", 0)
     half = run_suite(task, small_model(), QUICK, probes=rows).predictions.outputs
     for key, outputs in whole.items():
         assert not np.array_equal(outputs, half[key])

@@ -109,6 +109,7 @@ def run_suite(
     left_out: list[ProbeName] = []
     runs: dict[ProbeKey, ProbeRun] = {}
     scores: ScoredPredictions | None = None
+    ordered_weights: dict[int, float] = {}
     with bar("probing", len(names), "probes") as advance:
         for name in names:
             began, key = time.perf_counter(), probe_key(name)
@@ -116,7 +117,8 @@ def run_suite(
                 left_out.append(name)
                 advance()
                 continue
-            runs[key] = _run_probe(name, select_clips(task, config, name), models, config, seeds)
+            own_task = select_clips(task, config, name)
+            runs[key] = _run_probe(name, own_task, models, config, seeds, ordered_weights)
             scores = score_predictions(task, runs[key].outputs)
             result = _make_result(key, task, runs[key], scores, time.perf_counter() - began)
             num_pretrainings = len(models) if result.is_scale else None
@@ -165,6 +167,7 @@ def _run_probe(
     models: Sequence[ScaleModel],
     config: EvaluateConfig,
     seeds: tuple[int, ...],
+    ordered_weights: dict[int, float],
 ) -> ProbeRun:
     """One probe; each seed has its own search if it has its own model, or its own labels."""
     model = models[0] if models else None
@@ -176,10 +179,11 @@ def _run_probe(
         tasks = _label_tasks(task, config, seeds)
         labels = f"{len(tasks[-1].train)} of {len(task.train)} training labels"
     if not has_own_model and tasks[0] is tasks[-1]:
-        return replace(_search_and_fit(name, tasks[0], model, config, seeds), labels=labels)
+        run = _search_and_fit(name, tasks[0], model, config, seeds, ordered_weights)
+        return replace(run, labels=labels)
     own_models = models if has_own_model else [model] * len(seeds)
     runs = [
-        _search_and_fit(name, few, own_model, config, (seed,))
+        _search_and_fit(name, few, own_model, config, (seed,), ordered_weights)
         for few, own_model, seed in zip(tasks, own_models, seeds, strict=True)
     ]
     return ProbeRun(
@@ -208,6 +212,7 @@ def _search_and_fit(
     model: ScaleModel | None,
     config: EvaluateConfig,
     seeds: tuple[int, ...],
+    ordered_weights: dict[int, float],
 ) -> ProbeRun:
     """Select settings on validation videos, then train on all training videos with each seed."""
     mean, std = 0.0, 1.0
@@ -219,7 +224,10 @@ def _search_and_fit(
             train=task.train.standardise_targets(mean, std),
             validation=task.validation and task.validation.standardise_targets(mean, std),
         )
-    probe = make_probe(name, ProbeSetup(task=task, model=model, config=config, seed=seeds[0]))
+    setup = ProbeSetup(
+        task=task, model=model, config=config, seed=seeds[0], ordered_weights=ordered_weights
+    )
+    probe = make_probe(name, setup)
     selection, every = probe.search(), torch.arange(len(task.train))
     seeds = seeds if probe.is_seeded else seeds[:1]
     outputs = [

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -28,9 +26,8 @@ from clipset.probes.search import (
 )
 from clipset.probes.task import EvaluationTask
 from clipset.representation import VectorPart, course_widths, encode_clips, video_vectors
-from clipset.row_files import temporary_array
 from clipset.sets.batch import ClipBatch, mean_over_clips
-from clipset.sets.stored_clips import MEMORY_LIMIT, Clips, equal_chunks
+from clipset.sets.stored_clips import Clips, allocate_vectors, equal_chunks
 from clipset.training.checkpoint import ScaleModel
 
 CHUNK_SIZE = 256  # videos that are predicted at once
@@ -46,6 +43,8 @@ class ProbeSetup:
     config: EvaluateConfig
     seed: int
     """of the search"""
+    ordered_weights: dict[int, float] = field(default_factory=dict)
+    """of the clips in order, as selected by transformers from a random start, by seed"""
 
     @property
     def architecture(self) -> ModelConfig:
@@ -223,12 +222,8 @@ class VideoInputs(nn.Module):
         return (feature_dim,) if encoder is None else (feature_dim, encoder.project.out_features)
 
     def all_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
-        """The vectors of many videos; large ones in half precision in a temporary file."""
-        shape = (len(clips), self(clips.read(slice(0, 1))).shape[1])
-        if 4 * math.prod(shape) <= MEMORY_LIMIT:
-            vectors = torch.zeros(shape)
-        else:
-            vectors = torch.from_numpy(temporary_array(shape, np.float16))
+        """The vectors of many videos."""
+        vectors = allocate_vectors(len(clips), self(clips.read(slice(0, 1))).shape[1])
         for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
             vectors[videos] = self(chunk).to(vectors.dtype)
         return vectors

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from clipset.errors import ProbeError
 from clipset.probes.base import Selection
+from clipset.probes.grid import TransformerSettings
 from clipset.probes.transformer import SetClassifier, TransformerProbe
 from clipset.training.joint import JointPretraining
 
@@ -23,6 +24,12 @@ class FinetuneProbe(TransformerProbe):
         """The settings name joint pre-training, which the transformer probe does not have."""
         selection, weight = super().search(), self.setup.config.training.joint_weight
         return replace(selection, settings=replace(selection.settings, joint_weight=weight))
+
+    def select_ordered_weight(self, settings: TransformerSettings) -> float:  # noqa: ARG002
+        """That of a random start: pre-training knows the validation videos, and looks too good."""
+        if self.setup.seed not in self.setup.ordered_weights:
+            TransformerProbe(self.setup, "backbone").search()
+        return self.setup.ordered_weights[self.setup.seed]
 
     def make_classifier(self, batch_norm: bool) -> SetClassifier:
         return self.classifier_of(copy.deepcopy(self.setup.encoder()), batch_norm)

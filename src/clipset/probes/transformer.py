@@ -240,9 +240,9 @@ class TransformerProbe(TrainedProbe):
     def search(self) -> Selection:
         """The settings of the transformer, then the weight of the clips in order."""
         selection = super().search()
-        weight = self._search_ordered_weight(selection.settings)
-        settings = replace(selection.settings, ordered_weight=weight)
-        return replace(selection, settings=settings)
+        weight = self.select_ordered_weight(selection.settings)
+        self.setup.ordered_weights[self.setup.seed] = weight
+        return replace(selection, settings=replace(selection.settings, ordered_weight=weight))
 
     def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> nn.Module:
         training = self._start(selection.settings, self.setup.task.train.select(videos), seed)
@@ -279,11 +279,8 @@ class TransformerProbe(TrainedProbe):
     def _ordered_selection(self) -> Selection:
         return self._ordered.search()
 
-    def _search_ordered_weight(self, settings: TransformerSettings) -> float:
-        """The best weight on the validation videos; the middle one if nothing was compared there.
-
-        Always 0 if predictions also see random clips, which have no order.
-        """
+    def select_ordered_weight(self, settings: TransformerSettings) -> float:
+        """The best weight on validation videos, or the middle one; 0 where clips have no order."""
         weights, candidates = self.setup.config.training.ordered_weights, self.search_space()
         if self.setup.config.test_clips == "all":
             return 0.0

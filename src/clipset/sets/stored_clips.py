@@ -7,11 +7,12 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clipset.features.ledger import Kind
 from clipset.features.store import FeatureStore
+from clipset.row_files import temporary_array
 from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import ModelInput, read_clips
 
@@ -122,3 +123,10 @@ def equal_chunks(clips: Clips, chunk_size: int) -> Iterator[tuple[Int[Tensor, " 
         for videos in every[counts == count].split(chunk_size):
             clip_index = clips.valid[videos].nonzero()[:, 1].view(len(videos), count)
             yield videos, clips.select_clips(clip_index, videos)
+
+
+def allocate_vectors(num_videos: int, width: int) -> Float[Tensor, "N R"]:
+    """Room for the vectors of videos; if they are large, half precision in a temporary file."""
+    if 4 * num_videos * width <= MEMORY_LIMIT:
+        return torch.zeros(num_videos, width)
+    return torch.from_numpy(temporary_array((num_videos, width), np.float16))
