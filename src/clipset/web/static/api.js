@@ -81,5 +81,7 @@ export const upload = (file) =>
     headers: { "Content-Type": "application/octet-stream" }, body: file,
   });
 
-export const thumbnail = (video) => make("img", { alt: "", src: media(video, "thumbnail"), loading: "lazy" });
 export const media = (video, kind) => `/api/videos/${video}/${kind}`;
+
+export const thumbnail = (video) =>
+  make("img", { alt: "", loading: "lazy", fetchPriority: "low", src: media(video, "thumbnail") });

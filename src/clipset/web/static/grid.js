@@ -276,7 +276,7 @@ function loadSprite(cell) {
 
 function makeCell() {
   const cell = {
-    image: make("img", { alt: "", decoding: "async", draggable: false }),
+    image: make("img", { alt: "", decoding: "async", draggable: false, fetchPriority: "low" }),
     film: make("div", { class: "film", hidden: true }),
     time: span("time"),
     score: span("score"),

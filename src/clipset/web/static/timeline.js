@@ -24,6 +24,14 @@ export class Timeline {
     this.listen();
   }
 
+  clear() {
+    this.detail = null;
+    this.rows.replaceChildren(this.row("", "ruler", []), this.row("Clips", "clips", []));
+    this.marked.hidden = true;
+    this.select(null);
+    this.moveTo(0);
+  }
+
   show(detail, hit) {
     this.detail = detail;
     this.duration = Math.max(detail.duration ?? 0, ...detail.clips.map((clip) => clip.end), 0.1);

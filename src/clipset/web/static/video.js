@@ -41,7 +41,9 @@ export class VideoPane {
 
   async show(video, hit = null) {
     this.video = video;
+    this.detail = null;
     this.element.classList.add("loading");
+    this.timeline.clear();
     this.title.textContent = state.videos.names[video];
     this.title.title = state.videos.ids[video];
     this.play("file", hit?.start ?? 0);
