@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -13,6 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 from tests.conftest import SMALL
 
+from clipset.data.catalog import Catalog, Video
+from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.pipeline import run
 from clipset.probes.config import EvaluateConfig, ProbeTraining
@@ -51,16 +54,39 @@ def write_avi(path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def served_folder(small_videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run, with its videos beside it: an AVI, and a label that looks like HTML."""
+def served_folder(small_store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run: the small videos, an AVI, a copy, a label that looks like HTML."""
     folder = tmp_path_factory.mktemp("served")
-    videos = folder / "videos"
-    for label in ("red", "green", "blue"):
-        name = HOSTILE if label == "blue" else label
-        shutil.copytree(small_videos / label, videos / name)
-    write_avi(videos / "red" / "noise.avi")
-    run(videos, folder / "run", RECIPE)
+    shutil.copytree(small_store.folder, folder / "run" / "store")
+    labels = {"blue": HOSTILE}
+    videos = [
+        replace(video, label=labels.get(video.label or "", video.label))
+        for video in small_store.catalog
+    ]
+    original = next(video for video in videos if video.label == "red" and video.split == "train")
+    copy = Path(shutil.copy(original.path, folder / "copy.mp4"))
+    videos += [
+        Video(id="noise.avi", path=write_avi(folder / "noise.avi"), label="red", split="train"),
+        Video(id="copy.mp4", path=copy, label="red", split="train"),
+    ]
+    run(Catalog(name="served", videos=tuple(videos)), folder / "run", RECIPE)
     return folder / "run"
+
+
+@pytest.fixture
+def copied_folder(served_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the run without labels, for tests that write to it."""
+    ignored = shutil.ignore_patterns("cache", "labels", ".lock")
+    return Path(shutil.copytree(served_folder, tmp_path / "run", ignore=ignored))
+
+
+@pytest.fixture
+def label_client(copied_folder: Path) -> Iterator[TestClient]:
+    """A client of the copy, without background work."""
+    state = ServerState(copied_folder)
+    app = create_app(state, hosts=frozenset({"localhost", "testserver"}))
+    yield TestClient(app, base_url="http://localhost:8000")
+    state.close()
 
 
 @pytest.fixture(scope="session")

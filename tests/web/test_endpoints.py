@@ -16,14 +16,14 @@ from clipset.web.state import ServerState
 
 def test_the_run_and_its_videos_in_columns(client: TestClient, state: ServerState) -> None:
     run = client.get("/api/run").json()
-    assert run["num_videos"] == 25
+    assert run["num_videos"] == 26
     assert run["classes"] == sorted([HOSTILE, "green", "red"])
     assert run["background"] == {"map": "ready", "predictions": "ready"}
     assert (run["has_model"], run["has_report"], run["can_predict"]) == (True, True, True)
     videos = client.get("/api/videos").json()
     assert tuple(videos["ids"]) == state.run.store.ids
     columns = [videos[name] for name in videos if name != "columns"]
-    assert {len(column) for column in columns} == {25}
+    assert {len(column) for column in columns} == {26}
     assert set(videos["predictions"]) <= set(run["classes"])
     assert all(0 < confidence <= 1 for confidence in videos["confidences"])
 
@@ -128,8 +128,8 @@ def test_the_report_is_framed_by_the_page_alone_and_has_no_access_to_it(client: 
 
 
 def test_unknown_videos_and_addresses_are_one_line(client: TestClient) -> None:
-    assert client.get("/api/videos/25").json() == {
-        "detail": "videos are numbered from 0 to 24, got 25"
+    assert client.get("/api/videos/26").json() == {
+        "detail": "videos are numbered from 0 to 25, got 26"
     }
     for address in ("/api/videos/-1", "/api/nothing", "/static/nothing.js", "/static/..%2fapp.py"):
         assert client.get(address).status_code == 404

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ def run_lines(result: RunResult) -> Iterator[str | Table]:
         yield f"{result.damaged} damaged videos were used; the report lists them"
     yield "  ".join(f"{name} {seconds:.1f} s" for name, seconds in result.seconds.items())
     yield f"report: {result.report}"
+    if result.vectors.is_dir():  # not of several tasks
+        yield f"search and label the videos: clipset serve {shlex.quote(str(result.folder))}"
 
 
 def score_table(results: Sequence[ProbeResult]) -> Table:

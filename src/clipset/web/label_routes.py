@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+import msgspec
+from fastapi import APIRouter, Query, Response
 
-from clipset.labelling import LabelLoop
+from clipset.labelling import LabelLoop, ViewName
+from clipset.text import name_text
 from clipset.web import models
 from clipset.web.routing import PROBLEM_ANSWERS, CurrentState
 
@@ -63,15 +65,16 @@ def get_learner(state: CurrentState) -> models.Learner:
     return _learner(state.labels)
 
 
-@label_router.get("/api/learner/predictions")
-def get_learner_predictions(state: CurrentState) -> models.LearnerPredictions:
+@label_router.get("/api/learner/predictions", response_model=models.LearnerPredictions)
+def get_learner_predictions(state: CurrentState) -> Response:
     """What the labelling head predicts for every video."""
     predictions = state.labels.predictions()
-    return models.LearnerPredictions(
-        classes=list(predictions.classes),
-        predictions=list(predictions.labels),
-        confidences=[None if c is None else round(c, 4) for c in predictions.confidences],
-    )
+    content = {
+        "classes": predictions.classes,
+        "predictions": predictions.labels,
+        "confidences": [None if c is None else round(c, 4) for c in predictions.confidences],
+    }
+    return Response(msgspec.json.encode(content), media_type="application/json")
 
 
 @label_router.get("/api/queue")
@@ -89,6 +92,28 @@ def get_queue(
         for item in state.labels.queue(limit)
     ]
     return models.QueueAnswer(items=items)
+
+
+@label_router.get("/api/views/{name}")
+def get_view(name: ViewName, state: CurrentState) -> models.View:
+    """Doubtful labels, duplicates or outliers, the clearest first."""
+    items = [
+        models.ViewEntry(videos=list(item.video_indices), score=item.score, reason=item.reason)
+        for item in state.labels.view(name)
+    ]
+    return models.View(items=items)
+
+
+@label_router.post("/api/export")
+def post_export(state: CurrentState) -> models.Export:
+    """Write a catalog with the labels, and a head that `clipset predict` uses."""
+    export = state.labels.export()
+    return models.Export(
+        catalog=name_text(export.catalog),
+        spans=None if export.spans is None else name_text(export.spans),
+        head=None if export.head is None else name_text(export.head),
+        command=export.command,
+    )
 
 
 def _learner(loop: LabelLoop) -> models.Learner:

@@ -52,6 +52,7 @@ class MediaLibrary:
     def __init__(
         self, videos: Sequence[Video], entries: Sequence[LedgerEntry], cache: MediaCache
     ) -> None:
+        """`entries` without a file are of videos that were not read, such as imported ones."""
         self.videos, self.entries, self.cache = videos, entries, cache
         self.executor = ThreadPoolExecutor(NUM_MEDIA_WORKERS, thread_name_prefix="media")
         self.workers = [

@@ -80,7 +80,7 @@ async def get_sprite(request: Request, index: VideoIndex, state: CurrentState) -
 async def _picture(request: Request, index: int, state: ServerState, kind: MediaKind) -> Response:
     headers = {"content-security-policy": MEDIA_POLICY, "cache-control": "no-store"}
     try:
-        file = state.media.open_file(index)
+        file = await asyncio.to_thread(state.media.open_file, index)
         if not has_tag(request, file.tag):
             path = await asyncio.wrap_future(state.media.make(file, index, kind))
             content = await asyncio.to_thread(path.read_bytes)

@@ -292,7 +292,7 @@ class QueueAnswer(BaseModel):
     items: list[QueueEntry]
 
 
-class ViewItem(BaseModel):
+class ViewEntry(BaseModel):
     """Videos to look at, and why."""
 
     videos: list[int]
@@ -303,12 +303,13 @@ class ViewItem(BaseModel):
 class View(BaseModel):
     """Doubtful labels, duplicates or outliers, the clearest first."""
 
-    items: list[ViewItem]
+    items: list[ViewEntry]
 
 
 class Export(BaseModel):
     """The written files, and the command that uses them."""
 
     catalog: str
+    spans: str | None
     head: str | None
     command: str

@@ -83,9 +83,9 @@ class RunPredictions:
 
         A window has the median duration of the run's videos, or a quarter of the video's.
         """
-        head, model = self.head, self.run.trained.architecture
-        if head is None:
+        if self.head is None:
             return []
+        head, model = self.head, self.run.trained.architecture
         duration = float(self.run.store.durations[video_index])
         window = min(self.median_duration, duration / MIN_WINDOWS)
         spans = cut_windows(self.run.store, window, [video_index])[1:]

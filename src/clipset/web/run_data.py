@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from clipset.errors import RunError, StoreError
 from clipset.features.store import FeatureStore
 from clipset.inference.run import TrainedRun, load_run
 from clipset.representation import read_vectors
+from clipset.retrieval.filters import column_value
 from clipset.runs import read_run
 from clipset.text import name_text
 
@@ -28,7 +28,7 @@ GZIP_LEVEL = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedJson:
     """A value as JSON, plain and compressed, with the tag of its content."""
 
     plain: bytes
@@ -36,17 +36,17 @@ class Encoded:
     tag: str
 
 
-def encode(value: Any) -> Encoded:
+def encode_large(value: Any) -> EncodedJson:
     """Encode a large value once for all clients."""
     plain = msgspec.json.encode(value)
     tag = hashlib.blake2b(plain, digest_size=12).hexdigest()
-    return Encoded(plain, gzip.compress(plain, GZIP_LEVEL, mtime=0), tag)
+    return EncodedJson(plain, gzip.compress(plain, GZIP_LEVEL, mtime=0), tag)
 
 
 class RunData:
     """A finished run: video i is row i of its vectors and of its store.
 
-    `trained` classifies and encodes new videos.
+    `trained` classifies and encodes new videos. `encoded` has all videos in columns.
     """
 
     def __init__(self, folder: Path, *, device: str = "auto", backbone: str | None = None) -> None:
@@ -69,9 +69,8 @@ class RunData:
                 f"the vectors in {folder / 'vectors'} are not those of the run's videos; "
                 f"run `clipset run` again"
             )
-        self._lock = threading.Lock()
-        self._predictions: tuple[list[str | None], list[float | None]] | None = None
-        self._encoded: Encoded | None = None
+        nothing: list[None] = [None] * len(self)
+        self.encoded = self._encode(nothing, nothing)
 
     def __len__(self) -> int:
         return len(self.videos)
@@ -94,38 +93,32 @@ class RunData:
     @cached_property
     def columns(self) -> Mapping[str, Sequence[str | None]]:
         """The columns of the catalog beside label and split, one value for each video."""
-        groups = [video.group for video in self.videos]
-        targets = [None if v.target is None else f"{v.target:g}" for v in self.videos]
-        columns = {"group": groups, "target": targets}
+        names = ("group", "target", *self.store.catalog.columns)
+        columns = {name: [column_value(video, name) for video in self.videos] for name in names}
         return {name: values for name, values in columns.items() if any(values)}
 
     def set_predictions(
         self, labels: Sequence[str | None], confidences: Sequence[float | None]
     ) -> None:
         """The labels that the run's classifier predicts, from now on part of `encoded`."""
-        with self._lock:
-            self._predictions = list(labels), list(confidences)
-            self._encoded = None
+        self.encoded = self._encode(labels, confidences)
 
-    def encoded(self) -> Encoded:
+    def _encode(
+        self, predictions: Sequence[str | None], confidences: Sequence[float | None]
+    ) -> EncodedJson:
         """All videos in columns."""
-        with self._lock:
-            if self._encoded is None:
-                nothing: list[None] = [None] * len(self)
-                labels, confidences = self._predictions or (nothing, nothing)
-                self._encoded = encode(
-                    {
-                        "ids": self.store.ids,
-                        "names": [name_text(video.path.name) for video in self.videos],
-                        "labels": self.labels,
-                        "splits": self.splits,
-                        "durations": self.store.durations.round(3).tolist(),
-                        "predictions": labels,
-                        "confidences": confidences,
-                        "columns": self.columns,
-                    }
-                )
-            return self._encoded
+        return encode_large(
+            {
+                "ids": self.store.ids,
+                "names": [name_text(video.path.name) for video in self.videos],
+                "labels": self.labels,
+                "splits": self.splits,
+                "durations": self.store.durations.round(3).tolist(),
+                "predictions": predictions,
+                "confidences": confidences,
+                "columns": self.columns,
+            }
+        )
 
     def boxes(self, video_index: int) -> list[dict[str, float]]:
         """The regular clips of a video: seconds, and fractions of the frame."""

@@ -55,7 +55,7 @@ def get_run(state: CurrentState) -> models.RunSummary:
 @run_router.get("/api/videos", response_model=models.VideoColumns)
 def get_videos(request: Request, state: CurrentState) -> Response:
     """All videos in columns; compressed, and with an ETag."""
-    encoded = state.run.encoded()
+    encoded = state.run.encoded
     headers = {"etag": f'"{encoded.tag}"', "cache-control": "no-cache", "vary": "accept-encoding"}
     if has_tag(request, encoded.tag):
         return Response(status_code=304, headers=headers)

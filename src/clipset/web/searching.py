@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool
 
-from clipset.errors import SearchError
-from clipset.retrieval import QueryExample, SearchIndex
+from clipset.retrieval import QueryExample, SearchIndex, VideoFilter
 from clipset.web import models
 from clipset.web.run_data import RunData
 from clipset.web.uploads import Uploads
@@ -34,17 +33,6 @@ def allowed_videos(run: RunData, filters: models.Filter | None) -> Bool[np.ndarr
     """The videos with an allowed value in every column that is filtered by; None: all."""
     if filters is None:
         return None
-    for name in filters.columns:
-        if name not in run.columns:
-            available = ", ".join(run.columns) or "none"
-            raise SearchError(f"the catalog has no column {name!r}; it has: {available}")
-    columns = [
-        (run.labels, filters.label),
-        (run.splits, filters.split),
-        *((run.columns[name], values) for name, values in filters.columns.items()),
-    ]
-    mask = np.ones(len(run), np.bool_)
-    for values, allowed in columns:
-        if allowed is not None:
-            mask &= np.array([value in allowed for value in values], np.bool_)
-    return mask
+    columns = {name: tuple(values) for name, values in filters.columns.items()}
+    labels, splits = tuple(filters.label or ()), tuple(filters.split or ())
+    return VideoFilter(labels=labels, splits=splits, columns=columns).mask(run.store)

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from safetensors.numpy import save
 
 from clipset.checksums import find_damage, seal
 from clipset.errors import ClipsetError, OutputError, RunError, error_line
+from clipset.features.store import IMPORTED
 from clipset.files import write_atomic
 from clipset.labelling import LabelLoop
 from clipset.process.locks import exclusive
@@ -70,10 +71,13 @@ class ServerState:
                 self.cache_folder = Path(self._resources.enter_context(temporary))
             self.run = RunData(folder, device=device, backbone=backbone)
             self.index = SearchIndex(folder, self.run.store, self.run.vectors)
-            self.labels = LabelLoop(folder)
+            self.labels = LabelLoop(folder, self.run.vectors)
             self._resources.callback(self.labels.close)
             cache = MediaCache(self.cache_folder / "media", cache_bytes)
-            self.media = MediaLibrary(self.run.videos, self.run.store.entries, cache)
+            entries = self.run.store.entries
+            if self.run.store.manifest.backbone.name == IMPORTED:  # their files are features
+                entries = [replace(entry, file=None) for entry in entries]
+            self.media = MediaLibrary(self.run.videos, entries, cache)
             self._resources.callback(self.media.close)
         except BaseException:
             self._resources.close()
