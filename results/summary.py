@@ -6,6 +6,7 @@ covers videos (whole groups, where the catalog has them) and trainings.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -270,7 +271,7 @@ def render(origin: dict[str, Any], columns: Sequence[Column]) -> str:
         ", ".join(origin["dates"]),
         *origin["machines"],
     ]
-    lines = [f"# {origin['study']}", "", "; ".join(facts) + ".", ""]
+    lines = [f"# {origin['study']}", "", textwrap.fill("; ".join(facts) + ".", 118), ""]
     if all(len(column.trainings) == 1 for column in columns):
         lines += render_tables([(describe_column(column), column, None) for column in columns])
     else:
