@@ -15,6 +15,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
 
@@ -34,7 +35,7 @@ STEPS = (10, 20, 40, 80, 160, 320, 640, 1280)
 def train(store: FeatureStore, out: Path, preset: str, num_steps: int | None, seed: int) -> float:
     """Pre-train, and return the seconds of all epochs."""
     num_videos = sum(video.split == "train" for video in store.catalog)
-    settings = {}
+    settings: dict[str, Any] = {}
     if num_steps is not None:
         settings["epochs"] = max(1, round(num_steps / -(-num_videos // 128)))
     clipset.pretrain(store, out, preset=preset, seed=seed, **settings)
