@@ -186,14 +186,23 @@ class VideoMAE(LayeredNetwork):
         count = self.grid[0] * side * side
         self.register_buffer("table", sinusoid_table(count, dim), persistent=False)
 
-    def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
-        return self.fc_norm(self.tokens(clips).mean(dim=1))  # type: ignore[no-any-return]
+    def forward(
+        self, clips: Float[Tensor, "B T 3 H W"], visible: Int[Tensor, "B K"] | None = None
+    ) -> Float[Tensor, "B D"]:
+        return self.fc_norm(self.tokens(clips, visible).mean(dim=1))  # type: ignore[no-any-return]
 
-    def tokens(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B N D"]:
-        """All tokens after the last block (normed if the network was pre-trained only)."""
+    def tokens(
+        self, clips: Float[Tensor, "B T 3 H W"], visible: Int[Tensor, "B K"] | None = None
+    ) -> Float[Tensor, "B N D"]:
+        """Tokens after the last block (normed if the network was pre-trained only).
+
+        With the indices of the `visible` tokens, all others are dropped before the first block.
+        """
         token_map = self.patch_embed(clips.transpose(1, 2))  # (B, D, t, h, w)
         grid = (int(token_map.shape[2]), int(token_map.shape[3]), int(token_map.shape[4]))
         tokens = token_map.flatten(2).transpose(1, 2) + self.positions(grid).flatten(0, 2)
+        if visible is not None:
+            tokens = tokens.gather(1, visible[:, :, None].expand(-1, -1, tokens.shape[2]))
         for block in self.blocks:
             tokens = block(tokens)
         return self.norm(tokens)  # type: ignore[no-any-return]
