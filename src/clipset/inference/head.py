@@ -156,7 +156,7 @@ def fit_head(
     )
     setup = ProbeSetup(task=task, model=copy.deepcopy(model), config=config, seed=seed)
     split = setup.split_validation()
-    validation = split.videos(task.train, task.validation) if split.exists else None
+    validation = split.validation
     if validation is None:
         probe_names = [min(probe_names, key=PREFERRED.index)]
     searched: dict[ProbeName, tuple[Probe, Selection]] = {}

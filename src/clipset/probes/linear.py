@@ -8,14 +8,8 @@ from torch import Generator, Tensor
 
 from clipset.probes.base import Tensors
 from clipset.probes.config import EvaluateConfig
-from clipset.probes.heads import (
-    HeadProbe,
-    HeadStack,
-    Labels,
-    MakeStack,
-    loss_gradient,
-    stacked_linear,
-)
+from clipset.probes.heads import HeadProbe, HeadStack, MakeStack, loss_gradient, stacked_linear
+from clipset.probes.task import Labels
 
 
 class LinearStack(HeadStack):

@@ -11,13 +11,7 @@ from torch import Generator, Tensor
 
 from clipset.probes.base import Tensors
 from clipset.probes.config import EvaluateConfig
-from clipset.probes.heads import (
-    HeadProbe,
-    HeadStack,
-    MakeStack,
-    stacked_linear,
-    uniform_init,
-)
+from clipset.probes.heads import HeadProbe, HeadStack, MakeStack, stacked_linear, uniform_init
 
 DROPOUT = 0.1
 

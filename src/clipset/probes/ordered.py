@@ -8,21 +8,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from clipset.model.encoder import SetEncoder
-from clipset.probes.base import (
-    CHUNK_SIZE,
-    ClassifierShape,
-    Probe,
-    Selection,
-    Tensors,
-    VideoInputs,
-    own_tensors,
-    register_tensors,
-)
+from clipset.probes.base import Probe, Selection, TensorClassifier, Tensors, own_tensors
+from clipset.probes.config import EvaluateConfig
+from clipset.probes.inputs import CHUNK_SIZE, VideoInputs
 from clipset.probes.search import mean_score, video_scores
-from clipset.probes.task import LabelledVideos
+from clipset.probes.task import LabelledVideos, Labels
 from clipset.sets.batch import MIN_STD, ClipBatch, RunningStatistics
 from clipset.sets.stored_clips import Clips
 
@@ -30,7 +23,6 @@ PENALTIES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # to search
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # factors of the scores before the softmax, to search
 BLOCK_SIZE = 2048  # videos read at once
 GRAM_ROWS = 2048  # channels whose products are computed at once, each with those before them
-Labels = Int[Tensor, " N"] | Float[Tensor, " N"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,13 +134,8 @@ def search_ridge(ridge: Ridge, validation: LabelledVideos) -> RidgeSettings:
     return RidgeSettings(penalty=penalty, sharpness=sharpness)
 
 
-class RidgeClassifier(nn.Module):
+class RidgeClassifier(TensorClassifier):
     """A linear layer on the time course of a video."""
-
-    def __init__(self, tensors: Tensors, inputs: VideoInputs) -> None:
-        super().__init__()
-        register_tensors(self, tensors)
-        self.inputs = inputs
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
         vectors = (self.inputs(clips) - self.get_buffer("mean")) / self.get_buffer("scale")
@@ -160,25 +147,27 @@ class OrderedProbe(Probe):
 
     kind = "ordered"
     is_seeded = False
+    has_course = True
     _last: tuple[Tensor, Ridge] | None = None
 
     def search_space(self) -> list[RidgeSettings]:
         return [RidgeSettings(penalty=p, sharpness=s) for p in PENALTIES for s in SHARPNESS]
 
     def search(self) -> Selection:
-        task, split = self.setup.task, self.setup.split_validation()
-        if not split.exists:
+        split = self.setup.split_validation()
+        if split.validation is None:
             default = RidgeSettings(penalty=PENALTIES[len(PENALTIES) // 2], sharpness=10.0)
             return Selection(settings=default)
-        validation = split.videos(task.train, task.validation)
-        settings = search_ridge(self._ridge(split.train), validation)
+        settings = search_ridge(self._ridge(split.train), split.validation)
         return Selection(
             settings=settings, num_candidates=len(PENALTIES), selected_on=split.description
         )
 
-    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> RidgeClassifier:  # noqa: ARG002
+    def fit(
+        self, selection: Selection, video_index: Int[Tensor, " B"], seed: int  # noqa: ARG002
+    ) -> RidgeClassifier:  # fmt: skip
         settings: RidgeSettings = selection.settings
-        ridge = self._ridge(videos)
+        ridge = self._ridge(video_index)
         factor = 1.0 if ridge.is_regression else settings.sharpness
         tensors = {
             "mean": ridge.mean,
@@ -188,19 +177,20 @@ class OrderedProbe(Probe):
         }
         return RidgeClassifier(tensors, ridge.inputs).eval()
 
-    def _ridge(self, videos: Int[Tensor, " B"]) -> Ridge:
+    def _ridge(self, video_index: Int[Tensor, " B"]) -> Ridge:
         """The regression on some training videos; the last one is reused for the same videos."""
-        if self._last is None or not torch.equal(self._last[0], videos):
+        if self._last is None or not torch.equal(self._last[0], video_index):
             self._last = None  # frees the memory of the one before
-            train = self.setup.task.train.select(videos)
-            inputs, num_outputs = self._make_inputs(self.encoder), self.setup.task.num_outputs
-            self._last = videos, Ridge(inputs, train.regular, train.labels, num_outputs)
+            train = self.setup.task.train.select(video_index)
+            inputs, num_outputs = (
+                VideoInputs(self.encoder, has_course=True),
+                self.setup.task.num_outputs,
+            )
+            self._last = video_index, Ridge(inputs, train.regular, train.labels, num_outputs)
         return self._last[1]
 
     @classmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> RidgeClassifier:
-        return RidgeClassifier(own_tensors(state), cls._make_inputs(shape.encoder))
-
-    @staticmethod
-    def _make_inputs(encoder: SetEncoder | None) -> VideoInputs:
-        return VideoInputs(encoder, has_course=True)
+    def rebuild(
+        cls, state: Tensors, config: EvaluateConfig, num_outputs: int, encoder: SetEncoder | None  # noqa: ARG003
+    ) -> RidgeClassifier:  # fmt: skip
+        return RidgeClassifier(own_tensors(state), VideoInputs(encoder, has_course=True))

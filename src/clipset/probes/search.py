@@ -5,11 +5,12 @@ Nothing here sees a test video.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,11 +18,14 @@ from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
 from torch import Tensor
 
 from clipset.probes.config import ProbeTraining
-from clipset.probes.task import LabelledVideos
+from clipset.probes.task import LabelledVideos, Labels
 
 VALIDATION_FRACTION = 0.25  # of the training videos, without a split `val`
 HALVINGS = 2  # how often the weaker half of the candidates is dropped
 TRAINING_MEMORY = 3 * 2**29  # bytes of the candidates that are trained at the same time
+T = TypeVar("T")
+Axes = dict[str, tuple[Any, ...]]  # values of each setting to search, the slowest one first
+UNORDERED = ("batch_norm", "optimizer")  # settings without a middle value
 Score = tuple[float, float]  # higher is better: accuracy, log-likelihood; or minus the MSE
 IndexPair = tuple[Int[Tensor, " A"], Int[Tensor, " B"]]
 
@@ -30,42 +34,30 @@ IndexPair = tuple[Int[Tensor, " A"], Int[Tensor, " B"]]
 class ValidationSplit:
     """Training videos to learn from during the search, and videos to compare candidates on.
 
-    `source`: the catalog's split `val`, a subset of the training videos, or none (too few videos).
+    There are no validation videos if there are too few training videos to divide.
     """
 
-    source: Literal["val", "train", "none"]
     train: Int[Tensor, " A"]
-    validation: Int[Tensor, " B"] | None = None  # indices of training videos, if `source` is train
+    validation: LabelledVideos | None = None
     description: str | None = None
-
-    @property
-    def exists(self) -> bool:
-        """Whether there are validation videos."""
-        return self.source != "none"
-
-    def videos(self, train: LabelledVideos, val: LabelledVideos | None) -> LabelledVideos:
-        """The validation videos, from the training videos and the split `val`."""
-        if self.validation is not None:
-            return train.select(self.validation)
-        assert val is not None  # only called if there are validation videos
-        return val
 
 
 def make_validation_split(
     train: LabelledVideos, seed: int, validation: LabelledVideos | None = None
 ) -> ValidationSplit:
     """The catalog's split `val`, or a subset of the training videos, or none."""
-    every = torch.arange(len(train))
+    all_videos = torch.arange(len(train))
     if validation is not None:
         description = f"the {len(validation)} videos of the split 'val'"
-        return ValidationSplit("val", every, description=description)
-    pair = split_training_videos(train, VALIDATION_FRACTION, seed)
-    if pair is None:
-        return ValidationSplit("none", every)
+        return ValidationSplit(all_videos, validation, description)
+    index_pair = split_training_videos(train, VALIDATION_FRACTION, seed)
+    if index_pair is None:
+        return ValidationSplit(all_videos)
     kind = "stratified" if train.targets is None else "at random"
     kind = "whole groups" if has_groups(train) else kind
-    description = f"{len(pair[1])} of {len(train)} training videos ({kind})"
-    return ValidationSplit("train", *pair, description)
+    train_index, validation_index = index_pair
+    description = f"{len(validation_index)} of {len(train)} training videos ({kind})"
+    return ValidationSplit(train_index, train.select(validation_index), description)
 
 
 def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> IndexPair | None:
@@ -101,9 +93,19 @@ def has_groups(train: LabelledVideos) -> bool:
     return None not in train.groups and len(set(train.groups)) > 1
 
 
-def video_scores(
-    outputs: Float[Tensor, "M C"], labels: Int[Tensor, " M"] | Float[Tensor, " M"]
-) -> Float[Tensor, "2 M"]:
+def grid_points(settings_type: Callable[..., T], axes: Axes) -> list[T]:
+    """All combinations of values."""
+    points = itertools.product(*axes.values())
+    return [settings_type(**dict(zip(axes, point, strict=True))) for point in points]
+
+
+def middle_point(settings_type: Callable[..., T], axes: Axes) -> T:
+    """What is trained without validation videos: the middle values, or the first without order."""
+    middle = {n: values[0 if n in UNORDERED else len(values) // 2] for n, values in axes.items()}
+    return settings_type(**middle)
+
+
+def video_scores(outputs: Float[Tensor, "M C"], labels: Labels) -> Float[Tensor, "2 M"]:
     """Whether each video is right and the log-likelihood of its class, or minus its squared error.
 
     NaN where a prediction diverged.
@@ -113,8 +115,8 @@ def video_scores(
         scores = torch.stack([errors, torch.zeros_like(errors)])
     else:
         correct = (outputs.argmax(dim=1) == labels).float()
-        own = outputs[torch.arange(len(labels)), labels]
-        scores = torch.stack([correct, own.clamp_min(1e-9).log()])
+        own_class = outputs[torch.arange(len(labels)), labels]
+        scores = torch.stack([correct, own_class.clamp_min(1e-9).log()])
     return torch.where(outputs.isfinite().all(dim=1), scores, torch.nan)
 
 
@@ -125,9 +127,7 @@ def mean_score(scores: Float[Tensor, "2 M"]) -> Score:
     return scores[0].mean().item(), scores[1].mean().item()
 
 
-def score_outputs(
-    outputs: Float[Tensor, "M C"], labels: Int[Tensor, " M"] | Float[Tensor, " M"]
-) -> Score:
+def score_outputs(outputs: Float[Tensor, "M C"], labels: Labels) -> Score:
     """The score of predictions for all validation videos."""
     return mean_score(video_scores(outputs, labels))
 

@@ -21,6 +21,7 @@ from clipset.training.config import PretrainConfig
 from clipset.training.joint import PretrainingSetup
 
 VideosByIndex = dict[int, Video]  # by their index in the store
+Labels = Int[Tensor, " N"] | Float[Tensor, " N"]  # class indices, or targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class LabelledVideos:
         return len(self.classes)
 
     @property
-    def labels(self) -> Int[Tensor, " N"] | Float[Tensor, " N"]:
+    def labels(self) -> Labels:
         """What is predicted: class indices, or (floating point) targets."""
         return self.classes if self.targets is None else self.targets
 

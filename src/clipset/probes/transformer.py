@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -13,7 +13,6 @@ from torch import Generator, Tensor, nn
 
 from clipset.model.encoder import SetEncoder
 from clipset.probes.base import (
-    ClassifierShape,
     ProbeSetup,
     Selection,
     Tensors,
@@ -21,11 +20,11 @@ from clipset.probes.base import (
     average_clips,
     predict_videos,
 )
-from clipset.probes.config import Features, ProbeTraining
-from clipset.probes.grid import TransformerSettings, middle_transformer, transformer_grid
+from clipset.probes.config import EvaluateConfig, Features, ProbeTraining
+from clipset.probes.heads import HeadSettings
 from clipset.probes.ordered import OrderedProbe, RidgeClassifier
-from clipset.probes.search import Score, Trainings, ValidationSplit, count_epochs, score_outputs
-from clipset.probes.task import LabelledVideos
+from clipset.probes.search import Axes, Score, Trainings, ValidationSplit, score_outputs
+from clipset.probes.task import LabelledVideos, Labels
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch, RunningStatistics
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
@@ -35,17 +34,24 @@ from clipset.training.joint import JointPretraining
 from clipset.training.optim import Optimization, decay_groups
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerSettings(HeadSettings):
+    """A point of the grid of transformers."""
+
+    encoder_lr_scale: float = 1.0
+    joint_weight: float = 0.0
+    """of the pre-training losses beside fine-tuning; not searched"""
+    ordered_weight: float = 0.0
+    """of the clips in order in the mixed probabilities; searched once the others are selected"""
+
+
 class SetClassifier(nn.Module):
     """A linear layer on each clip's feature next to the set token, or on the set token alone."""
 
     def __init__(
-        self,
-        encoder: SetEncoder,
-        num_outputs: int,
-        *,
-        set_token_only: bool = False,
+        self, encoder: SetEncoder, num_outputs: int, *, set_token_only: bool = False,
         batch_norm: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder, self.set_token_only = encoder, set_token_only
         project = encoder.project
@@ -93,16 +99,10 @@ class TransformerTraining:
     """One transformer in training, epoch by epoch, optionally with joint pre-training."""
 
     def __init__(
-        self,
-        network: SetClassifier,
-        train: LabelledVideos,
-        config: ProbeTraining,
-        settings: TransformerSettings,
-        *,
-        num_epochs: int,
-        seed: int,
+        self, network: SetClassifier, train: LabelledVideos, config: ProbeTraining,
+        settings: TransformerSettings, *, num_epochs: int, seed: int,
         joint: JointPretraining | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.network, self.train, self.config, self.seed = network.train(), train, config, seed
         self.batch_size = settings.batch_size
         init_head(network.classify, Generator().manual_seed(seed))
@@ -188,37 +188,35 @@ def init_head(layer: nn.Linear, generator: Generator) -> None:
             parameter.uniform_(-bound, bound, generator=generator)
 
 
-def clip_loss(
-    logits: Float[Tensor, "B L C"], labels: Int[Tensor, " B"] | Float[Tensor, " B"]
-) -> Float[Tensor, ""]:
+def clip_loss(logits: Float[Tensor, "B L C"], labels: Labels) -> Float[Tensor, ""]:
     """The mean cross-entropy (or squared error) over videos and clips."""
-    batch, length, num_classes = logits.shape
+    clip_labels = labels[:, None].expand(logits.shape[:2])
     if labels.is_floating_point():
-        return ((logits[..., 0] - labels[:, None]) ** 2).sum() / (batch * length)
-    expanded = labels[:, None].expand(batch, length).flatten()
-    total = F.cross_entropy(logits.reshape(-1, num_classes), expanded, reduction="sum")
-    return total / (batch * length)
+        return F.mse_loss(logits[..., 0], clip_labels)
+    return F.cross_entropy(logits.flatten(0, 1), clip_labels.flatten())
 
 
 class TransformerProbe(TrainedProbe):
     """The architecture of the pre-trained model, from a random start."""
 
     kind = "transformer"
+    settings_type = TransformerSettings
 
     def __init__(self, setup: ProbeSetup, features: Features) -> None:
         super().__init__(setup, features)
         self._best_outputs: dict[int, tuple[Score, Float[Tensor, "M C"]]] = {}
 
-    @property
-    def num_epochs(self) -> int:
+    def axes(self) -> Axes:
+        """The same from a random start and from a pre-trained model."""
         config = self.setup.config.training
-        return count_epochs(len(self.setup.task.train), config, config.max_steps)
-
-    def search_space(self) -> tuple[TransformerSettings, ...]:
-        return transformer_grid(self.setup.config.training)
-
-    def default_settings(self) -> TransformerSettings:
-        return middle_transformer(self.setup.config.training)
+        return {
+            "batch_size": config.batch_sizes,
+            "batch_norm": config.batch_norm,
+            "optimizer": config.optimizers,
+            "weight_decay": config.weight_decays,
+            "encoder_lr_scale": config.encoder_lr_scales,
+            "learning_rate": config.learning_rates,
+        }
 
     def training_bytes(self, settings: TransformerSettings) -> int:
         """Weights, gradients and two moments; the activations are those of one candidate."""
@@ -228,14 +226,13 @@ class TransformerProbe(TrainedProbe):
     def start(
         self, candidates: dict[int, TransformerSettings], split: ValidationSplit
     ) -> TransformerTrainings:
-        task = self.setup.task
-        train = task.train.select(split.train)
+        assert split.validation is not None  # only called in a search
+        train = self.setup.task.train.select(split.train)
         trainings = {
             number: self._start(settings, train, self.setup.seed)
             for number, settings in candidates.items()
         }
-        validation = split.videos(task.train, task.validation)
-        return TransformerTrainings(trainings, validation, self._best_outputs)
+        return TransformerTrainings(trainings, split.validation, self._best_outputs)
 
     def search(self) -> Selection:
         """The settings of the transformer, then the weight of the clips in order."""
@@ -244,31 +241,32 @@ class TransformerProbe(TrainedProbe):
         self.setup.ordered_weights[self.setup.seed] = weight
         return replace(selection, settings=replace(selection.settings, ordered_weight=weight))
 
-    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> nn.Module:
-        training = self._start(selection.settings, self.setup.task.train.select(videos), seed)
+    def fit(self, selection: Selection, video_index: Int[Tensor, " B"], seed: int) -> nn.Module:
+        training = self._start(selection.settings, self.setup.task.train.select(video_index), seed)
         for _ in range(selection.epochs or self.num_epochs):
             training.run_epoch()
         weight = selection.settings.ordered_weight
         if not weight:
             return training.network.eval()
-        ordered = self._ordered.fit(self._ordered_selection, videos, seed)
+        ordered = self._ordered.fit(self._ordered_selection, video_index, seed)
         return MixedClassifier(training.network, ordered, weight).eval()
 
     @classmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> nn.Module:
-        assert shape.encoder is not None  # transformers have one
-        is_mixed = "ordered_weight" in state
+    def rebuild(
+        cls, state: Tensors, config: EvaluateConfig, num_outputs: int, encoder: SetEncoder | None
+    ) -> nn.Module:
+        assert encoder is not None  # transformers have one
         transformer = SetClassifier(
-            shape.encoder,
-            shape.num_outputs,
-            set_token_only=shape.config.training.set_token_only,
+            encoder,
+            num_outputs,
+            set_token_only=config.training.set_token_only,
             batch_norm="transformer.norm.running_mean" in state or "norm.running_mean" in state,
         )
-        if not is_mixed:
+        if "ordered_weight" not in state:
             return transformer
         prefix = "ordered."
-        own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        ordered = OrderedProbe.rebuild(own, replace(shape, encoder=None))
+        ridge_state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        ordered = OrderedProbe.rebuild(ridge_state, config, num_outputs, None)
         return MixedClassifier(transformer, ordered, float(state["ordered_weight"]))
 
     @cached_property
@@ -281,36 +279,37 @@ class TransformerProbe(TrainedProbe):
 
     def select_ordered_weight(self, settings: TransformerSettings) -> float:
         """The best weight on validation videos, or the middle one; 0 where clips have no order."""
-        weights, candidates = self.setup.config.training.ordered_weights, self.search_space()
+        weights = self.setup.config.training.ordered_weights
         if self.setup.config.test_clips == "all":
             return 0.0
         if not self._best_outputs or len(weights) == 1:
             return weights[len(weights) // 2]
-        split, task = self.setup.split_validation(), self.setup.task
-        validation = split.videos(task.train, task.validation)
-        _, outputs = self._best_outputs[candidates.index(settings)]
+        split = self.setup.split_validation()
+        assert split.validation is not None  # the outputs are theirs
+        clips, labels = split.validation.regular, split.validation.labels
+        _, outputs = self._best_outputs[self.search_space().index(settings)]
         ridge = self._ordered.fit(self._ordered_selection, split.train, self.setup.seed)
-        ordered = predict_videos(ridge, validation.regular, is_regression=task.is_regression)
+        ordered = predict_videos(ridge, clips, is_regression=labels.is_floating_point())
         scores = {
-            weight: score_outputs(mix_outputs(outputs, ordered, weight), validation.labels)
+            weight: score_outputs(mix_outputs(outputs, ordered, weight), labels)
             for weight in weights
         }
         return max(weights, key=lambda weight: scores[weight])
 
     def make_classifier(self, batch_norm: bool) -> SetClassifier:
-        """A transformer with fresh weights."""
-        encoder = SetEncoder(self.setup.task.train.random.dim, self.setup.architecture)
-        encoder.set_statistics(*self._statistics)
-        return self.classifier_of(encoder, batch_norm)
-
-    def classifier_of(self, encoder: SetEncoder, batch_norm: bool) -> SetClassifier:
-        """The classifier with an encoder."""
+        """A classifier before its training."""
         return SetClassifier(
-            encoder,
+            self.make_encoder(),
             self.setup.task.num_outputs,
             set_token_only=self.setup.config.training.set_token_only,
             batch_norm=batch_norm,
         )
+
+    def make_encoder(self) -> SetEncoder:
+        """An encoder with fresh weights."""
+        encoder = SetEncoder(self.setup.task.train.random.dim, self.setup.architecture)
+        encoder.set_statistics(*self._statistics)
+        return encoder
 
     @cached_property
     def joint(self) -> JointPretraining | None:
@@ -334,11 +333,6 @@ class TransformerProbe(TrainedProbe):
     ) -> TransformerTraining:
         torch.manual_seed(seed)
         return TransformerTraining(
-            self.make_classifier(settings.batch_norm),
-            train,
-            self.setup.config.training,
-            settings,
-            num_epochs=self.num_epochs,
-            seed=seed,
-            joint=self.joint,
-        )
+            self.make_classifier(settings.batch_norm), train, self.setup.config.training, settings,
+            num_epochs=self.num_epochs, seed=seed, joint=self.joint,
+        )  # fmt: skip
