@@ -32,17 +32,17 @@ class AttentiveStack(HeadStack):
 
     def logits(
         self,
-        inputs: Float[Tensor, "B K R"],
+        clip_vectors: Float[Tensor, "B K R"],
         generator: Generator | None,  # noqa: ARG002
     ) -> Float[Tensor, "E B L C"]:
         weights = self.weights
         no_bias = torch.zeros_like(weights["bias_value"])
-        keys = stacked_linear(inputs, weights["w_key"], no_bias)  # (B, K, E, W)
-        values = stacked_linear(inputs, weights["w_value"], weights["bias_value"])
-        scores = torch.einsum("bkew,eqw->ebqk", keys, weights["queries"])
-        attention = (scores / math.sqrt(WIDTH)).softmax(dim=-1)
-        pooled = torch.einsum("ebqk,bkew->ebqw", attention, values).flatten(2)  # (E, B, Q W)
-        logits = torch.baddbmm(weights["bias"][:, None], pooled, weights["w"].mT)
+        keys = stacked_linear(clip_vectors, weights["w_key"], no_bias)  # (B, K, E, W)
+        values = stacked_linear(clip_vectors, weights["w_value"], weights["bias_value"])
+        attention_scores = torch.einsum("bkew,eqw->ebqk", keys, weights["queries"])
+        attention = (attention_scores / math.sqrt(WIDTH)).softmax(dim=-1)
+        pooled_values = torch.einsum("ebqk,bkew->ebqw", attention, values).flatten(2)  # (E, B, Q W)
+        logits = torch.baddbmm(weights["bias"][:, None], pooled_values, weights["w"].mT)
         return logits[:, :, None]
 
 

@@ -87,35 +87,35 @@ class HeadStack(ABC):
 
     @abstractmethod
     def logits(
-        self, inputs: Float[Tensor, "B K R"], generator: Generator | None
+        self, clip_vectors: Float[Tensor, "B K R"], generator: Generator | None
     ) -> Float[Tensor, "E B L C"]:
         """The logits of each head, with dropout if there is a generator."""
 
     def gradients(
-        self, inputs: Float[Tensor, "B K R"], labels: Labels, generator: Generator
+        self, clip_vectors: Float[Tensor, "B K R"], labels: Labels, generator: Generator
     ) -> Tensors:
         """The gradients of every head's own loss."""
         for value in self.weights.values():
             value.requires_grad_()
-        logits = self.logits(inputs, generator)  # (E, B, L, C)
-        expanded = labels[None, :, None].expand(logits.shape[:-1])
-        slope = loss_gradient(logits.detach(), expanded, 1.0 / logits.shape[1:3].numel())
+        logits = self.logits(clip_vectors, generator)  # (E, B, L, C)
+        clip_labels = labels[None, :, None].expand(logits.shape[:-1])
+        slope = loss_gradient(logits.detach(), clip_labels, 1.0 / logits.shape[1:3].numel())
         gradients = torch.autograd.grad(logits, list(self.weights.values()), slope)
         for value in self.weights.values():
             value.requires_grad_(False)
         return dict(zip(self.weights, gradients, strict=True))
 
     def predict(
-        self, inputs: Float[Tensor, "B K R"], is_regression: bool
+        self, clip_vectors: Float[Tensor, "B K R"], is_regression: bool
     ) -> Float[Tensor, "E B C"]:
         """The predictions of each head for whole videos."""
-        return average_clips(self.logits(inputs, None), is_regression)
+        return average_clips(self.logits(clip_vectors, None), is_regression)
 
     def training_bytes(self, num_inputs: int) -> int:
         """Memory of a step on some clips, roughly: weights, gradients, moments, activations."""
         num_weights = sum(value.numel() for value in self.weights.values())
-        widths = sum(v.shape[:2].numel() for v in self.weights.values() if v.ndim == 3)
-        return 4 * 4 * (num_weights + num_inputs * widths)
+        layer_widths = sum(v.shape[:2].numel() for v in self.weights.values() if v.ndim == 3)
+        return 4 * 4 * (num_weights + num_inputs * layer_widths)
 
     def keep(self, heads: list[int]) -> None:
         """Drop all but some of the heads."""
@@ -157,20 +157,20 @@ class _HeadGroup:
         settings: dict[int, HeadSettings],
     ) -> None:  # fmt: skip
         self.settings, self.generator = settings, Generator().manual_seed(seed)
-        first = next(iter(settings.values()))
-        self.batch_size, self.batch_norm = first.batch_size, first.batch_norm
+        first_settings = next(iter(settings.values()))
+        self.batch_size, self.batch_norm = first_settings.batch_size, first_settings.batch_norm
         self.stack = make_stack(len(settings), inputs.dim, num_outputs, self.generator)
         self._make_optimizers()
 
-    def step(self, inputs: Float[Tensor, "B K R"], labels: Labels, lr_scale: float) -> None:
+    def step(self, clip_vectors: Float[Tensor, "B K R"], labels: Labels, lr_scale: float) -> None:
         """One step of all heads, each at its own learning rate."""
-        gradients = self.stack.gradients(inputs, labels, self.generator)
+        gradients = self.stack.gradients(clip_vectors, labels, self.generator)
         for head, parameters in enumerate(self.parameters):
             for name, parameter in parameters.items():
                 parameter.grad = gradients[name][head]
         for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                group["lr"] = group["peak"] * lr_scale
+            for param_group in optimizer.param_groups:
+                param_group["lr"] = param_group["peak"] * lr_scale
             optimizer.step()
             optimizer.zero_grad()  # frees the gradients before the next step
 
@@ -204,14 +204,14 @@ class _HeadGroup:
                 shared.setdefault(point.optimizer, {}).setdefault(group_key, []).append(parameter)
         self.optimizers: dict[OptimizerName, optim.Optimizer] = {}
         for kind, by_key in shared.items():
-            groups = [
+            param_groups = [
                 {"params": params, "weight_decay": weight_decay, "peak": learning_rate}
                 for (learning_rate, weight_decay), params in by_key.items()
             ]
             if kind == "adamw":
-                self.optimizers[kind] = optim.AdamW(groups, lr=1.0, eps=EPSILON, fused=True)
+                self.optimizers[kind] = optim.AdamW(param_groups, lr=1.0, eps=EPSILON, fused=True)
             else:
-                self.optimizers[kind] = optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True)
+                self.optimizers[kind] = optim.SGD(param_groups, lr=1.0, momentum=0.9, nesterov=True)
 
 
 class HeadGrid(Trainings):
@@ -227,8 +227,8 @@ class HeadGrid(Trainings):
         self.mean, self.std = inputs.statistics(video_index)
         self.generators = {p.batch_size: Generator().manual_seed(seed) for p in settings.values()}
         groups: dict[tuple[int, bool], dict[int, HeadSettings]] = {}
-        for number, point in settings.items():
-            groups.setdefault((point.batch_size, point.batch_norm), {})[number] = point
+        for candidate, point in settings.items():
+            groups.setdefault((point.batch_size, point.batch_norm), {})[candidate] = point
         self.groups = [
             _HeadGroup(make_stack, inputs, num_outputs, seed, points) for points in groups.values()
         ]
@@ -242,20 +242,20 @@ class HeadGrid(Trainings):
         self.num_done += 1
 
     def _run_batches(self, groups: list[_HeadGroup], batch_size: int, generator: Generator) -> None:
-        order = draw_batches(len(self.video_index), batch_size, generator)
-        batches = [self.video_index[batch] for batch in order]
+        batch_order = draw_batches(len(self.video_index), batch_size, generator)
+        batches = [self.video_index[batch] for batch in batch_order]
         num_steps = self.num_epochs * len(batches)
         has_norm = any(group.batch_norm for group in groups)
-        drawn: Iterator[Tensor] = (self.inputs.draw(batch, generator) for batch in batches)
+        drawn_vectors: Iterator[Tensor] = (self.inputs.draw(batch, generator) for batch in batches)
         if isinstance(self.inputs.clips, StoredClips):
-            drawn = prefetch(drawn)
-        pairs = zip(batches, drawn, strict=True)
-        for step, (batch, inputs) in enumerate(pairs, start=self.num_done * len(batches)):
+            drawn_vectors = prefetch(drawn_vectors)
+        pairs = zip(batches, drawn_vectors, strict=True)
+        for step, (batch, clip_vectors) in enumerate(pairs, start=self.num_done * len(batches)):
             labels = self.inputs.labels[batch]
             lr_scale = cosine_schedule(step, num_steps, peak=1.0, warmup_fraction=WARMUP_FRACTION)
-            normed = self._normalise(inputs) if has_norm else inputs
+            normed_vectors = self._normalise(clip_vectors) if has_norm else clip_vectors
             for group in groups:
-                group.step(normed if group.batch_norm else inputs, labels, lr_scale)
+                group.step(normed_vectors if group.batch_norm else clip_vectors, labels, lr_scale)
 
     def keep(self, candidates: set[int]) -> None:
         """Drop all but some heads of the grid."""
@@ -264,15 +264,15 @@ class HeadGrid(Trainings):
         self.groups = [group for group in self.groups if group.settings]
 
     @torch.inference_mode()
-    def predict(self, inputs: Float[Tensor, "B W R"]) -> dict[int, Float[Tensor, "B C"]]:
+    def predict(self, clip_vectors: Float[Tensor, "B W R"]) -> dict[int, Float[Tensor, "B C"]]:
         """The predictions of every head for videos, from the inputs of their clips."""
         is_regression = self.inputs.labels.is_floating_point()
-        normed = (inputs - self.mean) / self.std
+        normed_vectors = (clip_vectors - self.mean) / self.std
         outputs: dict[int, Tensor] = {}
         for group in self.groups:
-            group_inputs = normed if group.batch_norm else inputs
-            stacked = group.stack.predict(group_inputs, is_regression)  # (E, B, C)
-            outputs |= zip(group.settings, stacked, strict=True)
+            group_inputs = normed_vectors if group.batch_norm else clip_vectors
+            stacked_outputs = group.stack.predict(group_inputs, is_regression)  # (E, B, C)
+            outputs |= zip(group.settings, stacked_outputs, strict=True)
         return outputs
 
     def score(self) -> dict[int, Score]:
@@ -280,15 +280,15 @@ class HeadGrid(Trainings):
         assert self.validation is not None  # only called in a search
         index_chunks: list[Tensor] = []
         scores: dict[int, list[Tensor]] = {}
-        for video_index, inputs in self.validation:
+        for video_index, clip_vectors in self.validation:
             index_chunks.append(video_index)
             labels = self.validation.labels[video_index]
-            for number, outputs in self.predict(inputs).items():
-                scores.setdefault(number, []).append(video_scores(outputs, labels))
-        order = torch.cat(index_chunks).argsort()
+            for candidate, outputs in self.predict(clip_vectors).items():
+                scores.setdefault(candidate, []).append(video_scores(outputs, labels))
+        video_order = torch.cat(index_chunks).argsort()
         return {
-            number: mean_score(torch.cat(chunks, dim=1)[:, order])
-            for number, chunks in scores.items()
+            candidate: mean_score(torch.cat(score_chunks, dim=1)[:, video_order])
+            for candidate, score_chunks in scores.items()
         }
 
     def only_head(self) -> Tensors:
@@ -296,8 +296,8 @@ class HeadGrid(Trainings):
         group = self.groups[0]
         identity = torch.zeros_like(self.mean), torch.ones_like(self.std)
         mean, std = (self.mean, self.std) if group.batch_norm else identity
-        weights = {name: value[0].clone() for name, value in group.stack.weights.items()}
-        return {"mean": mean, "std": std, **weights}
+        head_weights = {name: value[0].clone() for name, value in group.stack.weights.items()}
+        return {"mean": mean, "std": std, **head_weights}
 
     def _normalise(self, inputs: Float[Tensor, "B K R"]) -> Float[Tensor, "B K R"]:
         """Batch norm without affine; a single input is normalised by all training videos."""
@@ -315,9 +315,9 @@ class HeadClassifier(TensorClassifier):
         self.stack = make_stack(1, len(tensors["mean"]), len(tensors["bias"]), Generator())
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B L C"]:
-        inputs = (self.inputs(clips) - self.get_buffer("mean")) / self.get_buffer("std")
+        clip_vectors = (self.inputs(clips) - self.get_buffer("mean")) / self.get_buffer("std")
         self.stack.weights = {name: self.get_buffer(name)[None] for name in self.weight_names}
-        return self.stack.logits(inputs, None)[0]
+        return self.stack.logits(clip_vectors, None)[0]
 
 
 class HeadProbe(TrainedProbe):
@@ -343,8 +343,8 @@ class HeadProbe(TrainedProbe):
     def inputs(self) -> HeadInputs:
         """The inputs of all training videos."""
         train, generator = self.setup.task.train, Generator().manual_seed(self.setup.seed)
-        sets = divide_into_sets(train.random, self.setup.config.training.num_clips, generator)
-        return HeadInputs(train.random, train.labels, sets, self.clip_inputs(self.encoder))
+        clip_sets = divide_into_sets(train.random, self.setup.config.training.num_clips, generator)
+        return HeadInputs(train.random, train.labels, clip_sets, self.clip_inputs(self.encoder))
 
     def axes(self) -> Axes:
         return head_axes(self.setup.config.training)

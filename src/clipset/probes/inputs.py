@@ -83,10 +83,10 @@ class VideoInputs(nn.Module):
 
     def all_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
         """The vectors of many videos."""
-        vectors = allocate_vectors(len(clips), self(clips.read(slice(0, 1))).shape[1])
-        for video_index, chunk in equal_chunks(clips, CHUNK_SIZE):
-            vectors[video_index] = self(chunk).to(vectors.dtype)
-        return vectors
+        all_vectors = allocate_vectors(len(clips), self(clips.read(slice(0, 1))).shape[1])
+        for video_index, chunk_clips in equal_chunks(clips, CHUNK_SIZE):
+            all_vectors[video_index] = self(chunk_clips).to(all_vectors.dtype)
+        return all_vectors
 
 
 class HeadInputs:
@@ -110,19 +110,19 @@ class HeadInputs:
     def draw(self, video_index: Int[Tensor, " B"], generator: Generator) -> Float[Tensor, "B K R"]:
         """A random set of clips of each video, the same with tokens and without."""
         set_index = torch.randint(self.sets.shape[1], (len(video_index),), generator=generator)
-        clips = self.clips.select_clips(self.sets[video_index, set_index], video_index)
+        set_clips = self.clips.select_clips(self.sets[video_index, set_index], video_index)
         if self.tokens is None:
-            return self.clip_inputs(clips)  # type: ignore[no-any-return]
-        tokens = self.tokens[video_index, set_index].expand(-1, clips.num_clips, -1)
-        return torch.cat([clips.features, tokens], dim=-1)
+            return self.clip_inputs(set_clips)  # type: ignore[no-any-return]
+        set_tokens = self.tokens[video_index, set_index].expand(-1, set_clips.num_clips, -1)
+        return torch.cat([set_clips.features, set_tokens], dim=-1)
 
     def statistics(self, video_index: Int[Tensor, " B"]) -> Statistics:
         """Mean and deviation of each channel over all random clips (and sets) of some videos."""
         if self._last is not None and torch.equal(self._last[0], video_index):
             return self._last[1]
         clip_statistics = RunningStatistics()
-        for chunk in video_index.split(SMALL_CHUNK):
-            clips = self.clips.read(chunk)
+        for index_chunk in video_index.split(SMALL_CHUNK):
+            clips = self.clips.read(index_chunk)
             vectors = self.clip_inputs.without_tokens(clips)
             valid_vectors = vectors.flatten(0, 1) if clips.valid is None else vectors[clips.valid]
             clip_statistics.update(valid_vectors)
@@ -138,8 +138,8 @@ class HeadInputs:
             video_index = video_index[:: -(-len(video_index) // TOKEN_VIDEOS)]
         token_statistics = RunningStatistics()
         for chunk in video_index.split(SMALL_CHUNK):
-            tokens = self.encode_sets(chunk) if self.tokens is None else self.tokens[chunk]
-            token_statistics.update(tokens.flatten(0, 2))
+            set_tokens = self.encode_sets(chunk) if self.tokens is None else self.tokens[chunk]
+            token_statistics.update(set_tokens.flatten(0, 2))
         return token_statistics
 
     @torch.inference_mode()
@@ -147,30 +147,30 @@ class HeadInputs:
         """The encoder's tokens of every set: one for the set (L = 1), or one for each clip."""
         encoder, token = self.clip_inputs.encoder, self.clip_inputs.token
         assert encoder is not None  # only called if there is one
-        chunks = []
-        for chunk in video_index.split(CHUNK_SIZE):
-            sets, rows = self.sets[chunk], torch.arange(len(chunk))
-            set_rows = rows.repeat_interleave(sets.shape[1])
-            set_clips = self.clips.read(chunk).select_clips(sets.flatten(0, 1), set_rows)
-            tokens = concat_parts(encoder.eval(), set_clips, (token,))
-            tokens = tokens[:, :1] if token == "set" else tokens
-            chunks.append(tokens.view(*sets.shape[:2], *tokens.shape[1:]))
-        return torch.cat(chunks)
+        token_chunks = []
+        for index_chunk in video_index.split(CHUNK_SIZE):
+            clip_sets, video_rows = self.sets[index_chunk], torch.arange(len(index_chunk))
+            set_rows = video_rows.repeat_interleave(clip_sets.shape[1])
+            set_clips = self.clips.read(index_chunk).select_clips(clip_sets.flatten(0, 1), set_rows)
+            set_tokens = concat_parts(encoder.eval(), set_clips, (token,))
+            set_tokens = set_tokens[:, :1] if token == "set" else set_tokens
+            token_chunks.append(set_tokens.view(*clip_sets.shape[:2], *set_tokens.shape[1:]))
+        return torch.cat(token_chunks)
 
 
 def divide_into_sets(
     clips: Clips, set_size: int, generator: Generator, num_divisions: int = SET_DIVISIONS
 ) -> Int[Tensor, "N Q K"]:
     """The clips of each video, divided at random into sets, several times."""
-    num_videos, available = len(clips), clips.num_clips
-    last = torch.zeros(num_videos, available) if clips.valid is None else 2.0 * ~clips.valid
+    num_videos, num_available = len(clips), clips.num_clips
+    last = torch.zeros(num_videos, num_available) if clips.valid is None else 2.0 * ~clips.valid
     if clips.valid is not None:
-        available = int(clips.valid.sum(dim=1).min())
-    set_size = min(set_size, available)
+        num_available = int(clips.valid.sum(dim=1).min())
+    set_size = min(set_size, num_available)
     divisions = []
     for _ in range(num_divisions):
         clip_order = (torch.rand(last.shape, generator=generator) + last).argsort(dim=1)
-        used_clips = clip_order[:, : available // set_size * set_size]
+        used_clips = clip_order[:, : num_available // set_size * set_size]
         divisions.append(used_clips.view(num_videos, -1, set_size))
     return torch.cat(divisions, dim=1)
 

@@ -42,10 +42,10 @@ class KNNClassifier(TensorClassifier):
         queries, temperature = self.inputs(clips) - self.get_buffer("mean"), self.temperature
         if labels.is_floating_point():
             return knn_regression(bank, labels, queries, k=K, temperature=temperature)[:, None]
-        votes = knn_probabilities(
+        class_votes = knn_probabilities(
             bank, labels, queries, num_classes=self.num_outputs, k=K, temperature=temperature
         )
-        return votes.clamp_min(1e-12).log()[:, None]
+        return class_votes.clamp_min(1e-12).log()[:, None]
 
 
 class KNNProbe(Probe):
@@ -65,22 +65,22 @@ class KNNProbe(Probe):
     ) -> KNNClassifier:  # fmt: skip
         train = self.setup.task.train.select(video_index)
         settings: KNNSettings = selection.settings
-        inputs = VideoInputs(self.encoder, has_course=self.has_course)
-        vectors = inputs.all_vectors(train.regular)
-        mean = torch.zeros(vectors.shape[1])
+        video_inputs = VideoInputs(self.encoder, has_course=self.has_course)
+        train_vectors = video_inputs.all_vectors(train.regular)
+        vector_mean = torch.zeros(train_vectors.shape[1])
         if settings.vectors == "centred":
-            mean = vectors.mean(dim=0, dtype=torch.float32)
-            for block in vectors.split(CHUNK_SIZE):  # at once it would be a copy in float32
-                block.sub_(mean)
-        tensors = {"bank": vectors, "labels": train.labels, "mean": mean}
-        return KNNClassifier(tensors, inputs, self.setup.task.num_outputs).eval()
+            vector_mean = train_vectors.mean(dim=0, dtype=torch.float32)
+            for block in train_vectors.split(CHUNK_SIZE):  # at once it would be a copy in float32
+                block.sub_(vector_mean)
+        tensors = {"bank": train_vectors, "labels": train.labels, "mean": vector_mean}
+        return KNNClassifier(tensors, video_inputs, self.setup.task.num_outputs).eval()
 
     @classmethod
     def rebuild(
         cls, state: Tensors, config: EvaluateConfig, num_outputs: int, encoder: SetEncoder | None  # noqa: ARG003
     ) -> KNNClassifier:  # fmt: skip
-        inputs = VideoInputs(encoder, has_course=cls.has_course)
-        return KNNClassifier(own_tensors(state), inputs, num_outputs)
+        video_inputs = VideoInputs(encoder, has_course=cls.has_course)
+        return KNNClassifier(own_tensors(state), video_inputs, num_outputs)
 
 
 class CourseKNNProbe(KNNProbe):

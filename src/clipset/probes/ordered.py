@@ -54,18 +54,18 @@ class Ridge:
             _blocks(inputs, clips, block_size), torch.split(labels, block_size), strict=True
         )
         if self.is_dual:
-            [(block, own)] = blocks
-            self.train, self.right_side = self.standardise(block), self._targets(own)
+            [(block, block_labels)] = blocks
+            self.train, self.right_side = self.standardise(block), self._targets(block_labels)
             self.gram = (self.train @ self.train.T).double()
             return
         gram = torch.zeros(len(self.mean), len(self.mean))
         self.right_side = torch.zeros(len(self.mean), num_outputs, dtype=torch.float64)
-        for block, own in blocks:
+        for block, block_labels in blocks:
             vectors = self.standardise(block)
             for low in range(0, len(gram), GRAM_ROWS):  # the lower triangle is all that is read
                 rows = slice(low, low + GRAM_ROWS)
                 gram[rows, : rows.stop].addmm_(vectors[:, rows].T, vectors[:, : rows.stop])
-            self.right_side += vectors.T @ self._targets(own).float()
+            self.right_side += vectors.T @ self._targets(block_labels).float()
         self.gram = gram.double()
 
     def standardise(self, vectors: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
@@ -75,17 +75,17 @@ class Ridge:
     def solve(self, penalty: float) -> Float[Tensor, "R C"]:
         """The weights of one penalty."""
         diagonal = self.gram.diagonal()
-        before = diagonal.clone()
-        diagonal.add_(penalty * before.mean().clamp_min(1e-12))
+        old_diagonal = diagonal.clone()
+        diagonal.add_(penalty * old_diagonal.mean().clamp_min(1e-12))
         solution = torch.cholesky_solve(self.right_side, torch.linalg.cholesky(self.gram)).float()
-        diagonal.copy_(before)
+        diagonal.copy_(old_diagonal)
         return self.train.T @ solution if self.is_dual else solution
 
     def predict(
-        self, weight: Float[Tensor, "R C"], inputs: Float[Tensor, "M R"], sharpness: float
+        self, weight: Float[Tensor, "R C"], query_vectors: Float[Tensor, "M R"], sharpness: float
     ) -> Float[Tensor, "M C"]:
         """Targets, or class probabilities."""
-        scores = inputs @ weight + self.offset.float()
+        scores = query_vectors @ weight + self.offset.float()
         return scores if self.is_regression else (sharpness * scores).softmax(dim=1)
 
     def _targets(self, labels: Labels) -> Float[Tensor, "B C"]:
@@ -95,10 +95,10 @@ class Ridge:
 
 def _blocks(inputs: VideoInputs, clips: Clips, block_size: int) -> Iterator[Float[Tensor, "B R"]]:
     """The vectors of the videos, block by block."""
-    for low in range(0, len(clips), block_size):
-        block = clips.read(slice(low, low + block_size))
-        chunks = torch.arange(len(block)).split(CHUNK_SIZE)
-        yield torch.cat([inputs(block.select(chunk)) for chunk in chunks])
+    for first_video in range(0, len(clips), block_size):
+        clip_block = clips.read(slice(first_video, first_video + block_size))
+        chunks = torch.arange(len(clip_block)).split(CHUNK_SIZE)
+        yield torch.cat([inputs(clip_block.select(chunk)) for chunk in chunks])
 
 
 def part_scales(
@@ -108,29 +108,29 @@ def part_scales(
 
     All channels of a part keep their relative scale; that of a constant part is infinite.
     """
-    statistics = RunningStatistics()
-    for block in _blocks(inputs, clips, BLOCK_SIZE):
-        statistics.update(block)
-    variance, scales = (statistics.sum_of_squares / statistics.count).float(), []
-    for part in variance.split(inputs.part_widths(clips.dim)):
-        length = part.sum().sqrt()
-        scales.append(length.where(length > MIN_STD, torch.inf).expand(len(part)))
-    return statistics.mean, torch.cat(scales)
+    vector_statistics = RunningStatistics()
+    for block_vectors in _blocks(inputs, clips, BLOCK_SIZE):
+        vector_statistics.update(block_vectors)
+    variance, scales = (vector_statistics.sum_of_squares / vector_statistics.count).float(), []
+    for part_variance in variance.split(inputs.part_widths(clips.dim)):
+        length = part_variance.sum().sqrt()
+        scales.append(length.where(length > MIN_STD, torch.inf).expand(len(part_variance)))
+    return vector_statistics.mean, torch.cat(scales)
 
 
 def search_ridge(ridge: Ridge, validation: LabelledVideos) -> RidgeSettings:
     """The penalty and sharpness with the best score on the validation videos."""
-    weights = {penalty: ridge.solve(penalty) for penalty in PENALTIES}
+    ridge_weights = {penalty: ridge.solve(penalty) for penalty in PENALTIES}
     scores: dict[tuple[float, float], list[Tensor]] = {}
     blocks = _blocks(ridge.inputs, validation.regular, CHUNK_SIZE)
     for block, labels in zip(blocks, torch.split(validation.labels, CHUNK_SIZE), strict=True):
         vectors = ridge.standardise(block)
-        for penalty, weight in weights.items():
+        for penalty, weight in ridge_weights.items():
             for sharpness in SHARPNESS:
                 outputs = ridge.predict(weight, vectors, sharpness)
                 scores.setdefault((penalty, sharpness), []).append(video_scores(outputs, labels))
-    ranked = [(mean_score(torch.cat(own, dim=1)), *point) for point, own in scores.items()]
-    _, penalty, sharpness = max(ranked)
+    ranked_points = [(mean_score(torch.cat(own, dim=1)), *point) for point, own in scores.items()]
+    _, penalty, sharpness = max(ranked_points)
     return RidgeSettings(penalty=penalty, sharpness=sharpness)
 
 
@@ -156,8 +156,8 @@ class OrderedProbe(Probe):
     def search(self) -> Selection:
         split = self.setup.split_validation()
         if split.validation is None:
-            default = RidgeSettings(penalty=PENALTIES[len(PENALTIES) // 2], sharpness=10.0)
-            return Selection(settings=default)
+            default_settings = RidgeSettings(penalty=PENALTIES[len(PENALTIES) // 2], sharpness=10.0)
+            return Selection(settings=default_settings)
         settings = search_ridge(self._ridge(split.train), split.validation)
         return Selection(
             settings=settings, num_candidates=len(PENALTIES), selected_on=split.description
@@ -168,12 +168,12 @@ class OrderedProbe(Probe):
     ) -> RidgeClassifier:  # fmt: skip
         settings: RidgeSettings = selection.settings
         ridge = self._ridge(video_index)
-        factor = 1.0 if ridge.is_regression else settings.sharpness
+        score_factor = 1.0 if ridge.is_regression else settings.sharpness
         tensors = {
             "mean": ridge.mean,
             "scale": ridge.scale,
-            "weight": factor * ridge.solve(settings.penalty),
-            "bias": factor * ridge.offset.float(),
+            "weight": score_factor * ridge.solve(settings.penalty),
+            "bias": score_factor * ridge.offset.float(),
         }
         return RidgeClassifier(tensors, ridge.inputs).eval()
 

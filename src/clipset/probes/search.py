@@ -53,10 +53,10 @@ def make_validation_split(
     index_pair = split_training_videos(train, VALIDATION_FRACTION, seed)
     if index_pair is None:
         return ValidationSplit(all_videos)
-    kind = "stratified" if train.targets is None else "at random"
-    kind = "whole groups" if has_groups(train) else kind
+    split_kind = "stratified" if train.targets is None else "at random"
+    split_kind = "whole groups" if has_groups(train) else split_kind
     train_index, validation_index = index_pair
-    description = f"{len(validation_index)} of {len(train)} training videos ({kind})"
+    description = f"{len(validation_index)} of {len(train)} training videos ({split_kind})"
     return ValidationSplit(train_index, train.select(validation_index), description)
 
 
@@ -71,19 +71,19 @@ def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> 
         learn, check = next(splitter.split(train.classes, train.classes, list(train.groups)))
         return torch.as_tensor(learn), torch.as_tensor(check)
     if train.targets is not None:
-        size = max(round(fraction * len(train)), 1)
-        if len(train) - size < 2:
+        num_validation = max(round(fraction * len(train)), 1)
+        if len(train) - num_validation < 2:
             return None
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-        return order[size:].sort().values, order[:size].sort().values
-    counts = torch.bincount(train.classes)
-    several = (counts[train.classes] > 1).nonzero().squeeze(1)
-    single = (counts[train.classes] == 1).nonzero().squeeze(1)
-    num_classes = int((counts > 1).sum())
-    size = max(round(fraction * len(several)), num_classes)
-    if num_classes < 2 or len(several) - size < num_classes:
+        return order[num_validation:].sort().values, order[:num_validation].sort().values
+    class_counts = torch.bincount(train.classes)
+    several = (class_counts[train.classes] > 1).nonzero().squeeze(1)
+    single = (class_counts[train.classes] == 1).nonzero().squeeze(1)
+    num_classes = int((class_counts > 1).sum())
+    num_validation = max(round(fraction * len(several)), num_classes)
+    if num_classes < 2 or len(several) - num_validation < num_classes:
         return None
-    splitter = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
+    splitter = StratifiedShuffleSplit(1, test_size=num_validation, random_state=seed)
     learn, check = next(splitter.split(several, train.classes[several]))
     return torch.cat([several[torch.as_tensor(learn)], single]), several[torch.as_tensor(check)]
 
@@ -96,7 +96,7 @@ def has_groups(train: LabelledVideos) -> bool:
 def grid_points(settings_type: Callable[..., T], axes: Axes) -> list[T]:
     """All combinations of values."""
     points = itertools.product(*axes.values())
-    return [settings_type(**dict(zip(axes, point, strict=True))) for point in points]
+    return [settings_type(**dict(zip(axes, point_values, strict=True))) for point_values in points]
 
 
 def middle_point(settings_type: Callable[..., T], axes: Axes) -> T:
@@ -111,12 +111,12 @@ def video_scores(outputs: Float[Tensor, "M C"], labels: Labels) -> Float[Tensor,
     NaN where a prediction diverged.
     """
     if labels.is_floating_point():
-        errors = -((outputs[:, 0] - labels) ** 2)
-        scores = torch.stack([errors, torch.zeros_like(errors)])
+        squared_errors = -((outputs[:, 0] - labels) ** 2)
+        scores = torch.stack([squared_errors, torch.zeros_like(squared_errors)])
     else:
-        correct = (outputs.argmax(dim=1) == labels).float()
+        is_correct = (outputs.argmax(dim=1) == labels).float()
         own_class = outputs[torch.arange(len(labels)), labels]
-        scores = torch.stack([correct, own_class.clamp_min(1e-9).log()])
+        scores = torch.stack([is_correct, own_class.clamp_min(1e-9).log()])
     return torch.where(outputs.isfinite().all(dim=1), scores, torch.nan)
 
 
@@ -152,14 +152,14 @@ class ValidationCurves:
 
         Of equal scores, the first candidate and the first epoch.
         """
-        first = 1 if early_stopping else self.num_epochs
-        ranked = [
+        first_epoch = 1 if early_stopping else self.num_epochs
+        ranked_scores = [
             (score, -candidate, -epoch)
             for candidate, scores in enumerate(self.scores)
             for epoch, score in enumerate(scores, start=1)
-            if epoch >= first
+            if epoch >= first_epoch
         ]
-        _, candidate, epoch = max(ranked)
+        _, candidate, epoch = max(ranked_scores)
         return -candidate, -epoch
 
 
@@ -193,12 +193,12 @@ def train_by_halving(trainings: Trainings, curves: ValidationCurves) -> None:
 def split_by_memory(num_bytes: Sequence[int], limit: int = TRAINING_MEMORY) -> list[list[int]]:
     """Candidates in groups whose trainings fit a limit together; at least one in each group."""
     groups: list[list[int]] = []
-    total = math.inf
-    for candidate, own in enumerate(num_bytes):
-        total += own
-        if total > limit:
+    total_bytes = math.inf
+    for candidate, candidate_bytes in enumerate(num_bytes):
+        total_bytes += candidate_bytes
+        if total_bytes > limit:
             groups.append([])
-            total = own
+            total_bytes = candidate_bytes
         groups[-1].append(candidate)
     return groups
 

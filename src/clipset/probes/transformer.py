@@ -61,11 +61,11 @@ class SetClassifier(nn.Module):
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B V C"]:
         if self.set_token_only:
-            vectors = concat_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)
+            clip_vectors = concat_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)
         else:
-            vectors = concat_parts(self.encoder, clips)  # (B, V, D + H)
-        vectors = self.norm(vectors.flatten(0, 1)).view_as(vectors)
-        return self.classify(vectors)  # type: ignore[no-any-return]
+            clip_vectors = concat_parts(self.encoder, clips)  # (B, V, D + H)
+        clip_vectors = self.norm(clip_vectors.flatten(0, 1)).view_as(clip_vectors)
+        return self.classify(clip_vectors)  # type: ignore[no-any-return]
 
 
 class MixedClassifier(nn.Module):
@@ -106,18 +106,18 @@ class TransformerTraining:
         self.network, self.train, self.config, self.seed = network.train(), train, config, seed
         self.batch_size = settings.batch_size
         init_head(network.classify, Generator().manual_seed(seed))
-        encoder, decay = network.encoder, settings.weight_decay
-        groups = [
-            *decay_groups(network.classify, decay),
-            *decay_groups(encoder, decay, lr_scale=settings.encoder_lr_scale),
+        encoder, weight_decay = network.encoder, settings.weight_decay
+        param_groups = [
+            *decay_groups(network.classify, weight_decay),
+            *decay_groups(encoder, weight_decay, lr_scale=settings.encoder_lr_scale),
         ]
         self.joint_loss = None if joint is None else joint.start(encoder, seed)
         if self.joint_loss is not None:
             heads = self.joint_loss.heads
-            groups.append({"params": heads, "weight_decay": decay, "lr_scale": 1.0})
+            param_groups.append({"params": heads, "weight_decay": weight_decay, "lr_scale": 1.0})
         self.optimization = Optimization(
             network,
-            groups,
+            param_groups,
             learning_rate=settings.learning_rate,
             num_steps=num_epochs * -(-len(train) // settings.batch_size),
             optimizer=settings.optimizer,
@@ -129,21 +129,21 @@ class TransformerTraining:
         # Dropout does not depend on other trainings in between.
         torch.manual_seed(self.seed * 1_000_003 + self.optimization.num_done)
         self.network.train()
-        batches = self._draw_batches()
+        train_batches = self._draw_batches()
         if isinstance(self.train.random, StoredClips):
-            batches = prefetch(batches)
-        for videos, clips in batches:
-            loss = clip_loss(self.network(clips), self.train.labels[videos])
+            train_batches = prefetch(train_batches)
+        for video_index, clips in train_batches:
+            loss = clip_loss(self.network(clips), self.train.labels[video_index])
             if self.joint_loss is not None:
                 loss = loss + self.config.joint_weight * self.joint_loss.loss()
             self.optimization.step(loss)
         self.network.eval()
 
     def _draw_batches(self) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
-        for videos in draw_batches(len(self.train), self.batch_size, self.generator):
-            batch = self.train.random.read(videos)
-            clips = draw_subset(batch, self.config.num_clips, self.generator)
-            yield videos, mix_means(clips, self.generator) if self.config.mix_means else clips
+        for video_index in draw_batches(len(self.train), self.batch_size, self.generator):
+            video_clips = self.train.random.read(video_index)
+            clips = draw_subset(video_clips, self.config.num_clips, self.generator)
+            yield video_index, mix_means(clips, self.generator) if self.config.mix_means else clips
 
 
 class TransformerTrainings(Trainings):
@@ -166,14 +166,14 @@ class TransformerTrainings(Trainings):
         clips, labels = self.validation.regular, self.validation.labels
         is_regression = labels.is_floating_point()
         scores = {}
-        for number, training in self.trainings.items():
+        for candidate, training in self.trainings.items():
             outputs = predict_videos(training.network, clips, is_regression=is_regression)
-            scores[number] = score_outputs(outputs, labels)
+            scores[candidate] = score_outputs(outputs, labels)
             if len(training.config.ordered_weights) == 1:
                 continue  # no weights are compared on these outputs
-            best = self.best_outputs.get(number)
-            if best is None or scores[number] > best[0] or not training.config.early_stopping:
-                self.best_outputs[number] = scores[number], outputs
+            best = self.best_outputs.get(candidate)
+            if best is None or scores[candidate] > best[0] or not training.config.early_stopping:
+                self.best_outputs[candidate] = scores[candidate], outputs
         return scores
 
     def keep(self, candidates: set[int]) -> None:
@@ -227,10 +227,10 @@ class TransformerProbe(TrainedProbe):
         self, candidates: dict[int, TransformerSettings], split: ValidationSplit
     ) -> TransformerTrainings:
         assert split.validation is not None  # only called in a search
-        train = self.setup.task.train.select(split.train)
+        train_videos = self.setup.task.train.select(split.train)
         trainings = {
-            number: self._start(settings, train, self.setup.seed)
-            for number, settings in candidates.items()
+            candidate: self._start(settings, train_videos, self.setup.seed)
+            for candidate, settings in candidates.items()
         }
         return TransformerTrainings(trainings, split.validation, self._best_outputs)
 
@@ -245,11 +245,11 @@ class TransformerProbe(TrainedProbe):
         training = self._start(selection.settings, self.setup.task.train.select(video_index), seed)
         for _ in range(selection.epochs or self.num_epochs):
             training.run_epoch()
-        weight = selection.settings.ordered_weight
-        if not weight:
+        ordered_weight = selection.settings.ordered_weight
+        if not ordered_weight:
             return training.network.eval()
-        ordered = self._ordered.fit(self._ordered_selection, video_index, seed)
-        return MixedClassifier(training.network, ordered, weight).eval()
+        ordered_classifier = self._ordered.fit(self._ordered_selection, video_index, seed)
+        return MixedClassifier(training.network, ordered_classifier, ordered_weight).eval()
 
     @classmethod
     def rebuild(
@@ -266,8 +266,8 @@ class TransformerProbe(TrainedProbe):
             return transformer
         prefix = "ordered."
         ridge_state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        ordered = OrderedProbe.rebuild(ridge_state, config, num_outputs, None)
-        return MixedClassifier(transformer, ordered, float(state["ordered_weight"]))
+        ordered_classifier = OrderedProbe.rebuild(ridge_state, config, num_outputs, None)
+        return MixedClassifier(transformer, ordered_classifier, float(state["ordered_weight"]))
 
     @cached_property
     def _ordered(self) -> OrderedProbe:
@@ -279,22 +279,22 @@ class TransformerProbe(TrainedProbe):
 
     def select_ordered_weight(self, settings: TransformerSettings) -> float:
         """The best weight on validation videos, or the middle one; 0 where clips have no order."""
-        weights = self.setup.config.training.ordered_weights
+        ordered_weights = self.setup.config.training.ordered_weights
         if self.setup.config.test_clips == "all":
             return 0.0
-        if not self._best_outputs or len(weights) == 1:
-            return weights[len(weights) // 2]
+        if not self._best_outputs or len(ordered_weights) == 1:
+            return ordered_weights[len(ordered_weights) // 2]
         split = self.setup.split_validation()
         assert split.validation is not None  # the outputs are theirs
         clips, labels = split.validation.regular, split.validation.labels
         _, outputs = self._best_outputs[self.search_space().index(settings)]
         ridge = self._ordered.fit(self._ordered_selection, split.train, self.setup.seed)
-        ordered = predict_videos(ridge, clips, is_regression=labels.is_floating_point())
+        ordered_outputs = predict_videos(ridge, clips, is_regression=labels.is_floating_point())
         scores = {
-            weight: score_outputs(mix_outputs(outputs, ordered, weight), labels)
-            for weight in weights
+            weight: score_outputs(mix_outputs(outputs, ordered_outputs, weight), labels)
+            for weight in ordered_weights
         }
-        return max(weights, key=lambda weight: scores[weight])
+        return max(ordered_weights, key=lambda weight: scores[weight])
 
     def make_classifier(self, batch_norm: bool) -> SetClassifier:
         """A classifier before its training."""
@@ -322,11 +322,11 @@ class TransformerProbe(TrainedProbe):
         if self.setup.model is not None:
             encoder = self.setup.model.encoder
             return encoder.get_buffer("feature_mean"), encoder.get_buffer("feature_std")
-        statistics, clips = RunningStatistics(), self.setup.task.train.random
-        for low in range(0, len(clips), STATISTICS_CHUNK):
-            chunk = slice(low, low + STATISTICS_CHUNK)
-            statistics.update(clips.read(chunk).valid_features())
-        return statistics.mean, statistics.std
+        feature_statistics, clips = RunningStatistics(), self.setup.task.train.random
+        for first_video in range(0, len(clips), STATISTICS_CHUNK):
+            video_chunk = slice(first_video, first_video + STATISTICS_CHUNK)
+            feature_statistics.update(clips.read(video_chunk).valid_features())
+        return feature_statistics.mean, feature_statistics.std
 
     def _start(
         self, settings: TransformerSettings, train: LabelledVideos, seed: int
