@@ -43,12 +43,12 @@ class SuiteResult:
 
         `facts` are fields of every result, such as `ssl_split`.
         """
-        records = to_mapping([replace(result, **(facts or {})) for result in self.results])
+        result_records = to_mapping([replace(result, **(facts or {})) for result in self.results])
         write_together(
             {
                 path.with_name("predictions.safetensors"): encode_predictions(self.predictions),
                 path.with_name("comparisons.json"): encode_json(to_mapping(self.comparisons)),
-                path: encode_json(records),
+                path: encode_json(result_records),
             }
         )
 
@@ -92,12 +92,12 @@ def run_suite(
     names = [n for n in names if model is not None or probe_key(n).features == "backbone"]
     if not names:
         raise ProbeError("all probes need a trained model; give one, or other probes")
-    models = [] if model is None else [_checked_copy(m, task) for m in (model, *more_models)]
+    model_copies = [] if model is None else [_checked_copy(m, task) for m in (model, *more_models)]
     seeds = tuple(range(seed, seed + config.num_seeds))
     results: list[ProbeResult] = []
     left_out: list[ProbeName] = []
-    runs: dict[ProbeKey, ProbeRun] = {}
-    scores: ScoredPredictions | None = None
+    probe_runs: dict[ProbeKey, ProbeRun] = {}
+    test_scores: ScoredPredictions | None = None
     ordered_weights: dict[int, float] = {}
     with bar("probing", len(names), "probes") as advance:
         for name in names:
@@ -107,18 +107,18 @@ def run_suite(
                 advance()
                 continue
             probe_task = select_clips(task, config, name)
-            run = _run_probe(name, probe_task, models, config, seeds, ordered_weights)
-            runs[key], scores = run, score_predictions(task, run.outputs)
+            run = _run_probe(name, probe_task, model_copies, config, seeds, ordered_weights)
+            probe_runs[key], test_scores = run, score_predictions(task, run.outputs)
             seconds = time.perf_counter() - began
-            results.append(_make_result(key, task, run, scores, seconds, len(models)))
+            results.append(_make_result(key, task, run, test_scores, seconds, len(model_copies)))
             advance(note=f"{key.features} {key.probe} {results[-1].value:.3f}")
-    assert scores is not None  # there is at least one probe
+    assert test_scores is not None  # there is at least one probe
     predictions = Predictions(
         ids=task.test.ids,
         classes=task.classes,
-        truth=scores.truth,
-        seeds={key: run.seeds for key, run in runs.items()},
-        outputs={key: torch.stack(run.outputs).numpy() for key, run in runs.items()},
+        truth=test_scores.truth,
+        seeds={key: run.seeds for key, run in probe_runs.items()},
+        outputs={key: torch.stack(run.outputs).numpy() for key, run in probe_runs.items()},
         groups=task.test.groups,
     )
     return SuiteResult(
@@ -156,22 +156,22 @@ def _run_probe(
         seeds = tuple(range(seeds[0], seeds[0] + len(models)))
     seed_models = models if has_own_models else [models[0] if models else None] * len(seeds)
     seed_tasks = _label_tasks(task, config, seeds)
-    setups = [
+    probe_setups = [
         ProbeSetup(
             task=seed_task, model=model, config=config, seed=seed, ordered_weights=ordered_weights
         )
         for seed_task, model, seed in zip(seed_tasks, seed_models, seeds, strict=True)
     ]
     if has_own_models or seed_tasks[0] is not seed_tasks[-1]:
-        runs = [_search_and_fit(name, setup, (setup.seed,)) for setup in setups]
-        outputs = [run.outputs[0] for run in runs]
-        run = replace(runs[0], outputs=outputs, seeds=seeds)
+        seed_runs = [_search_and_fit(name, setup, (setup.seed,)) for setup in probe_setups]
+        seed_outputs = [probe_run.outputs[0] for probe_run in seed_runs]
+        probe_run = replace(seed_runs[0], outputs=seed_outputs, seeds=seeds)
     else:
-        run = _search_and_fit(name, setups[0], seeds)
+        probe_run = _search_and_fit(name, probe_setups[0], seeds)
     if config.label_fraction is not None:
         labels = f"{len(seed_tasks[-1].train)} of {len(task.train)} training labels"
-        run = replace(run, settings=run.settings | {"labels": labels})
-    return run
+        probe_run = replace(probe_run, settings=probe_run.settings | {"labels": labels})
+    return probe_run
 
 
 def _label_tasks(
@@ -187,29 +187,29 @@ def _label_tasks(
     return [task.subsample_labels(config.label_fraction, seed) for seed in seeds]
 
 
-def _search_and_fit(name: ProbeName, setup: ProbeSetup, seeds: tuple[int, ...]) -> ProbeRun:
+def _search_and_fit(probe_name: ProbeName, setup: ProbeSetup, seeds: tuple[int, ...]) -> ProbeRun:
     """Select settings on validation videos, then train on all training videos with each seed."""
-    task, mean, std = setup.task, 0.0, 1.0
+    task, target_mean, std = setup.task, 0.0, 1.0
     if task.train.targets is not None:
-        mean = float(task.train.targets.mean())
+        target_mean = float(task.train.targets.mean())
         std = max(float(task.train.targets.std(correction=0)), 1e-12)
         task = replace(
             task,
-            train=task.train.standardise_targets(mean, std),
-            validation=task.validation and task.validation.standardise_targets(mean, std),
+            train=task.train.standardise_targets(target_mean, std),
+            validation=task.validation and task.validation.standardise_targets(target_mean, std),
         )
-    probe = make_probe(name, replace(setup, task=task))
+    probe = make_probe(probe_name, replace(setup, task=task))
     selection, all_videos = probe.search(), torch.arange(len(task.train))
     seeds = seeds if probe.is_seeded else seeds[:1]
     classifiers = (probe.fit(selection, all_videos, seed) for seed in seeds)
-    outputs = [
+    test_outputs = [
         predict_videos(classifier, task.test.clips, is_regression=task.is_regression)
         for classifier in classifiers
     ]
     if task.is_regression:
-        outputs = [targets * std + mean for targets in outputs]
+        test_outputs = [seed_targets * std + target_mean for seed_targets in test_outputs]
     settings = asdict(selection.settings)
-    return ProbeRun(outputs=outputs, seeds=seeds, selection=selection, settings=settings)
+    return ProbeRun(outputs=test_outputs, seeds=seeds, selection=selection, settings=settings)
 
 
 def _make_result(
