@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -117,11 +117,8 @@ def compare_probes(*tasks: Predictions) -> list[Comparison]:
                 baseline_features=baseline.features,
                 baseline_probe=baseline.probe,
                 metric=tasks[0].metric,
-                difference=test.difference,
-                interval=test.interval,
-                p=test.p,
-                mcnemar=test.mcnemar,
                 n=len({video_id for task in tasks for video_id in task.ids}),
+                **asdict(test),
             )
         )
     return comparisons

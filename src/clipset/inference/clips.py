@@ -21,7 +21,7 @@ from clipset.errors import BackboneError, CatalogError, VideoError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import DecodeResult, decode_videos
 from clipset.features.encode import EncodedVideo, encode_chunks, encode_videos
-from clipset.features.extract import decode_request, load_network, name_to_load, plan_store
+from clipset.features.extract import decode_request, load_network, name_to_load
 from clipset.features.ledger import LedgerEntry
 from clipset.features.store import Manifest
 from clipset.progress import bar, log
@@ -174,18 +174,3 @@ class ClipReader:
         return VideoClips(
             video=video, clips=clips, duration=duration, frames=facts.frames_found, window=window
         )
-
-
-def open_backbone(
-    config: ExtractConfig, videos: Sequence[Video] = (), *, device: str = "auto"
-) -> ClipReader:
-    """A reader with a backbone, without a run; its clips fit the videos."""
-    manifest, network = plan_store(config, videos)
-    made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
-    return ClipReader(
-        replace(manifest, made_by=made_by),
-        network=network,
-        device=device,
-        workers=config.workers,
-        timeout=config.timeout,
-    )

@@ -15,15 +15,10 @@ from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.features.config import ExtractConfig
+from clipset.features.extract import plan_store
 from clipset.features.store import FeatureStore, open_run_store
 from clipset.inference import DEFAULT_TOP
-from clipset.inference.clips import (
-    ClipReader,
-    Sources,
-    VideoClips,
-    list_new_videos,
-    open_backbone,
-)
+from clipset.inference.clips import ClipReader, Sources, VideoClips, list_new_videos
 from clipset.inference.head import (
     FORMAT,
     LABELS,
@@ -358,8 +353,13 @@ def load_run(
 def embed_with_backbone(
     config: ExtractConfig, videos: Sources, *, device: str = "auto"
 ) -> VectorTable:
-    """The backbone's features of new videos, without a run."""
-    clip_reader = open_backbone(config, list_new_videos(videos).videos, device=device)
+    """The backbone's features of new videos, without a run; clips fit the videos."""
+    manifest, network = plan_store(config, list_new_videos(videos).videos)
+    made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
+    clip_reader = ClipReader(
+        replace(manifest, made_by=made_by), network=network, device=device,
+        workers=config.workers, timeout=config.timeout,
+    )  # fmt: skip
     return embed_videos(clip_reader, None, videos)
 
 
