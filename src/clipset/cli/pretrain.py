@@ -45,12 +45,12 @@ def pretrain_command(
     with join_process_group(common.device) as processes:
         feature_store = processes.run(lambda: open_store(store))
         if config.ssl_split == "train":
-            first = [feature_store.catalog] if processes.is_main else []
-            processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
+            checked_catalogs = [feature_store.catalog] if processes.is_main else []
+            processes.run(lambda: check_leaks(checked_catalogs, allow_leaks=allow_leaks))
         pretrain(feature_store, out, config, seed=common.random_seed, device=common.device)
         if not processes.is_main:
             return
     card = read_card(out)
     result = {"model": out, "videos": card.videos, "ssl_split": card.split, "seed": card.seed}
-    line = f"trained on {card.videos} videos (ssl_split = {card.split}) → {out}"
-    show_result(result, common, [line])
+    summary_line = f"trained on {card.videos} videos (ssl_split = {card.split}) → {out}"
+    show_result(result, common, [summary_line])

@@ -68,13 +68,13 @@ def reproduce_command(
 
     find_plan(table)
     if render:
-        rendered = read_table_file(out)
-        write_renderings(rendered, out)
+        table_file = read_table_file(out)
+        write_renderings(table_file, out)
     else:
         request = ReproduceRequest(
             data=data, store=store, backbones=backbone, recipe=recipe, changes=set,
             seed=common.random_seed, device=common.device, allow_leaks=allow_leaks,
         )  # fmt: skip
-        rendered = reproduce(table, out, request)
-    lines = [*render_text(rendered).split("\n"), f"page: {out / 'table.html'}"]
-    show_result(rendered, common, lines)
+        table_file = reproduce(table, out, request)
+    lines = [*render_text(table_file).split("\n"), f"page: {out / 'table.html'}"]
+    show_result(table_file, common, lines)

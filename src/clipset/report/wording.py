@@ -54,15 +54,15 @@ CURVE_NAMES = {
 
 def row_name(features: str, probe: str) -> str:
     """The name of a row in the table of probes, as in the paper."""
-    other = f"SCALE {plain(probe)}" if features == "scale" else sentence_case(plain(probe))
-    return ROW_NAMES.get((features, probe), other)
+    default_name = f"SCALE {plain(probe)}" if features == "scale" else sentence_case(plain(probe))
+    return ROW_NAMES.get((features, probe), default_name)
 
 
 def row_order(features: str, probe: str) -> int:
     """The index of a row in the table; rows that the paper does not have come last."""
-    keys = list(ROW_NAMES)
-    key = (features, probe)
-    return keys.index(key) if key in keys else len(keys)
+    row_keys = list(ROW_NAMES)
+    probe_key = (features, probe)
+    return row_keys.index(probe_key) if probe_key in row_keys else len(row_keys)
 
 
 def sentence_name(features: str, probe: str) -> str:
