@@ -144,12 +144,7 @@ class ClipReader:
             request = replace(self.request, window=grid)
         else:
             request = replace(self.request, grid=grid)
-        return decode_videos(
-            videos,
-            request,
-            workers=min(self.config.num_workers, len(videos)),
-            timeout=self.config.timeout_seconds,
-        )
+        return decode_videos(videos, request, self.config)
 
     def _video_clips(
         self, video: Video, encoded: EncodedVideo | VideoError | BackboneError

@@ -16,8 +16,9 @@ from clipset.errors import StoreError
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.representation.table import DEFAULT_PARTS, PAPER_PARTS, VectorPart, VectorTable
-from clipset.sets.batch import ClipBatch, group_by_count
+from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import ModelInput, make_clips, read_clips, read_features
+from clipset.sets.stored_clips import equal_chunks
 
 CHUNK_SIZE = 256  # videos encoded at once
 
@@ -144,17 +145,14 @@ def encode_clips(
     check_width(encoder, clips)
     device = device or torch.device("cpu")
     encoder = encoder.to(device).eval()
-    groups = []
-    for videos, group in group_by_count(clips):
-        chunks = []
-        for low in range(0, len(group), CHUNK_SIZE):
-            chunk = group.select(slice(low, low + CHUNK_SIZE)).to(device)
-            chunks.append(concat_parts(encoder, chunk, parts, standardise=False).cpu())
-        groups.append((videos, torch.cat(chunks)))
+    chunks = [
+        (videos, concat_parts(encoder, chunk.to(device), parts, standardise=False).cpu())
+        for videos, chunk in equal_chunks(clips, CHUNK_SIZE)
+    ]
     if clips.valid is None:
-        return groups[0][1]
-    vectors = torch.zeros(*clips.valid.shape, groups[0][1].shape[-1])
-    for videos, encoded in groups:
+        return torch.cat([encoded for _, encoded in chunks])
+    vectors = torch.zeros(*clips.valid.shape, chunks[0][1].shape[-1])
+    for videos, encoded in chunks:
         rows = clips.valid[videos].nonzero().unbind(1)
         vectors[videos] = vectors[videos].index_put(rows, encoded.flatten(0, 1))
     return vectors
