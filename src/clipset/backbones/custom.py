@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -27,6 +26,7 @@ from clipset.backbones.registry import (
     IMAGENET,
     BackboneEntry,
     BackboneSpec,
+    ClipShape,
     Weights,
     check_recorded,
     registered_backbones,
@@ -108,7 +108,7 @@ def load_entry_point(backbone_name: str) -> Any:
 
 def is_custom(backbone_name: str) -> bool:
     """Whether a name is that of a file, or of a function of an installed package."""
-    if backbone_name.startswith("hf:"):
+    if backbone_name.startswith("hf:") or backbone_name in registered_backbones():
         return False
     if is_file_name(backbone_name):
         return True
@@ -119,9 +119,9 @@ def is_custom(backbone_name: str) -> bool:
 def custom_entry(backbone_name: str) -> BackboneEntry | None:
     """The registry entry of a custom backbone, or None if there is no such."""
     if not is_custom(backbone_name):
-        entry = load_entry_point(backbone_name)
-        return entry if isinstance(entry, BackboneEntry) else None
-    spec, network = load_custom(backbone_name)
+        entry: BackboneEntry | None = load_entry_point(backbone_name)
+        return entry
+    spec, network = load_custom(backbone_name, ClipShape())
     path, _ = split_file_name(backbone_name)
     return BackboneEntry(
         spec=spec,
@@ -131,26 +131,18 @@ def custom_entry(backbone_name: str) -> BackboneEntry | None:
 
 
 def load_custom(
-    backbone_name: str,
-    *,
-    frames: int | None = None,
-    stride: int | None = None,
-    size: int | None = None,
-    weights: Path | None = None,
-    recorded: BackboneSpec | None = None,
+    backbone_name: str, shape: ClipShape, recorded: BackboneSpec | None = None
 ) -> LoadedBackbone:
     """The spec and the network, frozen, of a name that `is_custom`.
 
     With a `recorded` spec, a file with another hash is refused before anything of it runs.
     """
-    if weights is not None:
-        raise BackboneError(f"{backbone_name} has its own weights, it takes none from {weights}")
-    describe = partial(_describe_network, frames=frames, stride=stride, size=size)
     if not is_file_name(backbone_name):
         make_network = load_entry_point(backbone_name)
         source = inspect.getsourcefile(make_network) if callable(make_network) else None
         files = [Path(source)] if source else []
-        return describe(_call_function(make_network, backbone_name), backbone_name, files)
+        made = _call_function(make_network, backbone_name)
+        return _describe_network(made, backbone_name, files, shape)
     code_file, function_name = split_file_name(backbone_name)
     if not code_file.is_file():
         raise BackboneError(f"file {code_file} of the backbone {backbone_name!r} not found")
@@ -158,11 +150,11 @@ def load_custom(
         digest = sha256_of_files(custom_files(backbone_name, recorded))
         check_recorded(backbone_name, digest, recorded)
     if code_file.suffix in GRAPHS:
-        network = OpenVinoFile(code_file, frames=frames, size=size, defaults=(FRAMES, SIZE))
-        describe = partial(describe, frames=network.frames, size=network.size)
-        return describe(network, code_file.name, _code_files(code_file))
+        network = OpenVinoFile(code_file, shape, defaults=(FRAMES, SIZE))
+        shape = ClipShape(network.frames, shape.stride, network.size)
+        return _describe_network(network, code_file.name, _code_files(code_file), shape)
     if code_file.suffix in SCRIPTS:
-        return describe(read_script(code_file), code_file.name, [code_file])
+        return _describe_network(read_script(code_file), code_file.name, [code_file], shape)
     if not function_name:
         raise BackboneError(f"{code_file} needs the name of a function, as in {code_file}:make")
     folder = str(code_file.parent.absolute())
@@ -174,7 +166,7 @@ def load_custom(
     finally:
         if is_added:
             sys.path.remove(folder)
-    return describe(made, f"{code_file.name}:{function_name}", [code_file])
+    return _describe_network(made, f"{code_file.name}:{function_name}", [code_file], shape)
 
 
 def read_function(code_file: Path, function_name: str) -> Callable[[], object]:
@@ -218,13 +210,7 @@ def _call_function(make_network: Callable[[], object], backbone_name: str) -> ob
 
 
 def _describe_network(
-    made: object,
-    backbone_name: str,
-    files: list[Path],
-    *,
-    frames: int | None,
-    stride: int | None,
-    size: int | None,
+    made: object, backbone_name: str, files: list[Path], shape: ClipShape
 ) -> LoadedBackbone:
     """Spec and network of what a function returned, checked and frozen."""
     own_spec, network = made if isinstance(made, tuple) and len(made) == 2 else (None, made)
@@ -240,12 +226,7 @@ def _describe_network(
         mean=IMAGENET.mean, std=IMAGENET.std, pooling="by the network", paper="not stated",
         weights=Weights(file=backbone_name, licence="not stated", source="a custom backbone"),
     )  # fmt: skip
-    spec = replace(
-        spec,
-        frames=frames or spec.frames,
-        stride=stride or spec.stride,
-        size=size or spec.size,
-    )
+    spec = spec.reshaped(shape)
     dim = _measure_dim(network, backbone_name, spec)
     if own_spec is not None and dim != own_spec.dim:
         raise BackboneError(

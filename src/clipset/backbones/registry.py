@@ -39,6 +39,14 @@ class Normalization(NamedTuple):
     std: tuple[float, float, float]
 
 
+class ClipShape(NamedTuple):
+    """The frames, stride and size of a clip; the backbone's own where None."""
+
+    frames: int | None = None
+    stride: int | None = None
+    size: int | None = None
+
+
 IMAGENET = Normalization((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 KINETICS = Normalization((114.75, 114.75, 114.75), (57.375, 57.375, 57.375))
 
@@ -93,6 +101,10 @@ class BackboneSpec:
     def span(self) -> float:
         """The duration of a clip in seconds."""
         return self.frames * self.stride / 30.0
+
+    def reshaped(self, shape: ClipShape) -> BackboneSpec:
+        """The spec for clips of another shape."""
+        return replace(self, **{name: value for name, value in shape._asdict().items() if value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,19 +203,19 @@ def load_backbone(
 
     `layers` selects the pooled outputs of some blocks instead of the usual feature.
     """
-    loaded = _load(backbone_name, frames=frames, stride=stride, size=size, weights=weights)
-    return with_layers(*loaded, tuple(layers))
+    spec, network = _load(backbone_name, ClipShape(frames, stride, size), weights=weights)
+    return with_layers(spec, network, tuple(layers))
 
 
 def load_recorded_backbone(
     recorded: BackboneSpec, backbone_name: str
 ) -> tuple[BackboneSpec, nn.Module]:
-    """The network that a spec was recorded of, under `name`, and the spec that it has now.
+    """The network that a spec was recorded of, by its name here, and the spec that it has now.
 
     Files with another hash than the recorded one are refused before they are run or read.
     """
-    frames, stride, size = recorded.frames, recorded.stride, recorded.size
-    spec, network = _load(backbone_name, frames=frames, stride=stride, size=size, recorded=recorded)
+    shape = ClipShape(recorded.frames, recorded.stride, recorded.size)
+    spec, network = _load(backbone_name, shape, recorded=recorded)
     check_recorded(backbone_name, spec.weights.sha256, recorded)
     return with_layers(spec, network, recorded.layers)
 
@@ -244,25 +256,19 @@ def with_layers(
 
 def _load(
     backbone_name: str,
+    shape: ClipShape,
     *,
-    frames: int | None,
-    stride: int | None,
-    size: int | None,
     weights: Path | None = None,
     recorded: BackboneSpec | None = None,
 ) -> tuple[BackboneSpec, nn.Module]:
-    if backbone_name not in registered_backbones():
-        from clipset.backbones.custom import is_custom, load_custom
+    from clipset.backbones.custom import is_custom, load_custom
 
-        if is_custom(backbone_name):
-            return load_custom(
-                backbone_name,
-                frames=frames,
-                stride=stride,
-                size=size,
-                weights=weights,
-                recorded=recorded,
+    if is_custom(backbone_name):
+        if weights is not None:
+            raise BackboneError(
+                f"{backbone_name} has its own weights, it takes none from {weights}"
             )
+        return load_custom(backbone_name, shape, recorded)
     entry = find_backbone(backbone_name)
     weights_path = weights or entry.find_weights()
     if weights_path is None or not weights_path.is_file():
@@ -277,13 +283,8 @@ def _load(
             f"{weights_path} is not the file that {backbone_name} was tested with "
             f"(sha256 {digest[:12]}…, expected {expected[:12]}…); install it again"
         )
-    spec = replace(
-        entry.spec,
-        frames=frames or entry.spec.frames,
-        stride=stride or entry.spec.stride,
-        size=size or entry.spec.size,
-        weights=replace(entry.spec.weights, sha256=digest),
-    )
+    spec = entry.spec.reshaped(shape)
+    spec = replace(spec, weights=replace(spec.weights, sha256=digest))
     tubelet, patch = entry.tubelet_size, entry.patch_size
     if spec.frames % tubelet or spec.size % patch:
         multiple = f"a multiple of {tubelet} frames and " if tubelet > 1 else ""

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from clipset.backbones.registry import BackboneSpec
+from clipset.backbones.registry import BackboneSpec, ClipShape
 from clipset.config import near_names
 from clipset.devices import find_device
 from clipset.errors import BackboneError, error_line
@@ -257,9 +257,7 @@ class OpenVinoFile(nn.Module):
     `defaults` are frames and size where nothing else sets them.
     """
 
-    def __init__(
-        self, file: Path, *, frames: int | None, size: int | None, defaults: tuple[int, int]
-    ) -> None:
+    def __init__(self, file: Path, shape: ClipShape, defaults: tuple[int, int]) -> None:
         super().__init__()
         openvino = import_openvino()
         if openvino is None:
@@ -274,17 +272,18 @@ class OpenVinoFile(nn.Module):
         self.image = len(dims) == 4
         self.channels_first = not self.image and dims[2] != 3 and dims[1] == 3
         native_frames = None if self.image else dims[2 if self.channels_first else 1]
-        self.frames = frames or native_frames or defaults[0]
-        self.size = size or dims[-1] or defaults[1]
+        self.frames = shape.frames or native_frames or defaults[0]
+        self.size = shape.size or dims[-1] or defaults[1]
         channels = [3, self.frames] if self.channels_first else [self.frames, 3]
-        shape = [1, *([3] if self.image else channels), self.size, self.size]
+        input_shape = [1, *([3] if self.image else channels), self.size, self.size]
         native_shape = model.inputs[0].partial_shape
         try:
-            model.reshape(shape)
+            model.reshape(input_shape)
             self._compiled = _compile_for_cpu(openvino, model, "LATENCY")
         except Exception as error:  # OpenVINO raises many kinds
             raise BackboneError(
-                f"{file} takes {native_shape} and cannot run on {tuple(shape)}: {_last_line(error)}"
+                f"{file} takes {native_shape} and cannot run on {tuple(input_shape)}: "
+                f"{_last_line(error)}"
             ) from None
 
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:

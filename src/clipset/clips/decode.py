@@ -6,7 +6,7 @@ several chunks, each of clips that are close in time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,13 +125,11 @@ def _plan_chunks(
 ) -> Iterator[tuple[ClipPlan, dict[str, Any]]]:
     """The clips of each chunk in order of time, and facts about it."""
     sampling, span, frames = request.sampling, request.span, request.frames
-    windows = request.window or request.grid
-    if windows is not None:
-        grid = windows.bounded(video_info.duration, len(video_info.frame_times))
-        num_chunks = grid.count(video_info.duration)
-        for window in grid.windows(video_info.duration):
+    if request.window is not None or request.grid is not None:
+        num_windows, windows = _list_windows(video_info, request)
+        for window in windows:
             clip_plan = plan_window(video_info, window, sampling, span, frames)
-            facts = {"random_count": 0, "regular_count": len(clip_plan), "num_chunks": num_chunks}
+            facts = {"random_count": 0, "regular_count": len(clip_plan), "num_chunks": num_windows}
             yield clip_plan, facts | {"window": window}
         return
     clip_plan = regular_clips(video_info, sampling, span, frames)
@@ -150,6 +148,15 @@ def _plan_chunks(
     chunks = [tuple(order[i : i + chunk_size]) for i in range(0, len(order), chunk_size)]
     for clips in chunks:
         yield clip_plan.select(clips), counts | {"num_chunks": len(chunks), "clip_indices": clips}
+
+
+def _list_windows(info: VideoInfo, request: DecodeRequest) -> tuple[int, Iterable[Window]]:
+    """The number of requested windows, and the windows."""
+    if request.window is not None:
+        return 1, [request.window.bounded(info.duration)]
+    assert request.grid is not None
+    grid = request.grid.bounded(info.duration, len(info.frame_times))
+    return grid.count(info.duration), grid.windows(info.duration)
 
 
 def _decode_chunk(

@@ -172,7 +172,7 @@ def frame_rate(info: VideoInfo) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """An interval of a video, in seconds; also a grid of this one window."""
+    """An interval of a video, in seconds."""
 
     start: float
     end: float
@@ -184,21 +184,13 @@ class Window:
                 f"got {self.start:g}-{self.end:g}"
             )
 
-    def count(self, duration: float) -> int:  # noqa: ARG002 (as of a grid)
-        """One window."""
-        return 1
-
-    def bounded(self, duration: float, frames: int) -> Window:  # noqa: ARG002 (as of a grid)
+    def bounded(self, duration: float) -> Window:
         """The same window, which may end up to `END_TOLERANCE` seconds after the video."""
         if self.start >= duration or self.end > duration + END_TOLERANCE:
             raise VideoError(
                 f"{self.start:g}-{self.end:g} s is outside the video of {duration:.2f} s"
             )
         return Window(start=self.start, end=min(self.end, duration))
-
-    def windows(self, duration: float) -> Iterator[Window]:  # noqa: ARG002 (as of a grid)
-        """This window."""
-        yield self
 
 
 @dataclass(frozen=True, slots=True)

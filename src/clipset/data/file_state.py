@@ -30,8 +30,11 @@ class FileState:
     digest: str
 
     def is_current(self, path: Path) -> bool:
-        """Whether the file at a path is this one, unchanged. Raises OSError if it is missing."""
-        status = path.stat()
+        """Whether the file at a path is this one, unchanged."""
+        try:
+            status = path.stat()
+        except (OSError, ValueError):  # it is missing, or no path at all
+            return False
         current = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         is_unchanged = (self.size, self.modified_ns, self.changed_ns) == current
         return is_unchanged and self.path == resolve_path(path)

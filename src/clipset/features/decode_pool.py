@@ -5,35 +5,40 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 import msgspec
+import torch
 
 from clipset.clips.decode import DecodedClips, DecodeRequest, VideoFacts, decode_video
 from clipset.data.catalog import Video
 from clipset.errors import VideoError
-from clipset.features.decode_worker import DecodeTask
+from clipset.features.config import ExtractConfig
 from clipset.process.isolation import python_command
-from clipset.process.worker import WorkerProcess, as_video_error
+from clipset.process.worker import Answer, WorkerProcess, answer_messages, as_video_error
 
 START_SECONDS = 5.0  # a worker usually starts and decodes its first video within this time
 MAX_AHEAD = 1024  # videos that may be started after one that is not finished
-COMMAND = python_command("clipset.features.decode_worker")
+COMMAND = python_command("clipset.features.decode_pool")
 
+DecodeTask = tuple[str, bytes, float | None] | None
+"""The id, path and end of a video to decode; None for the next chunk of the previous one."""
 DecodeResult = tuple[int, DecodedClips | VideoError]
 """The index of a video, and a chunk of it or the reason why it failed."""
 
 
 @contextmanager
 def decode_videos(
-    videos: Sequence[Video], request: DecodeRequest, *, workers: int, timeout: float
+    videos: Sequence[Video], request: DecodeRequest, config: ExtractConfig
 ) -> Iterator[Iterator[DecodeResult]]:
-    """Decode videos in worker processes (0: in this one); results come as they are ready."""
-    if workers == 0:
+    """Decode videos in the workers of a config (0: in this process); results come when ready."""
+    max_workers = min(config.num_workers, max(len(videos), 1))
+    if max_workers == 0:
         yield decode_in_process(videos, request)
         return
-    with closing(DecodePool(videos, request, min(workers, max(len(videos), 1)), timeout)) as pool:
+    with closing(DecodePool(videos, request, max_workers, config.timeout_seconds)) as pool:
         yield pool.results()
 
 
@@ -174,3 +179,30 @@ class DecodeWorker(WorkerProcess):
                 del clips, content  # free a chunk before the next one is decoded
         except VideoError as error:
             yield video_index, error
+
+
+def make_decoder(setup: bytes) -> Callable[[bytes], Answer]:
+    """What a worker process does: decode chunk after chunk to its facts and its arrays as bytes."""
+    request = msgspec.json.decode(setup, type=DecodeRequest)
+    chunks: Iterator[DecodedClips] = iter(())
+
+    def decode(line: bytes) -> Answer:
+        nonlocal chunks
+        task = msgspec.json.decode(line, type=DecodeTask)
+        if task is not None:
+            video_id, path, end = task
+            chunks = iter(decode_video(video_id, Path(os.fsdecode(path)), request, end=end))
+        clips = next(chunks)
+        return clips.facts, clips.to_buffers()
+
+    return decode
+
+
+def run_worker() -> None:
+    """Be a worker process, on standard input and output."""
+    torch.set_num_threads(1)
+    answer_messages(make_decoder)
+
+
+if __name__ == "__main__":
+    run_worker()

@@ -54,10 +54,7 @@ def extract(
         if writer.pending:
             engine_name = choose_engine(writer, config)
             with decode_videos(
-                writer.pending_videos,
-                decode_request(manifest),
-                workers=config.num_workers,
-                timeout=config.timeout_seconds,
+                writer.pending_videos, decode_request(manifest), config
             ) as results:  # workers start while the engine is opened
                 engine = open_engine(manifest.backbone, network, device=device, engine=engine_name)
                 writer.record_provenance(engine.name, absolute_name(config.backbone.strip()))

@@ -84,9 +84,7 @@ def median_duration(videos: Sequence[Video], config: ExtractConfig) -> float:
     frame = Sampling(num_clips=1, num_times=1, num_crops=1)
     request = DecodeRequest(sampling=frame, span=0.1, frames=1, size=16, seed=0)
     durations = []
-    with decode_videos(
-        sample, request, workers=config.num_workers, timeout=config.timeout_seconds
-    ) as results:
+    with decode_videos(sample, request, config) as results:
         for _, clips in results:
             if not isinstance(clips, VideoError):
                 durations.append(clips.facts.duration)

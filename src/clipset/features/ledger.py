@@ -66,12 +66,12 @@ class LedgerEntry:
             claimed_duration=self.claimed_duration,
         )
 
-    def rows(self) -> tuple[tuple[Kind, int, int], ...]:
-        """Where the rows of the video's clips are: kind, first row, count."""
-        return (
-            ("random", self.random_first, self.random_count),
-            ("regular", self.regular_first, self.regular_count),
-        )
+    def rows(self) -> dict[Kind, tuple[int, int]]:
+        """Where the rows of the video's clips are, by their kind: first row, number of rows."""
+        return {
+            "random": (self.random_first, self.random_count),
+            "regular": (self.regular_first, self.regular_count),
+        }
 
     def reset(self) -> LedgerEntry:
         """The same video as a pending one."""

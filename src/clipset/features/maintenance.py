@@ -71,10 +71,7 @@ def repair_store(
             with (
                 bar("repairing", len(listed), "videos") as advance,
                 decode_videos(
-                    [videos[entry.id] for entry in listed],
-                    decode_request(manifest),
-                    workers=config.num_workers,
-                    timeout=config.timeout_seconds,
+                    [videos[entry.id] for entry in listed], decode_request(manifest), config
                 ) as results,
             ):
                 for video_index, video in encode_videos(engine, results):
@@ -142,7 +139,9 @@ def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore
                             f"{source.id} is damaged in {store.folder}; "
                             f"run `clipset repair {store.folder}` first"
                         )
-                    both = {n: np.concatenate([rows[k, n] for k in KINDS]) for _, n in rows}
+                    both = {
+                        name: np.concatenate([rows[k, name] for k in KINDS]) for _, name in rows
+                    }
                     writer.add(source, ClipRows(**both))
                 elif source.status == "failed":
                     writer.record(source)

@@ -30,7 +30,7 @@ from clipset.clips.box import BOX_COLUMNS
 from clipset.clips.config import Sampling
 from clipset.config import build, fingerprint, read_json
 from clipset.data.catalog import Catalog, Video, read_catalog_table
-from clipset.data.file_state import FileState, read_file_state, resolve_path
+from clipset.data.file_state import read_file_state, resolve_path
 from clipset.errors import NothingReadError, StoreError
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
 from clipset.progress import bar
@@ -144,9 +144,8 @@ class FeatureStore:
         return self.random if kind == "random" else self.regular
 
     def _open_table(self, kind: Kind) -> ClipTable:
-        rows = [next(r for r in entry.rows() if r[0] == kind) for entry in self.entries]
-        first = np.array([first for _, first, _ in rows], dtype=np.int64)
-        count = np.array([count for _, _, count in rows], dtype=np.int64)
+        rows = np.array([entry.rows()[kind] for entry in self.entries], dtype=np.int64)
+        first, count = rows.reshape(-1, 2).T.copy()
         num_rows = int((first + count).max(initial=0))
         features, boxes, times = (
             open_rows(self.folder / kind / f"{column_name}.npy", num_rows, *column)
@@ -242,9 +241,7 @@ def row_checksum(arrays: Iterable[NDArray[np.generic]]) -> str:
 
 def count_rows(entries: Iterable[LedgerEntry], kind: Kind) -> int:
     """The end of the last video's rows."""
-    done = (entry for entry in entries if entry.status == "done")
-    ends = (first + count for entry in done for k, first, count in entry.rows() if k == kind)
-    return max(ends, default=0)
+    return max((sum(e.rows()[kind]) for e in entries if e.status == "done"), default=0)
 
 
 def store_digest(store_folder: str | Path) -> str:
@@ -316,7 +313,7 @@ def compare_files(
             video, before = videos[entry.id], entry.file
             if entry.video_end != video.end:
                 changed.append(entry.reset())
-            elif before is not None and not _is_current(before, video.path):
+            elif before is not None and not before.is_current(video.path):
                 now = read_file_state(video.path)
                 if now is not None and now.has_same_content(before):
                     moved.append(replace(entry, file=now))
@@ -331,10 +328,3 @@ def compare_files(
             f"({unverifiable[0]}); restore the files, or use another folder"
         )
     return moved, changed
-
-
-def _is_current(file: FileState, path: Path) -> bool:
-    try:
-        return file.is_current(path)
-    except (OSError, ValueError):  # it is missing, or no path at all
-        return False

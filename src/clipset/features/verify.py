@@ -57,30 +57,29 @@ def _compare_parts(store: FeatureStore) -> Iterator[StoreProblem]:
 def find_overlaps(done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
     """Rows that belong to two videos, or have impossible indices."""
     for kind in KINDS:
-        spans = [(first_row, n, e.id) for e in done for k, first_row, n in e.rows() if k == kind]
         end, owner = 0, ""
-        for first_row, num_rows, id in sorted(spans):
+        for first_row, num_rows, video_id in sorted((*e.rows()[kind], e.id) for e in done):
             if first_row < 0 or num_rows < 0:
-                yield id, f"its {kind} rows are impossible: {num_rows} from {first_row} on"
+                yield video_id, f"its {kind} rows are impossible: {num_rows} from {first_row} on"
             elif first_row < end and num_rows:
-                yield id, f"its {kind} rows are also those of {owner}"
+                yield video_id, f"its {kind} rows are also those of {owner}"
             if first_row + num_rows > end:
-                end, owner = first_row + num_rows, id
+                end, owner = first_row + num_rows, video_id
 
 
 def find_damaged_rows(store: FeatureStore, done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
     """Videos whose rows are missing or not the ones that were written."""
     arrays = open_arrays(store)
     for entry in done:
-        parts = rows_of(entry, arrays)
-        counts = {kind: count for kind, _, count in entry.rows()}
-        for (kind, column_name), column_rows in parts.items():
-            if len(column_rows) < counts[kind]:
-                missing = f"{counts[kind] - len(column_rows)} of its {counts[kind]} rows"
+        video_rows = rows_of(entry, arrays)
+        for (kind, column_name), column_rows in video_rows.items():
+            _, num_rows = entry.rows()[kind]
+            if len(column_rows) < num_rows:
+                missing = f"{num_rows - len(column_rows)} of its {num_rows} rows"
                 yield entry.id, f"{missing} in {kind}/{column_name}.npy are missing"
                 break
         else:
-            if row_checksum(parts.values()) != entry.checksum:
+            if row_checksum(video_rows.values()) != entry.checksum:
                 yield entry.id, "its rows are not the ones that were written"
 
 
@@ -120,5 +119,8 @@ def open_arrays(store: FeatureStore) -> StoreArrays:
 
 def rows_of(entry: LedgerEntry, arrays: StoreArrays) -> StoreArrays:
     """The rows of one video."""
-    spans = {kind: slice(first, first + count) for kind, first, count in entry.rows()}
-    return {(kind, name): array[spans[kind]] for (kind, name), array in arrays.items()}
+    video_rows: StoreArrays = {}
+    for (kind, column_name), array in arrays.items():
+        first_row, num_rows = entry.rows()[kind]
+        video_rows[kind, column_name] = array[first_row : first_row + num_rows]
+    return video_rows

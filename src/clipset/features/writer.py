@@ -183,7 +183,7 @@ class StoreWriter:
         random_first, regular_first = (self._num_rows[kind] for kind in KINDS)
         entry = replace(entry, random_first=random_first, regular_first=regular_first)
         entry = self.write_rows(entry, rows)
-        for kind, _, num_rows in entry.rows():  # before the entry is committed
+        for kind, (_, num_rows) in entry.rows().items():  # before the entry is committed
             self._num_rows[kind] += num_rows
         self.record(entry)
 
@@ -191,7 +191,7 @@ class StoreWriter:
         """Write a video's rows where its entry says; returns the entry with their checksum."""
         parts = []
         offset = 0
-        for kind, first_row, num_rows in entry.rows():
+        for kind, (first_row, num_rows) in entry.rows().items():
             for column_name, (_, dtype) in self.manifest.columns().items():
                 part = getattr(rows, column_name)[offset : offset + num_rows]
                 if column_name == "features":

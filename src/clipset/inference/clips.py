@@ -144,12 +144,7 @@ class ClipReader:
             own_request = replace(self.request, window=window_grid)
         else:
             own_request = replace(self.request, grid=window_grid)
-        return decode_videos(
-            videos,
-            own_request,
-            workers=min(self.config.num_workers, len(videos)),
-            timeout=self.config.timeout_seconds,
-        )
+        return decode_videos(videos, own_request, self.config)
 
     def _video_clips(
         self, video: Video, encoded: EncodedVideo | VideoError | BackboneError

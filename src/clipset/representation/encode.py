@@ -16,8 +16,9 @@ from clipset.errors import StoreError
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.representation.table import DEFAULT_PARTS, PAPER_PARTS, VectorPart, VectorTable
-from clipset.sets.batch import ClipBatch, group_by_count
+from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import ModelInput, make_clips, read_clips, read_features
+from clipset.sets.stored_clips import equal_chunks
 
 CHUNK_SIZE = 256  # videos encoded at once
 
@@ -144,19 +145,16 @@ def encode_clips(
     check_width(encoder, clips)
     device = device or torch.device("cpu")
     encoder = encoder.to(device).eval()
-    groups = []
-    for video_index, group_clips in group_by_count(clips):
-        chunk_vectors = []
-        for first_video in range(0, len(group_clips), CHUNK_SIZE):
-            chunk = group_clips.select(slice(first_video, first_video + CHUNK_SIZE)).to(device)
-            chunk_vectors.append(concat_parts(encoder, chunk, parts, standardise=False).cpu())
-        groups.append((video_index, torch.cat(chunk_vectors)))
+    chunks = [
+        (video_index, concat_parts(encoder, chunk.to(device), parts, standardise=False).cpu())
+        for video_index, chunk in equal_chunks(clips, CHUNK_SIZE)
+    ]
     if clips.valid is None:
-        return groups[0][1]
-    vectors = torch.zeros(*clips.valid.shape, groups[0][1].shape[-1])
-    for video_index, group_vectors in groups:
+        return torch.cat([chunk_vectors for _, chunk_vectors in chunks])
+    vectors = torch.zeros(*clips.valid.shape, chunks[0][1].shape[-1])
+    for video_index, chunk_vectors in chunks:
         rows = clips.valid[video_index].nonzero().unbind(1)
-        vectors[video_index] = vectors[video_index].index_put(rows, group_vectors.flatten(0, 1))
+        vectors[video_index] = vectors[video_index].index_put(rows, chunk_vectors.flatten(0, 1))
     return vectors
 
 

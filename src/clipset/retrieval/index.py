@@ -116,7 +116,7 @@ class SearchIndex:
         times = self.clip_times[video_index, : self._count(video_index)]
         try:
             window = Window(start=start, end=end)
-            window = window.bounded(float(self.store.durations[video_index]), 0)
+            window = window.bounded(float(self.store.durations[video_index]))
         except (ClipError, VideoError) as error:
             raise SearchError(f"{self.ids[video_index]}: {error}") from None
         middles = times.mean(axis=1)

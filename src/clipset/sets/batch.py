@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -102,18 +102,6 @@ class ClipBatch:
         return self.features.flatten(0, 1) if self.valid is None else self.features[self.valid]
 
 
-def group_by_count(clips: ClipBatch) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
-    """The videos in groups with the same number of clips, without padding."""
-    if clips.valid is None:
-        yield torch.arange(len(clips)), clips
-        return
-    counts = clips.counts
-    for count in counts.unique().tolist():
-        videos = (counts == count).nonzero().squeeze(1)
-        clip_index = clips.valid[videos].nonzero()[:, 1].view(len(videos), count)
-        yield videos, clips.select_clips(clip_index, videos)
-
-
 def mean_over_clips(
     vectors: Float[Tensor, "N V R"], valid: Bool[Tensor, "N V"] | None
 ) -> Float[Tensor, "N R"]:
@@ -122,14 +110,6 @@ def mean_over_clips(
         return vectors.mean(dim=1)
     sums = torch.where(valid[..., None], vectors, 0.0).sum(dim=1)
     return sums / valid.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def feature_statistics(
-    features: Float[Tensor, "*N D"], *, constant_std: float = 1.0
-) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Mean and standard deviation of each channel; a constant channel gets `constant_std`."""
-    std, mean = torch.std_mean(features.flatten(0, -2), dim=0, correction=0)
-    return mean, torch.where(std > MIN_STD, std, torch.full_like(std, constant_std))
 
 
 class RunningStatistics:

@@ -86,24 +86,6 @@ def draw_set_indices(
     return SetIndices(clip_index, masked, set_valid)
 
 
-def draw_set_pair(
-    clips: ClipBatch,
-    clips_per_set: int,
-    mask_ratio: float,
-    generator: Generator,
-    *,
-    mask_rule: MaskRule = "count",
-) -> SetPair:
-    """`draw_set_indices` with the features and boxes of the clips."""
-    sets = draw_set_indices(
-        len(clips), clips.features.shape[1], clips_per_set, mask_ratio, generator,
-        mask_rule=mask_rule, valid=clips.valid,
-    )  # fmt: skip
-    videos = torch.arange(len(clips))[None, :, None]
-    features, boxes = clips.features[videos, sets.clip_index], clips.boxes[videos, sets.clip_index]
-    return SetPair(features, boxes, sets.masked, sets.valid)
-
-
 def draw_subset(clips: ClipBatch, num_clips: int, generator: Generator) -> ClipBatch:
     """A random set of `num_clips` clips of each video, or of as many as the shortest one has."""
     order = _draw_order(len(clips), clips.features.shape[1], generator, clips.valid)
