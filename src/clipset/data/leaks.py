@@ -85,8 +85,8 @@ def find_file_keys(paths: Iterable[Path]) -> dict[Path, str]:
     groups = [list(dict.fromkeys(real_paths.values()))]
     for find_key in (_regular_size, sampled_digest, _whole_digest):
         groups = [copies for group in groups for copies in _group_by_key(group, find_key)]
-    originals = {file: copies[0] for copies in groups for file in copies}
-    return {path: originals.get(file, file) for path, file in real_paths.items()}
+    originals = {real_path: copies[0] for copies in groups for real_path in copies}
+    return {path: originals.get(real_path, real_path) for path, real_path in real_paths.items()}
 
 
 def _real_path(path: Path) -> str:
@@ -99,9 +99,9 @@ def _real_path(path: Path) -> str:
 def _group_by_key(files: Sequence[str], find_key: Callable[[Path], int | str]) -> list[list[str]]:
     """Files with equal keys, two or more."""
     groups: defaultdict[int | str, list[str]] = defaultdict(list)
-    for file in files:
+    for real_path in files:
         try:
-            groups[find_key(Path(file))].append(file)
+            groups[find_key(Path(real_path))].append(real_path)
         except (OSError, ValueError):  # reported when it is opened as a video
             continue
     return [group for group in groups.values() if len(group) > 1]
