@@ -22,12 +22,15 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors
 CHUNK = 1 << 20
 
 
+def sha256_of_file(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def sha256_of_files(paths: Sequence[Path]) -> str:
     """The sha256 of a file; of several, that of their sha256s."""
-    file_digests = []
-    for path in paths:
-        with path.open("rb") as file:
-            file_digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    file_digests = [sha256_of_file(path) for path in paths]
     whole = hashlib.sha256("".join(file_digests).encode()).hexdigest()
     return file_digests[0] if len(file_digests) == 1 else whole
 

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -79,15 +79,8 @@ class LedgerEntry:
 
     def failed(self, reason: str, transient: bool, file: FileState | None) -> LedgerEntry:
         """The same video as one that failed and has no rows."""
-        return LedgerEntry(
-            ordinal=self.ordinal,
-            id=self.id,
-            status="failed",
-            reason=reason,
-            transient=transient,
-            file=file,
-            video_end=self.video_end,
-        )
+        entry = replace(self.reset(), status="failed", reason=reason, transient=transient)
+        return replace(entry, file=file, video_end=self.video_end)
 
 
 _COLUMNS = tuple(field.name for field in fields(LedgerEntry))
