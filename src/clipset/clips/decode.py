@@ -96,17 +96,17 @@ class DecodedClips:
         cls, content: bytearray, facts: VideoFacts, request: DecodeRequest
     ) -> DecodedClips:
         """Clips from the bytes of `to_buffers`. Boxes and times are copied to free the pixels."""
-        frames, size = request.frames, request.size
-        num_clips = len(content) // (4 * 7 + 4 * frames + frames * 3 * size**2)
+        num_frames, clip_size = request.frames, request.size
+        num_clips = len(content) // (4 * 7 + 4 * num_frames + num_frames * 3 * clip_size**2)
         boxes = np.frombuffer(content, np.float32, num_clips * 7)
-        times = np.frombuffer(content, np.float32, num_clips * frames, boxes.nbytes)
+        times = np.frombuffer(content, np.float32, num_clips * num_frames, boxes.nbytes)
         first_pixel = boxes.nbytes + times.nbytes
         pixels = torch.frombuffer(content, dtype=torch.uint8, offset=first_pixel)
         return cls(
             facts=facts,
             boxes=boxes.reshape(num_clips, 7).copy(),
-            times=times.reshape(num_clips, frames).copy(),
-            pixels=pixels.reshape(num_clips, frames, 3, size, size),
+            times=times.reshape(num_clips, num_frames).copy(),
+            pixels=pixels.reshape(num_clips, num_frames, 3, clip_size, clip_size),
         )
 
 

@@ -47,14 +47,14 @@ class FileState:
 def read_file_state(path: Path) -> FileState | None:
     """The current state of a file, or None if it cannot be read."""
     try:
-        status, digest = _read_blocks(path)
+        file_status, digest = _read_blocks(path)
     except (OSError, ValueError):  # a path with a NUL byte is a ValueError
         return None
     return FileState(
         path=resolve_path(path),
-        size=status.st_size,
-        modified_ns=status.st_mtime_ns,
-        changed_ns=status.st_ctime_ns,
+        size=file_status.st_size,
+        modified_ns=file_status.st_mtime_ns,
+        changed_ns=file_status.st_ctime_ns,
         digest=digest,
     )
 
@@ -73,10 +73,10 @@ def _read_blocks(path: Path) -> tuple[os.stat_result, str]:
     """The status and the digest of a file. A pipe or a device raises OSError without blocking."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with FileIO(os.open(path, flags), closefd=True) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
+        file_status = os.fstat(file.fileno())
+        if not stat.S_ISREG(file_status.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        size = status.st_size
+        size = file_status.st_size
         blocks = [(0, size)]  # offset and number of bytes
         if size > MAX_WHOLE_BYTES:
             inner = size - 2 * EDGE_BYTES
@@ -87,4 +87,4 @@ def _read_blocks(path: Path) -> tuple[os.stat_result, str]:
         for offset, num_bytes in blocks:
             file.seek(offset)
             digest.update(file.read(num_bytes))
-    return status, digest.hexdigest()
+    return file_status, digest.hexdigest()

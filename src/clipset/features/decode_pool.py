@@ -78,14 +78,14 @@ class DecodePool:
 
     def results(self) -> Iterator[DecodeResult]:
         """The results of all videos, as they are ready."""
-        remaining = len(self.videos)
-        while remaining:
+        num_remaining = len(self.videos)
+        while num_remaining:
             result = self._wait_for_result()
             if isinstance(result, BaseException):
                 raise result
             video_index, clips = result
             if isinstance(clips, VideoError) or clips.facts.is_last_chunk:
-                remaining -= 1
+                num_remaining -= 1
                 with self._state:
                     self._unfinished.discard(video_index)
                     self._state.notify_all()
@@ -105,8 +105,8 @@ class DecodePool:
 
     def _grow(self) -> None:
         """Double the number of workers, up to the maximum."""
-        count = min(max(len(self.workers), 1), self.max_workers - len(self.workers))
-        for _ in range(count):
+        num_new = min(max(len(self.workers), 1), self.max_workers - len(self.workers))
+        for _ in range(num_new):
             worker = DecodeWorker(self.request, timeout=self.timeout)
             thread = threading.Thread(target=self._run, args=(worker,), daemon=True, name="decode")
             self.workers.append(worker)
@@ -126,13 +126,13 @@ class DecodePool:
 
     def _run(self, worker: DecodeWorker) -> None:
         """Decode videos with one worker until there are no more."""
-        proven = False
+        is_proven = False
         try:
             while (video_index := self._next_video()) is not None:
                 for result in worker.decode(video_index, self.videos[video_index]):
                     with self._state:
-                        self._num_proven += not proven
-                    proven = True
+                        self._num_proven += not is_proven
+                    is_proven = True
                     self.queue.put(result)
                     if self._closed:
                         return
@@ -171,8 +171,8 @@ class DecodeWorker(WorkerProcess):
         is_last = False
         try:
             while not is_last:
-                value, content = self.call(task)
-                facts = msgspec.json.decode(value, type=VideoFacts)
+                facts_line, content = self.call(task)
+                facts = msgspec.json.decode(facts_line, type=VideoFacts)
                 clips = DecodedClips.from_buffer(content, facts, self.request)
                 task, is_last = None, facts.is_last_chunk
                 yield video_index, clips

@@ -42,12 +42,12 @@ def _compare_parts(store: FeatureStore) -> Iterator[StoreProblem]:
     if store.manifest.fingerprint != store.manifest_fingerprint:
         yield "manifest.json", "is not the one that the rows were made with"
     entries = {entry.id: entry for entry in store.all_entries}
-    imported = store.manifest.backbone.name == IMPORTED  # its files are not the catalog's
+    is_imported = store.manifest.backbone.name == IMPORTED  # its files are not the catalog's
     for video in store.catalog:
         entry = entries.get(video.id)
         if entry is None:
             yield video.id, "is in catalog.csv, but not in the ledger"
-        elif entry.file is not None and not imported:
+        elif entry.file is not None and not is_imported:
             if entry.file.path != resolve_path(video.path):
                 yield video.id, f"was read from {entry.file.path}, catalog.csv says {video.path}"
             elif entry.video_end != video.end:
@@ -75,8 +75,8 @@ def find_damaged_rows(store: FeatureStore, done: Sequence[LedgerEntry]) -> Itera
         for (kind, column_name), column_rows in video_rows.items():
             _, num_rows = entry.rows()[kind]
             if len(column_rows) < num_rows:
-                missing = f"{num_rows - len(column_rows)} of its {num_rows} rows"
-                yield entry.id, f"{missing} in {kind}/{column_name}.npy are missing"
+                missing_rows = f"{num_rows - len(column_rows)} of its {num_rows} rows"
+                yield entry.id, f"{missing_rows} in {kind}/{column_name}.npy are missing"
                 break
         else:
             if row_checksum(video_rows.values()) != entry.checksum:
@@ -88,22 +88,22 @@ def _find_damaged_files(store: FeatureStore, done: Sequence[LedgerEntry]) -> Ite
     for kind in KINDS:
         num_rows = count_rows(done, kind)
         for column_name, (shape, dtype) in store.manifest.columns().items():
-            path = store.folder / kind / f"{column_name}.npy"
-            size = HEADER_BYTES + num_rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
-            if not has_header(path, num_rows, shape, dtype):
+            column_path = store.folder / kind / f"{column_name}.npy"
+            num_bytes = HEADER_BYTES + num_rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
+            if not has_header(column_path, num_rows, shape, dtype):
                 yield f"{kind}/{column_name}.npy", f"its header does not state {num_rows} rows"
-            elif path.stat().st_size > size:
+            elif column_path.stat().st_size > num_bytes:
                 yield f"{kind}/{column_name}.npy", "is longer than its rows"
 
 
 def _find_changed_videos(store: FeatureStore) -> Iterator[StoreProblem]:
-    paths = {video.id: video.path for video in store.catalog}
+    video_paths = {video.id: video.path for video in store.catalog}
     with bar("comparing files", len(store), "files") as advance:
         for entry in store.entries:
-            now = read_file_state(paths[entry.id])
-            if now is None:
+            file_state = read_file_state(video_paths[entry.id])
+            if file_state is None:
                 yield entry.id, "its file cannot be read"
-            elif entry.file is not None and not now.has_same_content(entry.file):
+            elif entry.file is not None and not file_state.has_same_content(entry.file):
                 yield entry.id, "its file has changed since it was read"
             advance()
 
@@ -111,9 +111,9 @@ def _find_changed_videos(store: FeatureStore) -> Iterator[StoreProblem]:
 def open_arrays(store: FeatureStore) -> StoreArrays:
     """All whole rows of a store's files, damaged or not."""
     return {
-        (kind, name): open_all_rows(store.folder / kind / f"{name}.npy", shape, dtype)
+        (kind, column_name): open_all_rows(store.folder / kind / f"{column_name}.npy", shape, dtype)
         for kind in KINDS
-        for name, (shape, dtype) in store.manifest.columns().items()
+        for column_name, (shape, dtype) in store.manifest.columns().items()
     }
 
 
