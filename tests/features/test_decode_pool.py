@@ -62,7 +62,7 @@ def test_a_stuck_video_does_not_let_later_ones_pile_up(
     monkeypatch.setattr(decode_pool, "MAX_AHEAD", 3)
     stuck, started = threading.Event(), []
 
-    def decode(_: object, index: int, __: Video) -> Iterator[DecodeResult]:
+    def decode(_: object, index: int, __: Video, ___: int) -> Iterator[DecodeResult]:
         started.append(index)
         if index == 1:
             stuck.wait(60.0)

@@ -11,8 +11,8 @@ import msgspec
 from clipset.clips.decode import DecodedClips, DecodeRequest, decode_video
 from clipset.process.worker import Answer, answer_messages
 
-DecodeTask = tuple[str, bytes, float | None] | None
-"""The id, path and end of a video to decode; None for the next chunk of the previous one."""
+DecodeTask = tuple[str, bytes, float | None, int] | None
+"""The id, path, end and draw of a video; None for the next chunk of the previous one."""
 
 
 def make_decoder(setup: bytes) -> Callable[[bytes], Answer]:
@@ -24,8 +24,9 @@ def make_decoder(setup: bytes) -> Callable[[bytes], Answer]:
         nonlocal chunks
         task = msgspec.json.decode(line, type=DecodeTask)
         if task is not None:
-            video_id, path, end = task
-            chunks = iter(decode_video(video_id, Path(os.fsdecode(path)), request, end=end))
+            video_id, path, end, draw = task
+            file = Path(os.fsdecode(path))
+            chunks = iter(decode_video(video_id, file, request, end=end, draw=draw))
         clips = next(chunks)
         return clips.facts, clips.to_buffers()
 
