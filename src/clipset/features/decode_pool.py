@@ -12,7 +12,7 @@ import msgspec
 
 from clipset.clips.decode import DecodedClips, DecodeRequest, VideoFacts, decode_video
 from clipset.data.catalog import Video
-from clipset.errors import VideoError
+from clipset.errors import StoreError, VideoError
 from clipset.features.decode_worker import DecodeTask
 from clipset.process.isolation import python_command
 from clipset.process.worker import WorkerProcess, as_video_error
@@ -140,6 +140,8 @@ class DecodePool:
                 worker.kill()
             with suppress(queue.Empty):
                 self.queue.get(timeout=0.05)
+        with suppress(queue.Full):  # another thread may wait for a result
+            self.queue.put_nowait(StoreError("the decode pool was closed"))
 
     def _grow(self) -> None:
         """Double the number of workers, up to the maximum."""
