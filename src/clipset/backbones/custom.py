@@ -1,8 +1,9 @@
-"""Custom backbones: a Python file, a TorchScript, ONNX or OpenVINO file, or an entry point.
+"""Custom backbones: a backbone, Python, TorchScript, ONNX or OpenVINO file, or an entry point.
 
 A Python file and an entry point name a function without arguments that returns an `nn.Module`, or a
 `BackboneSpec` and an `nn.Module`. The module maps normalised clips (B, T, 3, S, S) to features
-(B, D). All of these are code that runs: use only what you trust.
+(B, D). All of these are code that runs: use only what you trust. A backbone file (safetensors, as
+`clipset pretrain-backbone` writes it) is data.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from clipset.backbones.registry import (
     registered_backbones,
 )
 from clipset.backbones.runtime import OpenVinoFile
+from clipset.backbones.trained import SUFFIX, load_trained
 from clipset.checksums import sha256_of_files
 from clipset.errors import BackboneError, error_line
 
@@ -56,7 +58,7 @@ class ScriptedNetwork(nn.Module):
 
 def is_file_name(backbone_name: str) -> bool:
     """Whether a name is that of a file rather than of a registered backbone."""
-    return split_file_name(backbone_name)[0].suffix in (".py", *SCRIPTS, *GRAPHS)
+    return split_file_name(backbone_name)[0].suffix in (".py", SUFFIX, *SCRIPTS, *GRAPHS)
 
 
 def split_file_name(backbone_name: str) -> tuple[Path, str]:
@@ -83,14 +85,15 @@ def list_entry_points() -> dict[str, EntryPoint]:
 
 
 def is_installed(backbone_name: str) -> bool:
-    """Whether a name alone means a network: a registered one, an entry point or a local folder.
+    """Whether a name alone means a network: registered, an entry point, or local weights.
 
-    Nothing is run, imported or downloaded to find out. A file is not enough: it is code.
+    Nothing is run, imported or downloaded to find out. A file of code is not enough.
     """
     if backbone_name.startswith("hf:"):
         return Path(backbone_name.removeprefix("hf:")).expanduser().is_dir()
     if is_file_name(backbone_name):
-        return False
+        file, _ = split_file_name(backbone_name)
+        return file.suffix == SUFFIX and file.is_file()
     return backbone_name in registered_backbones() or backbone_name in list_entry_points()
 
 
@@ -161,6 +164,9 @@ def load_custom(
         network = OpenVinoFile(code_file, frames=frames, size=size, defaults=(FRAMES, SIZE))
         describe = partial(describe, frames=network.frames, size=network.size)
         return describe(network, code_file.name, _code_files(code_file))
+    if code_file.suffix == SUFFIX:
+        loaded = load_trained(code_file, frames=frames, size=size)
+        return describe(loaded, code_file.name, [code_file])
     if code_file.suffix in SCRIPTS:
         return describe(read_script(code_file), code_file.name, [code_file])
     if not function_name:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor
 from clipset.clips.box import ClipBox
 from clipset.clips.colour import change_colours
 from clipset.clips.sampling import ClipPlan
-from clipset.decoding.reader import VideoReader
 
 MAX_SCALE = 2.0  # the short side of a decoded frame, relative to the size of the clips
 BATCH_FRAMES = 32  # frames that are cropped together
@@ -23,7 +23,17 @@ Frames = dict[int, UInt8[Tensor, "H W 3"]]  # by frame index
 Positions = dict[int, list[tuple[int, int]]]  # frame index → clip index and position in that clip
 
 
-def cut_clips(video: VideoReader, plan: ClipPlan, clip_size: int) -> UInt8[Tensor, "V T 3 S S"]:
+@runtime_checkable
+class FrameSource(Protocol):
+    """A video file, or frames that were read from one."""
+
+    def frames(
+        self, indices: Sequence[int], *, short_side: int | None = None
+    ) -> Iterator[tuple[int, UInt8[np.ndarray, "H W 3"]]]:
+        """The frames with the given, increasing indices, each with its index."""
+
+
+def cut_clips(video: FrameSource, plan: ClipPlan, clip_size: int) -> UInt8[Tensor, "V T 3 S S"]:
     """The pixels of every clip of the plan; each frame is decoded and converted once.
 
     Crops are taken while decoding, so memory holds the clips and a few frames, however long the

@@ -208,6 +208,7 @@ class RunState:
     best: tuple[float, int] | None = None
     loss_curve: tuple[tuple[int, float], ...] = ()
     scaler: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
     format: int = CHECKPOINT_FORMAT
 
 

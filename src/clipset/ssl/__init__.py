@@ -1,0 +1,1 @@
+"""Self-supervised training of a video backbone from pixels: VideoMAE, MoCo v3, sparse MoCo v3."""
