@@ -6,11 +6,11 @@ the first epoch are those that an extraction would store.
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from jaxtyping import Int
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from clipset.clips.decode import DecodedClips
 from clipset.clips.sampling import video_generator
-from clipset.config import ConfigError, read_json
+from clipset.config import read_json
 from clipset.data.catalog import Video
-from clipset.errors import TrainingError, VideoError
+from clipset.end_to_end.model import count_visible
+from clipset.errors import ConfigError, TrainingError, VideoError
 from clipset.features.decode_pool import ClipDecoder, DecodeResult
 from clipset.files import write_json
 from clipset.model.config import ModelConfig
@@ -32,7 +33,6 @@ from clipset.training.data import BatchSource, prefetch
 from clipset.training.distributed import ProcessGroup
 
 RECORD_FILE = "unreadable.json"
-BATCHES_IN_MEMORY = 3  # the one of this step, the next one, and videos that are ready too early
 
 
 class Unreadable:
@@ -62,7 +62,8 @@ class Unreadable:
 
     def exchange(self, processes: ProcessGroup) -> None:
         """Tell all ranks what failed on one of them; the first one says and records it."""
-        new = dict(processes.gather_pairs(list(self._new.items())))
+        lines = [msgspec.json.encode(item).decode() for item in self._new.items()]
+        new = dict(msgspec.json.decode(line) for line in processes.gather_lines(lines))
         self.reasons |= new
         self._new = {}
         if processes.is_main and new:
@@ -94,6 +95,16 @@ class VideoSource(BatchSource):
 
     def __len__(self) -> int:
         return len(self.videos)
+
+    def sample(self, num_videos: int) -> VideoSource:
+        """A source of some of the videos, drawn at random, or of all of them."""
+        if num_videos >= len(self.videos):
+            return self
+        order = np.random.default_rng(self.seed).permutation(len(self.videos))
+        source = copy.copy(self)
+        source.videos = [self.videos[index] for index in sorted(order[:num_videos].tolist())]
+        source.groups = None
+        return source
 
     def batches(
         self,
@@ -209,8 +220,3 @@ class _Arrivals:
                 self.finished[self.videos[index]] = self.unfinished.pop(self.videos[index])
             del clips, chunks
         return self.finished.pop(video)
-
-
-def count_visible(num_tokens: int, drop: float) -> int:
-    """The tokens of a clip that remain: at least one."""
-    return max(1, num_tokens - math.floor(drop * num_tokens))

@@ -89,6 +89,10 @@ class TrainingVideos(ABC):
         """The videos of the k-NN score."""
         return None
 
+    def is_complete(self, folder: Path) -> bool:  # noqa: ARG002 (there is nothing else)
+        """Whether all files beside a finished model are there."""
+        return True
+
     def start(self, source: BatchSource, **options: Any) -> PretrainingRun:
         """The training itself."""
         return PretrainingRun(source, **options)
@@ -121,7 +125,8 @@ def run_pretraining(
     """Train a model on videos and save it in a folder; an interrupted training is resumed."""
     card, seed = data.card, data.card.seed
     with ExitStack() as locks:
-        if processes.run(lambda: _find_trained(folder, card)) is not None:
+        found = processes.run(lambda: _find_trained(folder, card))
+        if found is not None and processes.run(lambda: data.is_complete(folder)):
             return processes.run(lambda: load_model(folder))
         choice = group_batches(data.members, config)
         if processes.is_main and config.batch_from == "auto":
