@@ -122,9 +122,9 @@ def require_vit(spec: BackboneSpec, network: Any) -> VideoMAE:
     """The network, if its tokens can be dropped."""
     if not isinstance(network, VideoMAE):
         raise BackboneError(
-            f"{spec.name} cannot be trained end to end: it is no video transformer whose tokens can "
-            f"be dropped; name one with --backbone, such as videomae_b, or vit.safetensors as "
-            f"`clipset pretrain-backbone` writes it"
+            f"{spec.name} cannot be trained end to end: it is no video transformer whose tokens "
+            f"can be dropped; name one with --backbone: videomae_b, or a file vit.safetensors of "
+            f"`clipset pretrain-backbone`"
         )
     return network
 

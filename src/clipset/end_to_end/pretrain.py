@@ -67,19 +67,17 @@ def pretrain_end_to_end(
     with join_process_group(device) as processes:
         videos = processes.run(lambda: _training_videos(catalog, config, processes))
         manifest, network = processes.run(lambda: _plan(extraction, videos, config))
-        shard_size = -(-min(config.batch_size, len(videos)) // processes.world_size)
         with closing(
             ClipDecoder(
                 replace(decode_request(manifest), regular=False),
                 workers=extraction.num_workers,
                 timeout=extraction.timeout_seconds,
-                max_ahead=shard_size,
+                max_ahead=_largest_shard(len(videos), config, processes),
             )
         ) as decoder:
             data = DecodedVideos(
                 catalog, videos, manifest, network, decoder, folder, config, end_to_end, seed
             )
-            data.shard_size = shard_size
             return run_pretraining(data, folder, config, processes)
 
 
@@ -99,6 +97,11 @@ def _training_videos(
     return videos
 
 
+def _largest_shard(num_videos: int, config: PretrainConfig, processes: ProcessGroup) -> int:
+    """The videos of a batch that one rank decodes."""
+    return -(-min(config.batch_size, num_videos) // processes.world_size)
+
+
 def _plan(
     extraction: ExtractConfig, videos: Sequence[Video], config: PretrainConfig
 ) -> tuple[Manifest, VideoMAE]:
@@ -112,8 +115,6 @@ def _plan(
 
 class DecodedVideos(TrainingVideos):
     """Training videos that are decoded on the way, and the backbone that is trained on them."""
-
-    shard_size: int
 
     def __init__(
         self,
@@ -130,7 +131,8 @@ class DecodedVideos(TrainingVideos):
         self.members, self.spec, self.network = videos, manifest.backbone, network
         self.decoder, self.config, self.end_to_end = decoder, config, end_to_end
         self.unreadable = Unreadable(folder)
-        self.is_train = np.array([video.split in ("train", None) for video in videos])
+        has_train = "train" in catalog.splits
+        self.is_train = np.array([not has_train or video.split == "train" for video in videos])
         self.settings = weight_settings(config) | {
             "end_to_end": {
                 "drop": end_to_end.drop,
@@ -183,11 +185,12 @@ class EndToEndRun(PretrainingRun):
         self.videos, self.data = source, data
         super().__init__(source, **options)
         self.settings = data.settings
+        self.shard_size = _largest_shard(len(source), self.config, self.processes)
         self.processes.run(
             lambda: check_memory(
                 self.whole,
                 data.spec,
-                num_videos=data.shard_size,
+                num_videos=self.shard_size,
                 num_clips=source.max_clips,
                 drop=data.end_to_end.drop,
                 device=self.device,
@@ -220,27 +223,33 @@ class EndToEndRun(PretrainingRun):
         statistics = RunningStatistics()
         generator = torch.Generator().manual_seed(self.seed)
         sample = self.videos.sample(STATISTICS_VIDEOS)
-        for _, pair in sample.batches(self.config, generator, SINGLE_PROCESS):
+        config = replace(self.config, batch_size=self.shard_size)
+        for _, pair in sample.batches(config, generator, SINGLE_PROCESS):
             if len(pair):
                 inputs = tensors_of(pair, self.device)
                 features = self.whole.features(inputs["pixels"], inputs.get("visible"))
                 statistics.update(features.flatten(0, 2).cpu())
-        if not statistics.count:
-            raise TrainingError(self._nothing_read())
+        self._check_enough_read()
         return statistics.mean, statistics.std
 
-    def _nothing_read(self) -> str:
-        video_id, reason = next(iter(self.data.unreadable.reasons.items()))
-        return f"none of the {len(self.videos)} videos can be read; {video_id}: {reason}"
+    def _check_enough_read(self) -> None:
+        reasons, num_left_out = self.data.unreadable.reasons, self._count_left_out()
+        if len(self.videos) - num_left_out < 2:
+            video_id, reason = next(iter(reasons.items()))
+            raise TrainingError(
+                f"{num_left_out} of {len(self.videos)} videos cannot be read ({video_id}: "
+                f"{reason}); pre-training needs at least 2 that can"
+            )
+
+    def _count_left_out(self) -> int:
+        reasons = self.data.unreadable.reasons
+        return sum(video.id in reasons for video in self.videos.videos)
 
     def _epoch(self) -> Metrics:
         metrics = super()._epoch()
-        unreadable = self.data.unreadable
-        unreadable.exchange(self.processes)
-        num_left_out = sum(video.id in unreadable.reasons for video in self.videos.videos)
-        if len(self.videos) - num_left_out < 2:
-            raise TrainingError(self._nothing_read())
-        return metrics | {"unreadable": len(unreadable.reasons)}
+        self.data.unreadable.exchange(self.processes)
+        self._check_enough_read()
+        return metrics | {"unreadable": len(self.data.unreadable.reasons)}
 
     def _step(self, pair: SetPair | PixelPair) -> dict[str, float]:
         if not self.processes.sum(pair.masked.shape[1]):  # no video of the batch can be read
@@ -258,11 +267,10 @@ class EndToEndRun(PretrainingRun):
 
     def _write_model(self, card: ModelCard) -> None:
         """Write the trained backbone, then the set transformer."""
-        unreadable = self.data.unreadable.reasons
-        left_out = sum(video.id in unreadable for video in self.videos.videos)
+        card = replace(card, videos=card.videos - self._count_left_out())
         spec = self._write_backbone(card)
         backbone = to_mapping(spec) | {"end_to_end": self.data.settings["end_to_end"]}
-        card = replace(card, backbone=backbone, videos=card.videos - left_out)
+        card = replace(card, backbone=backbone)
         save_model(self.scale, card, self.folder)
 
     def _write_backbone(self, card: ModelCard) -> BackboneSpec:

@@ -123,10 +123,10 @@ class ProcessGroup:
         """The lines of text of all ranks."""
         if self.gather is None:
             return lines
-        content = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+        content = "\n".join([*lines, "\n"]).encode(errors="surrogateescape")
         rows = torch.tensor(list(content), dtype=torch.uint8, device=self.device)
         gathered = bytes(self.gather(rows).tolist())
-        return gathered.decode(errors="surrogateescape").splitlines()
+        return [line for line in gathered.decode(errors="surrogateescape").split("\n") if line]
 
     def average_gradients(self, model: nn.Module) -> None:
         """Give every rank the mean gradient, in one exchange."""

@@ -28,9 +28,7 @@ Metrics = dict[str, int | float]
 
 
 @torch.no_grad()
-def token_statistics(
-    model: SetModel, pair: SetPair | PixelPair, device: torch.device
-) -> Metrics:
+def token_statistics(model: SetModel, pair: SetPair | PixelPair, device: torch.device) -> Metrics:
     """Spread and effective rank of the set tokens of a batch's first sets, nothing masked."""
     tensors = tensors_of(pair, device).items()
     inputs = {name: value[0, :NUM_COMPARED] for name, value in tensors if name != "masked"}

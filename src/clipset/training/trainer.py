@@ -104,6 +104,9 @@ class PretrainingRun:
         """The trained parameters, with their weight decay and scale of the learning rate."""
         return decay_groups(self.model, self.config.weight_decay)
 
+    def _set_statistics(self) -> None:
+        self.scale.encoder.set_statistics(*self._measure_features())
+
     def _measure_features(self) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
         """Mean and standard deviation of the features at the start."""
         assert isinstance(self.source, ClipSource)
@@ -128,8 +131,7 @@ class PretrainingRun:
             self.loss_curve = list(state.loss_curve)
             self._plan_epochs()
         elif self.config.standardise:
-            if is_main:
-                self.scale.encoder.set_statistics(*self._measure_features())
+            self.processes.run(lambda: self._set_statistics() if is_main else None)
             self.processes.broadcast_weights(self.scale)
         self.processes.barrier()
         if is_main:
