@@ -11,6 +11,7 @@ from clipset.errors import ConfigError
 
 if TYPE_CHECKING:
     from clipset.recipe import Recipe
+    from clipset.training.distributed import ProcessGroup
 
 
 @app.command(name="pretrain")
@@ -62,9 +63,9 @@ def pretrain_command(
         raise ConfigError("--backbone and --drop are for --end-to-end; a store has its features")
     with join_process_group(common.device) as processes:
         if end_to_end:
-            _train_end_to_end(store, out, settings, drop, allow_leaks, common)
+            _train_end_to_end(store, out, settings, drop, allow_leaks, common, processes)
         else:
-            _train_on_store(store, out, settings, allow_leaks, common)
+            _train_on_store(store, out, settings, allow_leaks, common, processes)
         if not processes.is_main:
             return
     card = read_card(out)
@@ -82,20 +83,23 @@ def pretrain_command(
 
 
 def _train_on_store(
-    store: Path, out: Path, settings: Recipe, allow_leaks: bool, common: flags.Training
+    store: Path,
+    out: Path,
+    settings: Recipe,
+    allow_leaks: bool,
+    common: flags.Training,
+    processes: ProcessGroup,
 ) -> None:
     from clipset.data.leaks import check_leaks
     from clipset.features.store import open_store
-    from clipset.training.distributed import join_process_group
     from clipset.training.pretrain import pretrain
 
     config = settings.pretrain
-    with join_process_group(common.device) as processes:
-        feature_store = processes.run(lambda: open_store(store))
-        if config.ssl_split == "train":
-            first = [feature_store.catalog] if processes.is_main else []
-            processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
-        pretrain(feature_store, out, config, seed=common.random_seed, device=common.device)
+    feature_store = processes.run(lambda: open_store(store))
+    if config.ssl_split == "train":
+        first = [feature_store.catalog] if processes.is_main else []
+        processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
+    pretrain(feature_store, out, config, seed=common.random_seed, device=common.device)
 
 
 def _train_end_to_end(
@@ -105,25 +109,24 @@ def _train_end_to_end(
     drop: float | None,
     allow_leaks: bool,
     common: flags.Training,
+    processes: ProcessGroup,
 ) -> None:
     from clipset.data.leaks import check_leaks
     from clipset.data.tasks import join_tasks, read_tasks
     from clipset.end_to_end.model import EndToEndConfig
     from clipset.end_to_end.pretrain import pretrain_end_to_end
-    from clipset.training.distributed import join_process_group
 
     config = EndToEndConfig() if drop is None else EndToEndConfig(drop=drop)
-    with join_process_group(common.device) as processes:
-        catalog = processes.run(lambda: join_tasks(read_tasks(videos, settings.data)))
-        if settings.pretrain.ssl_split == "train":
-            first = [catalog] if processes.is_main else []
-            processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
-        pretrain_end_to_end(
-            catalog,
-            out,
-            settings.extract,
-            settings.pretrain,
-            config,
-            seed=common.random_seed,
-            device=common.device,
-        )
+    catalog = processes.run(lambda: join_tasks(read_tasks(videos, settings.data)))
+    if settings.pretrain.ssl_split == "train":
+        first = [catalog] if processes.is_main else []
+        processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
+    pretrain_end_to_end(
+        catalog,
+        out,
+        settings.extract,
+        settings.pretrain,
+        config,
+        seed=common.random_seed,
+        device=common.device,
+    )
