@@ -214,8 +214,11 @@ class EndToEndRun(PretrainingRun):
 
     def resume(self) -> None:
         """Continue from the newest checkpoint, without the videos that could not be read."""
-        self.data.unreadable.read()
         super().resume()
+        if self.epoch:
+            self.data.unreadable.read()
+        elif self.processes.is_main:
+            self.data.unreadable.path.unlink(missing_ok=True)  # of an earlier training
 
     @torch.no_grad()
     def _measure_features(self) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
