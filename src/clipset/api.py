@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,55 @@ def pretrain(
     if config.ssl_split == "train":
         check_leaks([feature_store.catalog], allow_leaks=allow_leaks)
     return pretrain(feature_store, Path(out), config, seed=seed, device=device)
+
+
+def pretrain_end_to_end(
+    videos: str | Path | Catalog,
+    out: str | Path,
+    *,
+    backbone: str | Path,
+    drop: float | None = None,
+    checkpointing: bool | None = None,
+    extract: Mapping[str, Any] | None = None,
+    preset: str = "recommended",
+    seed: int = 0,
+    device: str = "auto",
+    allow_leaks: bool = False,
+    **settings: Any,
+) -> ScaleModel:
+    """Train a video transformer and the set transformer together, from the videos. Resumes.
+
+    `drop` is the fraction of dropped tokens, up to 0.95. With `checkpointing`, activations are
+    computed twice instead of kept in memory. `extract` are settings of that section, such as
+    `{"size": 112}`; `settings` those of the section `pretrain`, such as `backbone_lr_scale=0.1`.
+    The folder also gets the trained backbone, `vit.safetensors`, for `extract(backbone=...)`.
+    """
+    from clipset.data.catalog import Catalog
+    from clipset.data.leaks import check_leaks
+    from clipset.data.tasks import DataConfig, join_tasks, read_tasks
+    from clipset.end_to_end.model import EndToEndConfig
+    from clipset.end_to_end.pretrain import pretrain_end_to_end
+    from clipset.features.config import ExtractConfig
+    from clipset.recipe import load_settings
+    from clipset.training.config import PretrainConfig
+
+    options = {"drop": drop, "checkpointing": checkpointing}
+    config = EndToEndConfig(**{k: v for k, v in options.items() if v is not None})  # type: ignore[arg-type]
+    cutting = {"seed": seed, **(extract or {}), "backbone": str(backbone)}
+    training = load_settings(PretrainConfig, preset, **settings)
+    source = videos if isinstance(videos, Catalog) else Path(videos)
+    catalog = join_tasks(read_tasks(source, DataConfig()))
+    if training.ssl_split == "train":
+        check_leaks([catalog], allow_leaks=allow_leaks)
+    return pretrain_end_to_end(
+        catalog,
+        Path(out),
+        load_settings(ExtractConfig, preset, **cutting),
+        training,
+        config,
+        seed=seed,
+        device=device,
+    )
 
 
 def evaluate(

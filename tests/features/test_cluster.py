@@ -1,5 +1,6 @@
 """Ray gives the same bytes as one machine."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,8 @@ from typing import Any
 import pytest
 from tests.conftest import SMALL
 
-from clipset.data.catalog import Catalog, read_catalog
-from clipset.errors import ClipsetError
+from clipset.data.catalog import Catalog, Video, read_catalog
+from clipset.errors import ClipsetError, VideoError
 from clipset.features import cluster
 from clipset.features.cluster import extract_on_ray
 from clipset.features.extract import extract
@@ -102,6 +103,30 @@ def test_actors_that_are_killed_are_started_again(
     store = extract_on_ray(small_store.catalog, tmp_path / "store", SMALL)
     assert not store.failed
     assert store_digest(store.folder) == store_digest(small_store.folder)
+
+
+class StuckActor:
+    """An actor that does not finish its second video before a file is there."""
+
+    def encode(self, video_index: int, video: Video) -> tuple[int, VideoError]:
+        while video_index == 1 and not video.path.exists():
+            time.sleep(0.01)
+        return video_index, VideoError("encoded nothing")
+
+
+def test_a_stuck_video_on_ray_does_not_let_later_ones_pile_up(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "MAX_AHEAD", 3)
+    stuck = tmp_path / "stuck"
+    actors = [ray.remote(StuckActor).options(max_concurrency=2, num_cpus=0).remote()]
+    videos = [Video(id=str(number), path=stuck) for number in range(12)]
+    results = cluster._encode_all(ray, actors, videos)
+    first = [next(results)[0] for _ in range(4)]
+    assert sorted(first) == [0, 2, 3, 4]  # three after the one that is stuck, no more
+    stuck.touch()
+    assert next(results)[0] == 1  # nothing else was running
+    assert sorted(index for index, _ in results) == [*range(5, 12)]
 
 
 @pytest.mark.usefixtures("ray")

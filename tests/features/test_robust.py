@@ -161,7 +161,7 @@ from clipset.features import decode_pool
 from clipset.data.catalog import Video
 cut = decode_pool.decode_video
 
-def spoilt(id, path, request, end=None):
+def spoilt(id, path, request, **options):
     if id.endswith("video 5.mp4"):
         os.kill(os.getpid(), signal.SIGSEGV)
     if id.endswith("video 8.mp4"):
@@ -172,7 +172,7 @@ def spoilt(id, path, request, end=None):
         torch.ones(20 << 30, dtype=torch.uint8)
     if id.endswith("video 17.mp4"):
         raise ZeroDivisionError("a bug of ours")
-    return cut(id, path, request, end=end)
+    return cut(id, path, request, **options)
 
 decode_pool.decode_video = spoilt
 decode_pool.run_worker()

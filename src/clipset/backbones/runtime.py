@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from clipset.backbones.registry import BackboneSpec, ClipShape
@@ -123,9 +123,14 @@ class NormalisedNetwork(nn.Module):
         self.register_buffer("mean", torch.tensor(spec.mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(spec.std).view(3, 1, 1))
 
-    def forward(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
-        """The features of uint8 clips."""
-        features: Tensor = self.network((clips.float() - self.mean) / self.std)
+    def forward(
+        self, clips: UInt8[Tensor, "B T 3 S S"], visible: Int[Tensor, "B K"] | None = None
+    ) -> Float[Tensor, "B ..."]:
+        """The features of uint8 clips; a video transformer can leave out all but visible tokens."""
+        normalised = (clips.float() - self.mean) / self.std
+        features: Tensor = (
+            self.network(normalised) if visible is None else self.network(normalised, visible)
+        )
         return features
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from numpy.random import Generator
 from torch import Tensor
 
 from clipset.clips.config import Sampling
@@ -44,6 +47,7 @@ class DecodeRequest:
     size: int
     seed: int
     random: bool = True  # False: regular clips only
+    regular: bool = True  # False: random clips only
     grid: WindowGrid | None = None  # with it, a chunk has the regular clips of one window
     window: Window | None = None  # only the regular clips of this window
 
@@ -111,17 +115,21 @@ class DecodedClips:
 
 
 def decode_video(
-    video_id: str, path: Path, request: DecodeRequest, *, end: float | None = None
+    video_id: str, path: Path, request: DecodeRequest, *, end: float | None = None, draw: int = 0
 ) -> Iterator[DecodedClips]:
-    """Decode all clips of a video (up to `end` seconds), chunk by chunk. Raises VideoError."""
+    """Decode all clips of a video (up to `end` seconds), chunk by chunk. Raises VideoError.
+
+    Each `draw` has other random clips; those of draw 0 are the ones that are stored.
+    """
+    generator = video_generator(request.seed, video_id, *([draw] if draw else []))
     with open_video(path, end=end) as video:
         file = read_file_state(path)
-        for chunk, (clip_plan, facts) in enumerate(_plan_chunks(video.info, request, video_id)):
+        for chunk, (clip_plan, facts) in enumerate(_plan_chunks(video.info, request, generator)):
             yield _decode_chunk(video, clip_plan, request.size, file=file, chunk=chunk, **facts)
 
 
 def _plan_chunks(
-    video_info: VideoInfo, request: DecodeRequest, video_id: str
+    video_info: VideoInfo, request: DecodeRequest, generator: Generator
 ) -> Iterator[tuple[ClipPlan, dict[str, Any]]]:
     """The clips of each chunk in order of time, and facts about it."""
     sampling, span, frames = request.sampling, request.span, request.frames
@@ -132,13 +140,15 @@ def _plan_chunks(
             facts = {"random_count": 0, "regular_count": len(clip_plan), "num_chunks": num_windows}
             yield clip_plan, facts | {"window": window}
         return
-    clip_plan = regular_clips(video_info, sampling, span, frames)
-    counts = {"random_count": 0, "regular_count": len(clip_plan)}
+    plans: list[ClipPlan] = []
+    counts = {"random_count": 0, "regular_count": 0}
     if request.random:
-        generator = video_generator(request.seed, video_id)
-        random_plan = sample_random_clips(video_info, sampling, span, frames, generator)
-        counts["random_count"] = len(random_plan)
-        clip_plan = random_plan + clip_plan
+        plans.append(sample_random_clips(video_info, sampling, span, frames, generator))
+        counts["random_count"] = len(plans[-1])
+    if request.regular:
+        plans.append(regular_clips(video_info, sampling, span, frames))
+        counts["regular_count"] = len(plans[-1])
+    clip_plan = reduce(add, plans)
     clip_bytes = frames * 3 * request.size**2
     chunk_size = max(CHUNK_BYTES // clip_bytes, 1)
     if len(clip_plan) * clip_bytes <= SINGLE_CHUNK_BYTES or len(clip_plan) <= chunk_size:

@@ -66,10 +66,13 @@ class ClipPlan:
         )
 
 
-def video_generator(seed: int, video_id: str) -> Generator:
-    """The generator of one video: it depends on the seed and the id, not on the order of work."""
+def video_generator(seed: int, video_id: str, *draw: int) -> Generator:
+    """The generator of one video: it depends on the seed and the id, not on the order of work.
+
+    Without more numbers, it draws the clips that are stored; with others, other ones.
+    """
     digest = hashlib.sha256(video_id.encode("utf-8", errors="surrogateescape")).digest()
-    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big"), *draw])
 
 
 def sample_random_clips(

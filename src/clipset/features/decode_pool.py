@@ -14,7 +14,7 @@ import torch
 
 from clipset.clips.decode import DecodedClips, DecodeRequest, VideoFacts, decode_video
 from clipset.data.catalog import Video
-from clipset.errors import VideoError
+from clipset.errors import StoreError, VideoError
 from clipset.features.config import ExtractConfig
 from clipset.process.isolation import python_command
 from clipset.process.worker import Answer, WorkerProcess, answer_messages, as_video_error
@@ -23,8 +23,8 @@ START_SECONDS = 5.0  # a worker usually starts and decodes its first video withi
 MAX_AHEAD = 1024  # videos that may be started after one that is not finished
 COMMAND = python_command("clipset.features.decode_pool")
 
-DecodeTask = tuple[str, bytes, float | None] | None
-"""The id, path and end of a video to decode; None for the next chunk of the previous one."""
+DecodeTask = tuple[str, bytes, float | None, int] | None
+"""The id, path, end and draw of a video; None for the next chunk of the previous one."""
 DecodeResult = tuple[int, DecodedClips | VideoError]
 """The index of a video, and a chunk of it or the reason why it failed."""
 
@@ -42,11 +42,41 @@ def decode_videos(
         yield pool.results()
 
 
-def decode_in_process(videos: Sequence[Video], request: DecodeRequest) -> Iterator[DecodeResult]:
+class ClipDecoder:
+    """Decodes videos again and again, each time other random clips, with the same workers.
+
+    No video is started more than `max_ahead` after one that is not finished. One call of `decode`
+    ends before the next one begins.
+    """
+
+    def __init__(
+        self, request: DecodeRequest, *, workers: int, timeout: float, max_ahead: int
+    ) -> None:
+        self.request = request
+        self._pool: DecodePool | None = None
+        if workers:
+            self._pool = DecodePool((), request, workers, timeout, max_ahead=max_ahead)
+
+    def decode(self, videos: Sequence[Video], draw: int) -> Iterator[DecodeResult]:
+        """The results of some videos, as they are ready."""
+        if self._pool is None:
+            return decode_in_process(videos, self.request, draw)
+        self._pool.start(videos, draw)
+        return self._pool.results()
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+def decode_in_process(
+    videos: Sequence[Video], request: DecodeRequest, draw: int = 0
+) -> Iterator[DecodeResult]:
     """Decode videos in this process, chunk by chunk."""
     for video_index, video in enumerate(videos):
         try:
-            for clips in decode_video(video.id, video.path, request, end=video.end):
+            for clips in decode_video(video.id, video.path, request, end=video.end, draw=draw):
                 yield video_index, clips
                 del clips  # free a chunk before the next one is decoded
         except Exception as error:
@@ -57,15 +87,22 @@ class DecodePool:
     """One thread for each worker process: it takes the next video and queues the results.
 
     The pool starts with one worker and doubles their number whenever a result is waited for. No
-    video is started more than `MAX_AHEAD` after one that is not finished, so that a slow video
+    video is started more than `max_ahead` after one that is not finished, so that a slow video
     does not let finished ones pile up behind it.
     """
 
     def __init__(
-        self, videos: Sequence[Video], request: DecodeRequest, max_workers: int, timeout: float
+        self,
+        videos: Sequence[Video],
+        request: DecodeRequest,
+        max_workers: int,
+        timeout: float,
+        *,
+        max_ahead: int | None = None,
     ) -> None:
-        self.videos, self.request, self.timeout = videos, request, timeout
+        self.videos, self.request, self.timeout, self.draw = videos, request, timeout, 0
         self.max_workers = max_workers
+        self.max_ahead = MAX_AHEAD if max_ahead is None else max_ahead
         self.queue: queue.Queue[DecodeResult | BaseException] = queue.Queue(maxsize=1)
         self.workers: list[DecodeWorker] = []
         self.threads: list[threading.Thread] = []
@@ -75,6 +112,12 @@ class DecodePool:
         self._unfinished: set[int] = set()  # indices of videos that were started
         self._num_proven = 0  # workers that have decoded something
         self._grow()
+
+    def start(self, videos: Sequence[Video], draw: int) -> None:
+        """Decode these videos next; all videos before are finished."""
+        with self._state:
+            self.videos, self.draw, self._next_index = videos, draw, 0
+            self._state.notify_all()
 
     def results(self) -> Iterator[DecodeResult]:
         """The results of all videos, as they are ready."""
@@ -102,6 +145,8 @@ class DecodePool:
                 worker.kill()
             with suppress(queue.Empty):
                 self.queue.get(timeout=0.05)
+        with suppress(queue.Full):  # another thread may wait for a result
+            self.queue.put_nowait(StoreError("the decode pool was closed"))
 
     def _grow(self) -> None:
         """Double the number of workers, up to the maximum."""
@@ -125,11 +170,11 @@ class DecodePool:
         return self.queue.get()
 
     def _run(self, worker: DecodeWorker) -> None:
-        """Decode videos with one worker until there are no more."""
+        """Decode videos with one worker until the pool is closed."""
         is_proven = False
         try:
             while (video_index := self._next_video()) is not None:
-                for result in worker.decode(video_index, self.videos[video_index]):
+                for result in worker.decode(video_index, self.videos[video_index], self.draw):
                     with self._state:
                         self._num_proven += not is_proven
                     is_proven = True
@@ -143,10 +188,10 @@ class DecodePool:
             worker.close()
 
     def _next_video(self) -> int | None:
-        """The index of the next video, once it may be started; None at the end."""
+        """The index of the next video, once it may be started; None if the pool is closed."""
         with self._state:
             self._state.wait_for(lambda: self._closed or self._may_start())
-            if self._closed or self._next_index == len(self.videos):
+            if self._closed:
                 return None
             video_index = self._next_index
             self._next_index += 1
@@ -155,7 +200,7 @@ class DecodePool:
 
     def _may_start(self) -> bool:
         first = min(self._unfinished, default=self._next_index)
-        return self._next_index == len(self.videos) or self._next_index - first <= MAX_AHEAD
+        return self._next_index < len(self.videos) and self._next_index - first <= self.max_ahead
 
 
 class DecodeWorker(WorkerProcess):
@@ -165,9 +210,9 @@ class DecodeWorker(WorkerProcess):
         super().__init__(COMMAND, request, timeout=timeout)
         self.request = request
 
-    def decode(self, video_index: int, video: Video) -> Iterator[DecodeResult]:
+    def decode(self, video_index: int, video: Video, draw: int = 0) -> Iterator[DecodeResult]:
         """Decode a video chunk by chunk; a failure is the last result."""
-        task: DecodeTask = (video.id, os.fsencode(video.path.absolute()), video.end)
+        task: DecodeTask = (video.id, os.fsencode(video.path.absolute()), video.end, draw)
         is_last = False
         try:
             while not is_last:
@@ -190,8 +235,9 @@ def make_decoder(setup: bytes) -> Callable[[bytes], Answer]:
         nonlocal chunks
         task = msgspec.json.decode(line, type=DecodeTask)
         if task is not None:
-            video_id, path, end = task
-            chunks = iter(decode_video(video_id, Path(os.fsdecode(path)), request, end=end))
+            video_id, path, end, draw = task
+            video_file = Path(os.fsdecode(path))
+            chunks = iter(decode_video(video_id, video_file, request, end=end, draw=draw))
         clips = next(chunks)
         return clips.facts, clips.to_buffers()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -53,7 +54,19 @@ class _Batch:
         return self.masked & self.valid_mask
 
 
-class ScaleNetwork(nn.Module):
+class SetModel(nn.Module):
+    """What pre-training trains: it encodes sets and has the losses of two sets of each video."""
+
+    def encode(self, *inputs: Any, **named_inputs: Any) -> SetEncoding:
+        """Clip tokens and set tokens of sets of clips."""
+        raise NotImplementedError
+
+    def losses(self, *inputs: Any, **named_inputs: Any) -> ScaleLosses:
+        """The losses of a minibatch: two disjoint sets of each video, some clips masked."""
+        raise NotImplementedError
+
+
+class ScaleNetwork(SetModel):
     """Encodes sets of clips (`encode`) and computes the pre-training losses (`losses`)."""
 
     def __init__(self, dim: int, config: ModelConfig) -> None:

@@ -173,6 +173,7 @@ class VideoMAE(LayeredNetwork):
 
     def __init__(self, config: VideoMAEConfig) -> None:
         super().__init__()
+        self.config = config
         dim, grid_side = config.embed_dim, config.size // config.patch_size
         self.grid = (config.frames // config.tubelet_size, grid_side, grid_side)
         self.patch_embed = tubelet_embed(config)

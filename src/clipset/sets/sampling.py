@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
 from clipset.sets.batch import ClipBatch
@@ -25,6 +25,29 @@ class SetPair:
     boxes: Float[Tensor, "2 B V X"]
     masked: Bool[Tensor, "2 B V"]
     valid: Bool[Tensor, "2 B V"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PixelPair:
+    """Two disjoint sets of clips of each video as pixels, for a backbone that is trained.
+
+    `visible` are the indices of the tokens of each clip that are not dropped; None: all of them.
+    """
+
+    pixels: UInt8[Tensor, "2 B V T 3 S S"]
+    boxes: Float[Tensor, "2 B V X"]
+    masked: Bool[Tensor, "2 B V"]
+    visible: Int[Tensor, "2 B V K"] | None = None
+
+    def __len__(self) -> int:
+        return self.masked.shape[1]
+
+    def select(self, videos: Int[Tensor, " W"]) -> PixelPair:
+        """The sets of some of the videos."""
+        visible = None if self.visible is None else self.visible[:, videos]
+        return PixelPair(
+            self.pixels[:, videos], self.boxes[:, videos], self.masked[:, videos], visible
+        )
 
 
 @dataclass(frozen=True, slots=True)

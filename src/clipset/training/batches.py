@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from clipset.data.catalog import Video
 from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.training.config import PretrainConfig
+from clipset.training.distributed import ProcessGroup
 
 MIN_GROUPED = 0.9  # fraction of the videos that have a group
 MIN_GROUP_SIZE = 32  # videos in the group of the median video: its negatives
@@ -35,12 +37,21 @@ class BatchChoice:
 def choose_batches(
     store: FeatureStore, videos: Int[np.ndarray, " N"], config: PretrainConfig
 ) -> BatchChoice:
+    """`group_batches` of some videos of a store."""
+    return group_batches(stored_members(store, videos), config)
+
+
+def stored_members(store: FeatureStore, videos: Int[np.ndarray, " N"]) -> list[Video | None]:
+    """Some videos of a store as its catalog lists them; None for those that it does not list."""
+    by_id = {video.id: video for video in store.catalog}
+    return [by_id.get(store.ids[index]) for index in videos]
+
+
+def group_batches(members: Sequence[Video | None], config: PretrainConfig) -> BatchChoice:
     """Batches as the settings have them; `auto` decides by the groups of the catalog.
 
     Videos without a group, and those of groups with one video, form one group.
     """
-    by_id = {video.id: video for video in store.catalog}
-    members = [by_id.get(store.ids[index]) for index in videos]
     names = [None if video is None else video.group for video in members]
     if config.batch_from == "all":
         return BatchChoice(None, "batch_from is all")
@@ -78,21 +89,35 @@ def assess_groups(videos: list[Video]) -> tuple[bool, str]:
     return True, f"{len(groups)} groups of about {median_size} videos with different labels"
 
 
-def check_groups(
-    store: FeatureStore, videos: Int[np.ndarray, " N"], config: PretrainConfig
-) -> None:
+def check_groups(members: Sequence[Video | None], config: PretrainConfig) -> None:
     """Refuse `batch_from = "group"` where a video has no group, or is alone in it."""
     if config.batch_from != "group":
         return
-    group_names = {video.id: video.group for video in store.catalog}
-    counts = Counter(group_names.get(store.ids[index]) for index in videos)
+    counts = Counter(None if video is None else video.group for video in members)
     if None in counts:
         raise TrainingError(
-            f"batches of one group need the group of every video; {counts[None]} of {len(videos)} "
+            f"batches of one group need the group of every video; {counts[None]} of {len(members)} "
             f"have none (the column group of the catalog)"
         )
     single = sorted(str(name) for name, count in counts.items() if count < 2)
     if single:
         raise TrainingError(
             f"batches of one group need groups of at least 2 videos; {single[0]!r} has one"
+        )
+
+
+def check_batches(
+    members: Sequence[Video | None], config: PretrainConfig, processes: ProcessGroup
+) -> None:
+    """Refuse videos that cannot be divided into batches, or batches among the ranks."""
+    if len(members) < 2:
+        raise TrainingError(f"pre-training needs at least 2 videos, got {len(members)}")
+    check_groups(members, config)
+    groups = group_batches(members, config).groups
+    sizes = [len(members)] if groups is None else list(Counter(groups.tolist()).values())
+    smallest_batch, size = min((size // -(-size // config.batch_size), size) for size in sizes)
+    if smallest_batch < processes.world_size:
+        raise TrainingError(
+            f"{processes.world_size} ranks cannot share batches of {config.batch_size} of {size} "
+            f"videos; start fewer processes or use larger batches"
         )

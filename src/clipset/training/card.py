@@ -50,7 +50,7 @@ tags: [video, feature-extraction, set-transformer]
 
 # A set transformer over clips, trained with clipset
 
-Input: features of several clips of a video by the frozen backbone {backbone} ({dim} numbers for
+Input: features of several clips of a video by the backbone {backbone} ({dim} numbers for
 each clip) and their boxes. Output: a token for each clip and a token for the set.
 
 ## Use
@@ -81,7 +81,7 @@ All settings:
 
 ## Licences
 
-Weights of the backbone, which are not part of this folder: {licence}.
+Weights of the backbone, {place}: {licence}.
 Clipset does not know the licence of the videos.
 """
 
@@ -109,5 +109,8 @@ def model_page(card: ModelCard) -> str:
         fingerprint=card.fingerprint,
         validation=validation,
         settings="\n".join(f"| {name} | {value} |" for name, value in settings.items()),
+        place="trained with this model, vit.safetensors in this folder, from weights"
+        if "end_to_end" in card.backbone
+        else "which are not part of this folder",
         licence=f"{licence or 'not recorded'} ({source or 'source not recorded'})",
     )

@@ -41,6 +41,8 @@ class PretrainConfig:
     each clip with the same probability"""
     learning_rate: float = 3e-4
     """peak of the learning rate"""
+    backbone_lr_scale: float = 0.1
+    """end to end: the backbone's learning rate, relative to learning_rate (0: it stays frozen)"""
     weight_decay: float = 1e-4
     """weight decay of matrices"""
     max_grad_norm: float = 1.0
@@ -61,14 +63,14 @@ class PretrainConfig:
             raise TrainingError(f"clips_per_set must be at least 2, got {self.clips_per_set}")
         if not 0 < self.mask_ratio < 1:
             raise TrainingError(f"mask_ratio must lie between 0 and 1, got {self.mask_ratio}")
-        for name in ("learning_rate", "weight_decay", "max_grad_norm"):
+        for name in ("learning_rate", "backbone_lr_scale", "weight_decay", "max_grad_norm"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise TrainingError(f"{name} must be at least 0, got {getattr(self, name)}")
         if self.validate_every < 0:
             raise TrainingError(f"validate_every must be at least 0, got {self.validate_every}")
 
 
-WITHOUT_EFFECT = ("preset", "seeds", "validate_every")  # on the weights
+WITHOUT_EFFECT = ("preset", "seeds", "validate_every", "backbone_lr_scale")  # on the weights
 
 
 def weight_settings(config: PretrainConfig) -> dict[str, Any]:

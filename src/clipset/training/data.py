@@ -6,17 +6,18 @@ Both ways give the same batches, bit for bit. Boxes are always in memory; they a
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from clipset.features.store import FeatureStore
@@ -24,6 +25,8 @@ from clipset.model.config import ModelConfig
 from clipset.sets.batch import ClipBatch, RunningStatistics
 from clipset.sets.reading import read_clips
 from clipset.sets.sampling import (
+    PixelPair,
+    SetIndices,
     SetPair,
     draw_batches,
     draw_batches_by_group,
@@ -37,7 +40,59 @@ STATISTICS_CHUNK = 1024  # videos read at once
 PREFETCH = 2  # batches read before they are needed
 
 
-class ClipSource:
+class BatchSource(ABC):
+    """Videos to draw batches from: which ones, their two sets of clips, and the masks."""
+
+    groups: Int[Tensor, " N"] | None = None  # batches are of one group each
+    max_clips: int  # clips of a video, padding included
+    valid: Bool[Tensor, "N V"] | None = None  # False for padding
+    dim: int  # width of a feature
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batches(
+        self,
+        config: PretrainConfig,
+        generator: torch.Generator,
+        processes: ProcessGroup,
+        *,
+        epoch: int = 0,
+    ) -> Iterator[tuple[int, Any]]:
+        """One epoch: the size of each batch, and the sets of this rank's shard of it.
+
+        All ranks draw the same from the same generator, so their number changes nothing.
+        """
+
+    def batches_in_epoch(self, config: PretrainConfig) -> int:
+        """The number of batches in an epoch."""
+        sizes = [len(self)] if self.groups is None else self.groups.unique(return_counts=True)[1]
+        return sum(-(-int(size) // config.batch_size) for size in sizes)
+
+    def draw_sets(
+        self, config: PretrainConfig, generator: torch.Generator, processes: ProcessGroup
+    ) -> Iterator[tuple[int, Int[Tensor, " B"], SetIndices]]:
+        """Of each batch: its size, the videos of this rank's shard of it, and their sets."""
+        if self.groups is None:
+            batches = draw_batches(len(self), config.batch_size, generator)
+        else:
+            batches = draw_batches_by_group(self.groups, config.batch_size, generator)
+        for videos in batches:
+            sets = draw_set_indices(
+                len(videos),
+                self.max_clips,
+                config.clips_per_set,
+                config.mask_ratio,
+                generator,
+                mask_rule=config.mask_rule,
+                valid=None if self.valid is None else self.valid[videos],
+            )
+            shard = processes.shard(len(videos))
+            yield len(videos), videos[shard], sets.select(shard)
+
+
+class ClipSource(BatchSource):
     """The random clips of some videos of a store, to draw batches from."""
 
     def __init__(
@@ -67,54 +122,32 @@ class ClipSource:
         self.boxes = torch.cat(boxes)
         self.valid = torch.cat(valid) if valid else None
         self.mean, self.std = statistics.mean, statistics.std
+        self.dim = len(self.mean)
 
     def __len__(self) -> int:
         return len(self.videos)
-
-    @property
-    def dim(self) -> int:
-        """The width of a feature."""
-        return self.mean.shape[-1]
 
     def read(self, videos: Int[np.ndarray, " B"]) -> ClipBatch:
         """The clips of some videos, padded to the largest number of clips of all videos."""
         clips = read_clips(self.store, "random", videos, self.model)
         return clips.pad_to(self.max_clips) if self.ragged else clips
 
-    def batches_in_epoch(self, config: PretrainConfig) -> int:
-        """The number of batches in an epoch."""
-        sizes = [len(self)] if self.groups is None else self.groups.unique(return_counts=True)[1]
-        return sum(-(-int(size) // config.batch_size) for size in sizes)
-
     def batches(
-        self, config: PretrainConfig, generator: torch.Generator, processes: ProcessGroup
+        self,
+        config: PretrainConfig,
+        generator: torch.Generator,
+        processes: ProcessGroup,
+        *,
+        epoch: int = 0,  # noqa: ARG002 (the clips of a video are the same in all epochs)
     ) -> Iterator[tuple[int, SetPair]]:
-        """One epoch: the size of each batch, and the sets of this rank's shard of it.
-
-        All ranks draw the same from the same generator, so their number changes nothing.
-        """
-        batches = self._draw_batches(config, generator, processes)
+        """One epoch: the size of each batch, and the sets of this rank's shard of it."""
+        batches = self._read_sets(self.draw_sets(config, generator, processes))
         return batches if self.in_memory else prefetch(batches)
 
-    def _draw_batches(
-        self, config: PretrainConfig, generator: torch.Generator, processes: ProcessGroup
+    def _read_sets(
+        self, batches: Iterator[tuple[int, Int[Tensor, " B"], SetIndices]]
     ) -> Iterator[tuple[int, SetPair]]:
-        if self.groups is None:
-            batches = draw_batches(len(self), config.batch_size, generator)
-        else:
-            batches = draw_batches_by_group(self.groups, config.batch_size, generator)
-        for videos in batches:
-            sets = draw_set_indices(
-                len(videos),
-                self.boxes.shape[1],
-                config.clips_per_set,
-                config.mask_ratio,
-                generator,
-                mask_rule=config.mask_rule,
-                valid=None if self.valid is None else self.valid[videos],
-            )
-            shard = processes.shard(len(videos))
-            sets, own_videos = sets.select(shard), videos[shard]
+        for size, own_videos, sets in batches:
             if self.features is not None:
                 clip_features, rows = self.features, own_videos
             else:
@@ -122,20 +155,20 @@ class ClipSource:
                 rows = torch.arange(len(own_videos))
             features = clip_features[rows[None, :, None], sets.clip_index]
             boxes = self.boxes[own_videos[None, :, None], sets.clip_index]
-            yield len(videos), SetPair(features, boxes, sets.masked, sets.valid)
+            yield size, SetPair(features, boxes, sets.masked, sets.valid)
 
 
-def prefetch(items: Iterator[T]) -> Iterator[T]:
+def prefetch(items: Iterator[T], ahead: int = PREFETCH) -> Iterator[T]:
     """The same items, produced by a thread a little ahead."""
     end = object()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch") as pool:
-        pending = deque(pool.submit(next, items, end) for _ in range(PREFETCH))
+        pending = deque(pool.submit(next, items, end) for _ in range(ahead))
         while (item := pending.popleft().result()) is not end:
             pending.append(pool.submit(next, items, end))
             yield item  # type: ignore[misc]
 
 
-def tensors_of(clips: ClipBatch | SetPair, device: torch.device) -> dict[str, Tensor]:
+def tensors_of(clips: ClipBatch | SetPair | PixelPair, device: torch.device) -> dict[str, Tensor]:
     """The tensors of clips on a device, as keyword arguments of the model."""
     values = {field.name: getattr(clips, field.name) for field in fields(clips)}
     return {name: value.to(device) for name, value in values.items() if value is not None}

@@ -111,6 +111,23 @@ class ProcessGroup:
             dist.all_gather(gathered, values.contiguous())
         return gathered
 
+    def sum(self, number: int) -> int:
+        """The sum over the ranks."""
+        if self.world_size == 1:
+            return number
+        total = torch.tensor(number, dtype=torch.int64, device=self.device)
+        self.all_reduce(total)
+        return int(total)
+
+    def gather_lines(self, lines: list[str]) -> list[str]:
+        """The lines of text of all ranks."""
+        if self.gather is None:
+            return lines
+        content = "\n".join([*lines, "\n"]).encode(errors="surrogateescape")
+        rows = torch.tensor(list(content), dtype=torch.uint8, device=self.device)
+        gathered = bytes(self.gather(rows).tolist())
+        return [line for line in gathered.decode(errors="surrogateescape").split("\n") if line]
+
     def average_gradients(self, model: nn.Module) -> None:
         """Give every rank the mean gradient, in one exchange."""
         if self.world_size == 1:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from clipset.errors import OutputError
 from clipset.files import append_whole, write_atomic
+from clipset.model.scale import SetModel
 from clipset.progress import log
-from clipset.sets.sampling import SetPair
-from clipset.training.checkpoint import ScaleModel
+from clipset.sets.sampling import PixelPair, SetPair
 from clipset.training.data import tensors_of
 
 COLLAPSED_SPREAD = 0.02  # below it, the set tokens of all videos are nearly equal
@@ -28,7 +28,7 @@ Metrics = dict[str, int | float]
 
 
 @torch.no_grad()
-def token_statistics(model: ScaleModel, pair: SetPair, device: torch.device) -> Metrics:
+def token_statistics(model: SetModel, pair: SetPair | PixelPair, device: torch.device) -> Metrics:
     """Spread and effective rank of the set tokens of a batch's first sets, nothing masked."""
     tensors = tensors_of(pair, device).items()
     inputs = {name: value[0, :NUM_COMPARED] for name, value in tensors if name != "masked"}

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from clipset.config import fingerprint, to_mapping
+from clipset.data.catalog import Video
 from clipset.devices import find_device
 from clipset.errors import ModelError, TrainingError
 from clipset.features.store import FeatureStore
 from clipset.files import check_output
 from clipset.process.locks import exclusive
 from clipset.progress import log
-from clipset.training.batches import BatchChoice, check_groups, choose_batches
+from clipset.training.batches import (
+    BatchChoice,
+    check_batches,
+    choose_batches,
+    group_batches,
+    stored_members,
+)
 from clipset.training.budget import hold_out
 from clipset.training.card import ModelCard
 from clipset.training.checkpoint import (
@@ -31,7 +40,7 @@ from clipset.training.checkpoint import (
     read_card,
 )
 from clipset.training.config import PretrainConfig, weight_settings
-from clipset.training.data import ClipSource
+from clipset.training.data import BatchSource, ClipSource
 from clipset.training.distributed import ProcessGroup, join_process_group
 from clipset.training.optim import choose_precision
 from clipset.training.trainer import PretrainingRun
@@ -59,23 +68,76 @@ def pretrain(
 
     Under torchrun, or with an initialised torch.distributed, all processes train one model.
     """
-    with join_process_group(device) as processes, ExitStack() as locks:
-        config = config or PretrainConfig()
-        videos = processes.run(lambda: training_videos(store, config, processes))
-        card = _card(store, videos, config, seed)
-        if processes.run(lambda: _find_trained(folder, card)) is not None:
+    config = config or PretrainConfig()
+    with join_process_group(device) as processes:
+        data = processes.run(lambda: StoredVideos(store, config, processes, seed=seed))
+        return run_pretraining(data, folder, config, processes)
+
+
+class TrainingVideos(ABC):
+    """The videos that a model is trained on, and how they are read."""
+
+    members: Sequence[Video | None]  # as the catalog lists them
+    is_train: Bool[np.ndarray, " N"]  # of the train split, if there is one
+    card: ModelCard
+
+    @abstractmethod
+    def open(self, videos: Int[np.ndarray, " W"], groups: Int[Tensor, " W"] | None) -> BatchSource:
+        """Some of the videos, by their indices, to draw batches from."""
+
+    def open_validation(self) -> Validation | None:
+        """The videos of the k-NN score."""
+        return None
+
+    def is_complete(self, folder: Path) -> bool:  # noqa: ARG002 (there is nothing else)
+        """Whether all files beside a finished model are there."""
+        return True
+
+    def start(self, source: BatchSource, **options: Any) -> PretrainingRun:
+        """The training itself."""
+        return PretrainingRun(source, **options)
+
+
+class StoredVideos(TrainingVideos):
+    """The training videos of a store."""
+
+    def __init__(
+        self, store: FeatureStore, config: PretrainConfig, processes: ProcessGroup, *, seed: int
+    ) -> None:
+        self.store, self.config = store, config
+        self.indices = training_videos(store, config, processes)
+        self.members = stored_members(store, self.indices)
+        self.is_train = np.isin(self.indices, ssl_videos(store, "train"))
+        self.card = _card(store, self.indices, config, seed)
+
+    def open(self, videos: Int[np.ndarray, " W"], groups: Int[Tensor, " W"] | None) -> ClipSource:
+        """The stored random clips of some of the videos."""
+        return ClipSource(self.store, self.indices[videos], self.config.model, groups=groups)
+
+    def open_validation(self) -> Validation:
+        """Labelled videos with their stored regular clips."""
+        return Validation(self.store, self.config.model, seed=self.card.seed)
+
+
+def run_pretraining(
+    data: TrainingVideos, folder: Path, config: PretrainConfig, processes: ProcessGroup
+) -> ScaleModel:
+    """Train a model on videos and save it in a folder; an interrupted training is resumed."""
+    card, seed = data.card, data.card.seed
+    with ExitStack() as locks:
+        found = processes.run(lambda: _find_trained(folder, card))
+        if found is not None and processes.run(lambda: data.is_complete(folder)):
             return processes.run(lambda: load_model(folder))
-        choice = choose_batches(store, videos, config)
+        choice = group_batches(data.members, config)
         if processes.is_main and config.batch_from == "auto":
             log(str(choice))
-        held_out_mask = _hold_out(store, videos, config, choice, seed)
+        held_out_mask = _hold_out(data, config, choice, seed)
         num_held_out = int(held_out_mask.sum())
-        card = replace(card, videos=len(videos) - num_held_out, held_out=num_held_out)
+        card = replace(card, videos=len(held_out_mask) - num_held_out, held_out=num_held_out)
 
-        def open_part(mask: Bool[np.ndarray, " N"]) -> ClipSource:
+        def open_part(mask: Bool[np.ndarray, " N"]) -> BatchSource:
             groups = None if choice.groups is None else choice.groups[torch.from_numpy(mask)]
-            own_videos, model = videos[mask], config.model
-            return ClipSource(store, own_videos, model, groups=groups)
+            return data.open(np.flatnonzero(mask), groups)
 
         source = processes.run(lambda: open_part(~held_out_mask))
         if processes.is_main and choice.groups is None and config.batch_size > len(source):
@@ -87,15 +149,15 @@ def pretrain(
         validation = None
         if config.validate_every:
             validation = processes.run(
-                lambda: Validation(store, config.model, seed=seed) if processes.is_main else None
+                lambda: data.open_validation() if processes.is_main else None
             )
         processes.run(lambda: check_output(folder, "folder") if processes.is_main else None)
         processes.run(lambda: locks.enter_context(exclusive(folder)) if processes.is_main else None)
-        run = PretrainingRun(
+        run = data.start(
             source,
-            config,
-            folder,
-            card,
+            config=config,
+            folder=folder,
+            card=card,
             processes=processes,
             validation=validation,
             held_out=held_out,
@@ -108,7 +170,7 @@ def pretrain(
                 f"loss of {num_held_out} held-out training videos was flat"
             )
         processes.run(lambda: run.save() if processes.is_main else None)
-        return run.model.to("cpu").eval()
+        return run.scale.to("cpu").eval()
 
 
 def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int) -> bool:
@@ -145,22 +207,13 @@ def training_videos(
         )
     choose_precision(config.precision, processes.device)
     videos = ssl_videos(store, config.ssl_split)
-    if len(videos) < 2:
-        raise TrainingError(f"pre-training needs at least 2 videos, got {len(videos)}")
+    members = stored_members(store, videos)
+    check_batches(members, config, processes)
     available = int(store.random.count[videos].min())
     if available < 2 * config.clips_per_set:
         raise TrainingError(
             f"two sets of {config.clips_per_set} need {2 * config.clips_per_set} clips of a video, "
             f"the store has {available}; lower clips_per_set or extract more clips"
-        )
-    check_groups(store, videos, config)
-    groups = choose_batches(store, videos, config).groups
-    sizes = [len(videos)] if groups is None else list(Counter(groups.tolist()).values())
-    smallest_batch, size = min((size // -(-size // config.batch_size), size) for size in sizes)
-    if smallest_batch < processes.world_size:
-        raise TrainingError(
-            f"{processes.world_size} ranks cannot share batches of {config.batch_size} of {size} "
-            f"videos; start fewer processes or use larger batches"
         )
     return videos
 
@@ -205,12 +258,12 @@ def _find_trained(folder: Path, card: ModelCard) -> ModelCard | None:
 
 
 def _hold_out(
-    store: FeatureStore, videos: np.ndarray, config: PretrainConfig, choice: BatchChoice, seed: int
+    data: TrainingVideos, config: PretrainConfig, choice: BatchChoice, seed: int
 ) -> Bool[np.ndarray, " N"]:
     """Which training videos decide when pre-training ends, if no number of epochs is set."""
-    mask = np.zeros(len(videos), dtype=bool)
+    mask = np.zeros(len(data.members), dtype=bool)
     if config.epochs is None:
-        groups = np.zeros(len(videos), int) if choice.groups is None else choice.groups.numpy()
-        is_train = np.isin(videos, ssl_videos(store, "train"))  # never a video that is scored
+        groups = np.zeros(len(mask), int) if choice.groups is None else choice.groups.numpy()
+        is_train = data.is_train  # never a video that is scored
         mask[np.flatnonzero(is_train)[hold_out(groups[is_train], seed)]] = True
     return mask

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from clipset.errors import OutputError, TrainingError, error_line
+from clipset.model.scale import SetModel
 from clipset.progress import bar
-from clipset.sets.sampling import SetPair
+from clipset.sets.sampling import PixelPair, SetPair
 from clipset.training.budget import (
     count_max_epochs,
     count_planned_epochs,
@@ -35,10 +37,10 @@ from clipset.training.checkpoint import (
     write_checkpoint,
 )
 from clipset.training.config import PretrainConfig, weight_settings
-from clipset.training.data import ClipSource, tensors_of
+from clipset.training.data import BatchSource, ClipSource, tensors_of
 from clipset.training.distributed import ProcessGroup
 from clipset.training.monitor import Metrics, Monitor, token_statistics
-from clipset.training.optim import Optimization, choose_precision, decay_groups
+from clipset.training.optim import Optimization, ParamGroup, choose_precision, decay_groups
 from clipset.training.validation import HeldOutLoss, Validation
 
 CHECKPOINT_SECONDS = 20.0
@@ -46,11 +48,15 @@ CHECKPOINTS_KEPT = 2
 
 
 class PretrainingRun:
-    """A model, its optimisation, and how far the training is."""
+    """A model, its optimisation, and how far the training is.
+
+    `scale` is the set transformer, `model` all that is trained: here the same, with a backbone that
+    is trained more than that.
+    """
 
     def __init__(
         self,
-        source: ClipSource,
+        source: BatchSource,
         config: PretrainConfig,
         folder: Path,
         card: ModelCard,
@@ -62,16 +68,19 @@ class PretrainingRun:
         self.source, self.config, self.folder, self.card = source, config, folder, card
         self.processes, self.device, self.seed = processes, processes.device, card.seed
         self.validation, self.held_out = validation, held_out
+        self.settings = weight_settings(config)
         self.steps_per_epoch = source.batches_in_epoch(config)
         self.max_epochs = config.epochs or count_max_epochs(len(source), self.steps_per_epoch)
         self.num_epochs = self.max_epochs
         self.loss_curve: list[tuple[int, float]] = []  # epochs done, loss of held-out videos
         self.epoch, self.best = 0, (-1.0, 0)  # epochs done; best score and its epoch
+        self.scale = self._init_scale()
         self.model = self._init_model()
+        self.processes.broadcast_weights(self.model)
         self.dtype = choose_precision(config.precision, self.device)
         self.optimization = Optimization(
             self.model,
-            decay_groups(self.model, config.weight_decay),
+            self._parameter_groups(),
             learning_rate=config.learning_rate,
             num_steps=self.num_epochs * self.steps_per_epoch,
             max_grad_norm=config.max_grad_norm,
@@ -79,17 +88,33 @@ class PretrainingRun:
         )
         self._plan_epochs()
 
-    def _init_model(self) -> ScaleModel:
+    def _init_scale(self) -> ScaleModel:
         torch.manual_seed(self.seed)
         try:
-            model = ScaleModel(self.source.dim, self.config.model, self.card)
+            scale = ScaleModel(self.source.dim, self.config.model, self.card)
         except (RuntimeError, MemoryError) as error:
             raise TrainingError(f"cannot build the model: {error_line(error)}") from None
-        if self.config.standardise:
-            model.encoder.set_statistics(self.source.mean, self.source.std)
-        model.to(self.device).train()
-        self.processes.broadcast_weights(model)
-        return model
+        return scale.to(self.device).train()
+
+    def _init_model(self) -> SetModel:
+        """All that is trained, on the device."""
+        return self.scale
+
+    def _parameter_groups(self) -> list[ParamGroup]:
+        """The trained parameters, with their weight decay and scale of the learning rate."""
+        return decay_groups(self.model, self.config.weight_decay)
+
+    def _set_statistics(self) -> None:
+        self.scale.encoder.set_statistics(*self._measure_features())
+
+    def _measure_features(self) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+        """Mean and standard deviation of the features at the start."""
+        assert isinstance(self.source, ClipSource)
+        return self.source.mean, self.source.std
+
+    def _write_model(self, card: ModelCard) -> None:
+        """Write what was trained, whole or not at all."""
+        save_model(self.scale, card, self.folder)
 
     def resume(self) -> None:
         """Continue from the newest whole checkpoint; a checkpoint of another run is refused."""
@@ -105,6 +130,9 @@ class PretrainingRun:
             self.optimization.scaler.load_state_dict(state.scaler)
             self.loss_curve = list(state.loss_curve)
             self._plan_epochs()
+        elif self.config.standardise:
+            self.processes.run(lambda: self._set_statistics() if is_main else None)
+            self.processes.broadcast_weights(self.scale)
         self.processes.barrier()
         if is_main:
             remove_partial_files(folder)
@@ -135,8 +163,7 @@ class PretrainingRun:
     def save(self) -> None:
         """Write the trained model; if that fails, write a checkpoint instead."""
         try:
-            card = replace(self.card, steps=self.optimization.num_done)
-            save_model(self.model, card, self.folder)
+            self._write_model(replace(self.card, steps=self.optimization.num_done))
         except OutputError as error:
             with suppress(OutputError):
                 self._save_checkpoint()
@@ -160,7 +187,7 @@ class PretrainingRun:
         return RunState(
             fingerprint=self.card.fingerprint,
             epoch=self.epoch,
-            settings=weight_settings(self.config),
+            settings=self.settings,
             dim=self.source.dim,
             seed=self.seed,
             best=self.best if self.best[1] else None,
@@ -173,12 +200,12 @@ class PretrainingRun:
         interval = self.config.validate_every
         if self.validation is None or (self.epoch % interval and self.epoch != self.num_epochs):
             return {}
-        score = self.validation.score(self.model, self.device)
+        score = self.validation.score(self.scale, self.device)
         if score > self.best[0]:
             self.best = (score, self.epoch)
             result = {"knn": score, "epoch": self.epoch, "split": self.validation.split}
             with monitor.tolerate("its best model"):
-                save_model(self.model, replace(self.card, validation=result), self.folder / "best")
+                save_model(self.scale, replace(self.card, validation=result), self.folder / "best")
         return {"validation_knn": score}
 
     def _plan_epochs(self) -> None:
@@ -195,7 +222,8 @@ class PretrainingRun:
         start = time.perf_counter()
         generator = torch.Generator().manual_seed(_mix_seeds(self.seed, 1, self.epoch))
         sums: dict[str, float] = {}
-        for size, pair in self.source.batches(self.config, generator, self.processes):
+        batches = self.source.batches(self.config, generator, self.processes, epoch=self.epoch)
+        for size, pair in batches:
             for name, value in self._step(pair).items():
                 sums[name] = sums.get(name, 0.0) + value * size / len(self.source)
         seconds = time.perf_counter() - start
@@ -211,7 +239,7 @@ class PretrainingRun:
         speed = {"seconds": seconds, "samples_per_second": len(self.source) / seconds}
         return metrics | speed
 
-    def _step(self, pair: SetPair) -> dict[str, float]:
+    def _step(self, pair: SetPair | PixelPair) -> dict[str, float]:
         """One step on this rank's shard of a batch; losses and accuracies of the whole batch."""
         step, learning_rate = self.optimization.num_done, self.optimization.learning_rate
         rank = (self.processes.rank,) if self.processes.rank else ()

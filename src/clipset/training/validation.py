@@ -21,11 +21,12 @@ from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
+from clipset.model.scale import SetModel
 from clipset.sets.batch import ClipBatch, mean_over_clips
 from clipset.sets.reading import read_clips
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
-from clipset.training.data import ClipSource, tensors_of
+from clipset.training.data import BatchSource, tensors_of
 from clipset.training.distributed import SINGLE_PROCESS
 
 HELD_OUT_FRACTION = 0.2  # of the train split, if there is no validation split
@@ -35,22 +36,23 @@ ENCODE_CHUNK = 256  # videos encoded at once
 class HeldOutLoss:
     """The pre-training loss of videos that are not trained on, for the same sets and masks."""
 
-    def __init__(self, source: ClipSource, config: PretrainConfig, *, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.batches = list(source.batches(config, generator, SINGLE_PROCESS))
-        self.num_videos = len(source)
+    def __init__(self, source: BatchSource, config: PretrainConfig, *, seed: int) -> None:
+        self.source, self.config, self.seed = source, config, seed
 
     @torch.no_grad()
-    def measure(self, model: ScaleModel, device: torch.device) -> float:
+    def measure(self, model: SetModel, device: torch.device) -> float:
         """The mean loss of a video."""
         training = model.training
         model.eval()
-        total = 0.0
-        for size, pair in self.batches:
-            inputs: dict[str, Any] = tensors_of(pair, device)
-            total += size * float(model.losses(**inputs).total)
+        total, num_videos = 0.0, 0
+        generator = torch.Generator().manual_seed(self.seed)
+        for size, pair in self.source.batches(self.config, generator, SINGLE_PROCESS):
+            if pair.masked.shape[1]:
+                inputs: dict[str, Any] = tensors_of(pair, device)
+                total += size * float(model.losses(**inputs).total)
+                num_videos += size
         model.train(training)
-        return total / self.num_videos
+        return total / max(num_videos, 1)
 
 
 class Validation:

@@ -1,0 +1,1 @@
+"""Pre-training of backbone and set transformer together, from the videos themselves."""
