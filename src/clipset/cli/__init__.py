@@ -27,8 +27,8 @@ from clipset.text import visible
 
 VERBS = (
     "backbones", "catalog", "demo", "embed", "estimate", "evaluate", "extract", "import_features",
-    "merge", "predict", "pretrain", "repair", "report", "reproduce", "run", "serve", "settings",
-    "verify",
+    "merge", "predict", "pretrain", "repair", "report", "reproduce", "run", "search", "serve",
+    "settings", "verify",
 )  # fmt: skip
 for verb in VERBS:
     import_module(f"clipset.cli.{verb}")  # adds its command to `app`
