@@ -21,7 +21,7 @@ def scores_by_loops(
     train: np.ndarray, labels: list[int], test: np.ndarray, truth: list[int]
 ) -> tuple[float, dict[int, float]]:
     """Mean average precision and recall@k, from the definitions."""
-    precisions, found = [], {rank: 0 for rank in (1, 5, 10, 20)}
+    precisions, found = [], dict.fromkeys((1, 5, 10, 20), 0)
     for query, label in zip(test, truth, strict=True):
         cosines = [v @ query / np.sqrt((v @ v) * (query @ query)) for v in train]
         order = sorted(range(len(train)), key=lambda i: -cosines[i])

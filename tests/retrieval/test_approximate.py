@@ -37,7 +37,9 @@ def videos_of(vectors: np.ndarray, clips: int = 4, source: str = "first") -> Ind
     return IndexedVideos(rows=rows, valid=valid, source=source)
 
 
-def measured_recall(index: approximate.ApproximateIndex, rows: VectorRows, allowed: np.ndarray) -> float:
+def measured_recall(
+    index: approximate.ApproximateIndex, rows: VectorRows, allowed: np.ndarray
+) -> float:
     """The fraction of the ten best rows that are candidates, by a loop over queries."""
     found = []
     for row in index.row_indices[::97]:
@@ -198,7 +200,9 @@ def test_a_large_collection_is_searched_by_an_index_beside_its_vectors(large_run
     assert [hit.score for hit in by_video.hits] == sorted(
         (hit.score for hit in by_video.hits), reverse=True
     )
-    assert len(index.search(query, limit=60).hits) == 59  # nothing is missing when all are asked for
+    assert (
+        len(index.search(query, limit=60).hits) == 59
+    )  # nothing is missing when all are asked for
 
 
 def test_without_faiss_all_vectors_are_compared_and_a_line_says_so(

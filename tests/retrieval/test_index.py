@@ -106,7 +106,8 @@ def test_clips_cover_the_time_of_their_video() -> None:
 def test_several_examples_are_averaged_and_negative_ones_subtracted(index: SearchIndex) -> None:
     examples = [index.video_example(i) for i in (0, 4, 1, 2)]
     scores = {
-        hit.video_index: hit.score for hit in index.search(examples[:2], examples[2:], limit=100).hits
+        hit.video_index: hit.score
+        for hit in index.search(examples[:2], examples[2:], limit=100).hits
     }
     assert scores.keys() == set(range(len(index))) - {0, 1, 2, 4}
     pooled = index.table.pooled
@@ -118,7 +119,10 @@ def test_several_examples_are_averaged_and_negative_ones_subtracted(index: Searc
 def test_a_negative_example_lowers_the_videos_like_it(index: SearchIndex) -> None:
     positive, negative = index.moment_example(0, 0.0, 5.0), index.moment_example(1, 0.0, 5.0)
     before, after = (
-        {hit.video_index: rank for rank, hit in enumerate(index.search([positive], n, limit=100).hits)}
+        {
+            hit.video_index: rank
+            for rank, hit in enumerate(index.search([positive], n, limit=100).hits)
+        }
         for n in ([], [negative])
     )
     alike = [i for i in after if i % 4 == 1]  # of the negative example's label

@@ -73,7 +73,9 @@ def test_moments_and_conditions(
     assert found
     assert {(f["label"], f["split"]) for f in found} == {("red", "train")}
     assert all(0 <= f["start"] < f["end"] <= 2.1 for f in found)
-    two = search(*words, "--where", "label=red", "--where", "label=blue", run=small_run, capsys=capsys)
+    two = search(
+        *words, "--where", "label=red", "--where", "label=blue", run=small_run, capsys=capsys
+    )
     assert {f["label"] for f in two["results"]} == {"red", "blue"}
     assert run_verb("search", video.id, "--run", small_run, "--moments", "--quiet") == 0
     printed = capsys.readouterr().out
@@ -123,8 +125,9 @@ def test_errors_are_one_line(
     def line(*words: object, run: Path = small_run) -> str:
         return fail(*words, run=run, capsys=capsys)
 
-    assert "no video and no file is called 'red/video 00.mp4'; did you mean red/video 0.mp4" in line(
-        "red/video 00.mp4"
+    assert (
+        "no video and no file is called 'red/video 00.mp4'; did you mean red/video 0.mp4"
+        in line("red/video 00.mp4")
     )
     assert "is outside the video of" in line("red/video 0.mp4@5-9")
     assert "must end after it starts" in line("red/video 0.mp4@5-4")
@@ -145,7 +148,7 @@ def test_errors_are_one_line(
     assert "has no vectors to search; run `clipset run` first" in line("a", run=tmp_path)
     (tmp_path / "tasks" / "genre").mkdir(parents=True)
     shutil.copytree(small_run / "vectors", tmp_path / "tasks" / "genre" / "vectors")
-    assert "has 1 tasks; search in one of them, such as" in line("a", run=tmp_path / "tasks")
+    assert "has 1 tasks; search in one, such as" in line("a", run=tmp_path / "tasks")
 
 
 def test_queries_and_conditions_are_parsed() -> None:
@@ -156,7 +159,10 @@ def test_queries_and_conditions_are_parsed() -> None:
     assert parse_query("a@home.mp4").window is None
     with pytest.raises(SearchError, match="must end after it starts"):
         parse_query("a.mp4@3-2")
-    assert parse_conditions(["label=a=b", "label=", "day=1"]) == {"label": ["a=b", None], "day": ["1"]}
+    assert parse_conditions(["label=a=b", "label=", "day=1"]) == {
+        "label": ["a=b", None],
+        "day": ["1"],
+    }
     for bad in ("label", "=x"):
         with pytest.raises(ConfigError, match="COLUMN=VALUE"):
             parse_conditions([bad])

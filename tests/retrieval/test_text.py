@@ -95,7 +95,9 @@ def manifest_of(name: str, frames: int | None = None) -> tuple[Manifest, nn.Modu
 
 
 def embeds(output: Any, *names: str) -> Tensor:
-    return F.normalize(next(getattr(output, name) for name in names if hasattr(output, name)), dim=1)
+    return F.normalize(
+        next(getattr(output, name) for name in names if hasattr(output, name)), dim=1
+    )
 
 
 @pytest.mark.parametrize("name", ["CLIP", "MetaClip2", "Siglip", "XCLIP", "VideoPrism", "PeVideo"])
@@ -126,7 +128,9 @@ def test_the_similarity_of_a_text_and_a_clip_is_the_one_of_the_model(
 def similarity_by_model(name: str, network: Any, clips: Tensor, tower: TextTower) -> np.ndarray:
     """The cosines of the model's own embeddings of clips and text."""
     padding = "max_length" if name in ("Siglip", "VideoPrism") else True
-    tokens = tower._tokeniser([TEXT], padding=padding, truncation=True, max_length=8, return_tensors="pt")
+    tokens = tower._tokeniser(
+        [TEXT], padding=padding, truncation=True, max_length=8, return_tensors="pt"
+    )
     words = {key: tokens[key] for key in ("input_ids", "attention_mask")}
     calls: dict[str, Callable[[], Any]] = {
         "CLIP": lambda: network(pixel_values=clips[:, 0], **words),
@@ -170,7 +174,7 @@ def test_a_text_tower_of_other_weights_or_without_a_tokenizer_is_refused(tmp_pat
         TextTower(manifest).encode(TEXT)
     for path in (tmp_path / "model").glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(SearchError, match="tokenizer in .* cannot be loaded"):
+    with pytest.raises(SearchError, match=r"tokenizer in .* cannot be loaded"):
         TextTower(manifest).encode(TEXT)
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(StoreError, match="name it yourself with --backbone hf:FOLDER"):

@@ -97,9 +97,7 @@ class HeldOut:
         clips = concat_clips(self._random, self.clips)
         return HeldOut(self.ids, clips, self._classes, self._targets, groups=self.groups)
 
-    def match(
-        self, videos: Int[Tensor, " B"], classes: Int[Tensor, "B N"]
-    ) -> Bool[Tensor, "B N"]:
+    def match(self, videos: Int[Tensor, " B"], classes: Int[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Whether classes are those of some of the videos. Called once for each final ranking."""
         return classes == self._classes[videos, None]
 

@@ -379,9 +379,8 @@ def open_index(run_folder: str | Path) -> SearchIndex:
     if not (folder / "vectors" / VECTORS_FILE).is_file():
         tasks = sorted(path.parent.parent.name for path in folder.glob(f"*/vectors/{VECTORS_FILE}"))
         if tasks:
-            raise SearchError(
-                f"{folder} has {len(tasks)} tasks; search in one of them, such as {folder / tasks[0]}"
-            )
+            first = folder / tasks[0]
+            raise SearchError(f"{folder} has {len(tasks)} tasks; search in one, such as {first}")
         raise SearchError(f"{folder} has no vectors to search; run `clipset run` first")
     return SearchIndex(folder, open_run_store(folder), read_vectors(folder / "vectors"))
 

@@ -25,7 +25,7 @@ from clipset.retrieval.text import TextTower
 
 DEFAULT_TOP = 10
 Words = str | Path | Sequence[str | Path]
-Where = Mapping[str, str | None | Sequence[str | None]]
+Where = Mapping[str, str | Sequence[str | None] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
