@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,9 +55,8 @@ class ModelFamily:
     vision_tower: bool = False  # the vision part of a model of images and text is loaded alone
     trunk: str = ""  # the part of the loaded model that runs; empty for all of it
     method: str = ""  # of that part, which is called; empty for the part itself
-    last_norm: str = ""  # a norm or head of the loaded model that comes after the pooling
+    last_norm: str = ""  # a norm of the loaded model that comes after the pooling
     width: str = ""  # where the config says how wide the features are, if not in `hidden_size`
-    any_frames: bool = False  # a video model without a frame count of its own
     ignored_keys: str = HEADS
     layer_token: Literal["", "first", "mean"] = ""  # the feature of a layer; no layers if empty
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -135,11 +133,6 @@ MODEL_FAMILIES |= {
         model_class="XCLIPModel", pool="pooler", video=True, method="get_video_features",
         pooling="multi-frame transformer of the video tower", width="projection_dim",
     ),
-    "pe_video": ModelFamily(
-        model_class="PeVideoModel", pool="pooler", video=True, input_name=_VIDEOS,
-        pooling="class token of the video encoder, then its head", trunk="video_encoder",
-        last_norm="video_head", width="text_config.hidden_size", any_frames=True,
-    ),
     "metaclip_2": replace(MODEL_FAMILIES["clip"], model_class="MetaClip2VisionModel"),
 }  # fmt: skip
 MODEL_FAMILIES["clip_vision_model"] = MODEL_FAMILIES["clip"]
@@ -207,11 +200,10 @@ def huggingface_entry(backbone_name: str) -> BackboneEntry:
     model_folder = find_folder(hub_model)
     config = read_hub_config(model_folder)
     family = _find_family(config)
-    vision = _vision_config(config)
+    vision = getattr(config, "vision_config", config)
     mean, std, size = read_preprocessing(model_folder)
     try:
-        has_frames = family.video and not family.any_frames
-        frames = _native_frames(vision) if has_frames else IMAGE_FRAMES
+        frames = _native_frames(vision) if family.video else IMAGE_FRAMES
         size = size or _native_size(vision)
     except (AttributeError, TypeError, ValueError, IndexError, OverflowError):
         raise BackboneError(
@@ -220,7 +212,7 @@ def huggingface_entry(backbone_name: str) -> BackboneEntry:
     sizes = getattr(vision, "hidden_sizes", None) or [None]
     hidden_size = getattr(vision, "hidden_size", None) or sizes[-1]
     if family.width:
-        hidden_size = attrgetter(family.width)(config)
+        hidden_size = getattr(config, family.width)
     if not isinstance(hidden_size, int):
         raise BackboneError(
             f"the config.json in {model_folder} does not say how wide its features are"
@@ -246,7 +238,7 @@ def load_huggingface(spec: BackboneSpec, weights_path: Path) -> HuggingFaceNetwo
         raise BackboneError(f"the weights of {spec.name} must be one of {', '.join(WEIGHT_FILES)}")
     config = read_hub_config(weights_path.parent)
     family = _find_family(config)
-    call_options = _fit_size(spec, family, _vision_config(config))
+    call_options = _fit_size(spec, family, getattr(config, "vision_config", config))
     hub_model = load_hub_model(family, config, weights_path)
     if family.resize == "after":
         _set_native_size(hub_model.config, spec)
@@ -273,12 +265,6 @@ def import_transformers() -> Any:
     return transformers
 
 
-def _vision_config(config: Any) -> Any:
-    """The part of a config about pixels."""
-    config = getattr(config, "video_config", config)
-    return getattr(config, "vision_config", config)
-
-
 def read_hub_config(model_folder: Path) -> Any:
     """The config of a model; one that would run code or make a huge network is refused."""
     config_class, weights_path = import_transformers().AutoConfig, model_folder / "config.json"
@@ -289,7 +275,8 @@ def read_hub_config(model_folder: Path) -> Any:
         )
     except Exception as error:  # transformers raises many kinds, all about this file
         raise BackboneError(f"{weights_path} is refused: {error_line(error)}") from None
-    for section in (config, _vision_config(config), getattr(config, "text_config", config)):
+    sections = [getattr(config, f"{name}_config", config) for name in ("vision", "text")]
+    for section in (config, *sections):
         kernel = getattr(section, "_attn_implementation", None)
         if "/" in str(kernel):  # transformers would download and run it
             raise BackboneError(
@@ -333,7 +320,7 @@ def _fit_size(spec: BackboneSpec, family: ModelFamily, config: Any) -> dict[str,
     if spec.size % patch:
         raise BackboneError(f"{spec.name} needs a multiple of {patch} pixels, got {spec.size}")
     native = spec.size == _native_size(config) and (
-        not family.video or family.any_frames or spec.frames == _native_frames(config)
+        not family.video or spec.frames == _native_frames(config)
     )
     if family.resize == "before":
         _set_native_size(config, spec)
@@ -341,9 +328,8 @@ def _fit_size(spec: BackboneSpec, family: ModelFamily, config: Any) -> dict[str,
         return {}
     if family.resize == "flag":
         return {"interpolate_pos_encoding": True}
-    frames = "" if family.any_frames else f"{_native_frames(config)} frames of "
     raise BackboneError(
-        f"{spec.name} takes {frames}{_native_size(config)} pixels only, "
+        f"{spec.name} takes {_native_frames(config)} frames of {_native_size(config)} pixels only, "
         f"got {spec.frames} of {spec.size}"
     )
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
 from clipset.cli import flags
 from clipset.cli.app import app, make_table, show_result
 from clipset.errors import ConfigError
@@ -25,7 +23,7 @@ def search_command(
     unlike: Annotated[tuple[str, ...], flags.SWITCH] = (),
     text: str | None = None,
     moments: Annotated[bool, flags.SWITCH] = False,
-    where: Annotated[tuple[str, ...], Parameter(consume_multiple=False), flags.SWITCH] = (),
+    where: Annotated[tuple[str, ...], flags.SWITCH] = (),
     top: int = 10,
     backbone: flags.OwnBackbone = None,
     workers: flags.Workers = None,

@@ -239,7 +239,7 @@ def make_quantiser(arrays: IndexArrays, *, is_trained: bool = True) -> Any:
     index = faiss.IndexIVFScalarQuantizer(
         lists, num_components, num_lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_L2, False
     )
-    index.cp.seed = 0
+    index.cp.seed, index.cp.min_points_per_centroid = 0, 1
     if is_trained:
         lists.add(np.ascontiguousarray(arrays.centroids))
         faiss.copy_array_to_vector(np.ascontiguousarray(arrays.ranges), index.sq.trained)

@@ -29,6 +29,11 @@ class VideoFilter:
     splits: Values = ()
     columns: Mapping[str, Values] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all videos are allowed."""
+        return not (self.labels or self.splits or self.columns)
+
     def mask(self, store: FeatureStore) -> Bool[np.ndarray, " N"]:
         """Which videos of a store are allowed; an error if there are none."""
         by_column = {"label": self.labels, "split": self.splits}

@@ -157,7 +157,9 @@ class VideoSearch:
 
         With `prepare`, the index of a large collection is opened or built first.
         """
-        mask = None if allowed is None else allowed.mask(self.index.store)
+        mask = None
+        if allowed is not None and not allowed.is_empty:
+            mask = allowed.mask(self.index.store)
         positive = [*positive, *([] if text is None else [self.text_example(text)])]
         if prepare:
             examples = (*positive, *negative)

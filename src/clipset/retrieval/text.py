@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +42,6 @@ class TextFamily:
     model_class: str
     head: str = ""
     projection: str = ""
-    pool: Literal["pooler", "first"] = "pooler"
     is_padded: bool = False  # to the full length, as in training
     is_lower: bool = False  # trained on lower case
 
@@ -57,7 +56,6 @@ TEXT_FAMILIES = {
     "siglip": TextFamily(model_class="SiglipModel", is_padded=True, is_lower=True),
     "xclip": TextFamily(model_class="XCLIPModel", head="text_projection"),
     "videoprism": TextFamily(model_class="VideoPrismClipModel", is_padded=True, is_lower=True),
-    "pe_video": TextFamily(model_class="PeVideoModel", head="text_video_head", pool="first"),
 }
 
 
@@ -102,9 +100,7 @@ class TextTower:
         )
         names = ("input_ids", "attention_mask")
         inputs = {name: tokens[name] for name in names if name in tokens}
-        output = self._model.get_submodule("text_model")(**inputs)
-        pooled = output.pooler_output if self.family.pool == "pooler" else None
-        feature = output.last_hidden_state[:, 0] if pooled is None else pooled
+        feature = self._model.get_submodule("text_model")(**inputs).pooler_output
         if self.family.head:
             feature = self._model.get_submodule(self.family.head)(feature)
         return np.asarray(feature[0].float().numpy(), np.float32)
