@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.retrieval.conftest import make_run
 from torch import Tensor, nn
 
 from clipset.backbones.registry import load_backbone
 from clipset.clips.config import Sampling
 from clipset.errors import BackboneError, SearchError, StoreError
 from clipset.features.store import Manifest
+from clipset.retrieval import VideoSearch
 from clipset.retrieval.rows import QueryVector, VectorRows
 from clipset.retrieval.text import TEXT_FAMILIES, TextTower
 
@@ -139,6 +141,33 @@ def similarity_by_model(name: str, network: Any, clips: Tensor, tower: TextTower
         text = embeds(output, "text_embeds")
     similarity: np.ndarray = (videos @ text.T)[:, 0].numpy()
     return similarity
+
+
+def test_a_run_is_searched_by_text_alone_and_with_examples(tmp_path: Path) -> None:
+    manifest, _ = manifest_of(save_model(tmp_path / "model", make_model("Siglip")), 1)
+    run = make_run(tmp_path / "run", spec=manifest.backbone)
+    search = VideoSearch(run)
+    direction = search.text_tower.encode(TEXT).direction
+    table, dim = search.index.table, manifest.backbone.dim
+    cosines = {
+        video_id: max(
+            clip[:dim] @ direction / np.linalg.norm(clip[:dim])
+            for clip in table.vectors[index, : search.index.store.regular.count[index]]
+        )
+        for index, video_id in enumerate(table.video_ids)
+    }
+    found = search.search(text=TEXT, top=40).results
+    assert {f.video: f.score for f in found} == pytest.approx(cosines, abs=1e-5)
+    assert [f.score for f in found] == sorted((f.score for f in found), reverse=True)
+    assert all(f.start is not None for f in found)
+    example = table.video_ids[0]
+    both = {f.video: f.score for f in search.search(example, text=TEXT, top=40).results}
+    alone = {f.video: f.score for f in search.search(f"{example}@0-6", top=40).results}
+    assert both.keys() == alone.keys() == cosines.keys() - {example}
+    assert all(both[video] <= (alone[video] + cosines[video]) / 2 + 1e-5 for video in both)
+    text = search.text_example(TEXT)
+    with pytest.raises(SearchError, match="one text, as a positive example"):
+        search.find([text], text=TEXT)
 
 
 def test_a_backbone_without_a_text_tower_says_so(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class IndexArrays:
     components: Float[np.ndarray, "K R"]
     offset: Float[np.ndarray, " K"]
     centroids: Float[np.ndarray, "L K"]
-    ranges: Float[np.ndarray, " 2K"]
+    ranges: Float[np.ndarray, " Z"]
     codes: UInt8[np.ndarray, "M C"]
 
     def __post_init__(self) -> None:
