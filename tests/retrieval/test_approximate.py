@@ -107,7 +107,7 @@ def test_an_index_is_kept_in_a_file_and_read_without_building_it(
 def test_added_and_removed_videos_change_the_index_without_building_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, vectors = tmp_path / "index.safetensors", clustered(4800)
+    path, vectors = tmp_path / "index.safetensors", clustered(4960)
     assert open_approximate(path, videos_of(vectors[:4000])) is not None
     encoded: list[int] = []
 
@@ -117,7 +117,7 @@ def test_added_and_removed_videos_change_the_index_without_building_it(
 
     monkeypatch.setattr(index_file, "build_index", None)
     monkeypatch.setattr(index_file, "encode_rows", encode_rows)
-    order = np.concatenate([np.arange(4000, 4800), np.arange(1200, 4000)])  # new ones come first
+    order = np.concatenate([np.arange(4000, 4960), np.arange(1200, 4000)])  # new ones come first
     videos = videos_of(vectors[order], source="second")
     index = open_approximate(path, videos)
     assert index is not None
