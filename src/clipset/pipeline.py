@@ -25,6 +25,8 @@ from clipset.errors import ClipsetError, ConfigError, RunError
 from clipset.evaluation.results import (
     Comparison,
     ProbeResult,
+    RetrievalResult,
+    read_optional,
     read_predictions,
     read_records,
     read_results,
@@ -76,6 +78,7 @@ class RunResult:
     damaged: int
     scores: list[ProbeResult]
     comparisons: list[Comparison]
+    retrieval: list[RetrievalResult]
     steps: dict[str, Literal["done", "skipped"]]
     seconds: dict[str, float]
     note: str = ""
@@ -161,6 +164,7 @@ def run(
         damaged=sum(entry.damage is not None for entry in store.entries),
         scores=read_results(out),
         comparisons=read_records(out / "comparisons.json", Comparison),
+        retrieval=read_optional(out / "retrieval.json", RetrievalResult),
         steps={name: "skipped" if s.skipped else "done" for name, s in folder.steps.items()},
         seconds={name: step.seconds for name, step in folder.steps.items()},
         note=note,

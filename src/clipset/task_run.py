@@ -6,6 +6,7 @@ Heavy modules are imported where they are used: a step that is current loads not
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 MODEL_FILES = ("model.safetensors", "model.json", "metrics.jsonl")
 VECTOR_FILES = ("vectors/vectors.safetensors", "vectors/videos.csv")
-RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")
+RESULT_FILES = (
+    "results.json", "comparisons.json", "predictions.safetensors", "retrieval.json",
+)  # fmt: skip
 REPORT_INPUTS = (
     *(f"model/{name}" for name in MODEL_FILES), *VECTOR_FILES, *RESULT_FILES, "low_shot.json",
 )  # fmt: skip
@@ -119,6 +122,7 @@ class TaskRun:
 
     def evaluate(self) -> StepRecord:
         """Score the features if the videos have at least two labels to tell apart."""
+        from clipset.evaluation.retrieval import score_retrieval
         from clipset.evaluation.suite import run_suite
         from clipset.probes.task import make_task
 
@@ -128,7 +132,7 @@ class TaskRun:
         except ProbeError as reason:
             note = f"not evaluated: {reason}"
             log(note)
-            for name in ("results.json", "comparisons.json"):
+            for name in ("results.json", "comparisons.json", "retrieval.json"):
                 write_json(self.folder / name, [])
             return StepRecord("evaluate", note=note)
         model = self.models[0] if self.models else None
@@ -136,6 +140,7 @@ class TaskRun:
             task, model, self.recipe.evaluate, seed=self.seed, more_models=self.models[1:],
             deadline=self.clock.deadline,
         )  # fmt: skip
+        suite = replace(suite, retrieval=score_retrieval(task, self.models))
         try:
             suite.write(self.folder / "results.json", protocol_facts(self.recipe))
         except OutputError:

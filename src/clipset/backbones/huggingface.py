@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,7 +54,9 @@ class ModelFamily:
     resize: Literal["no", "free", "flag", "before", "after"] = "no"
     vision_tower: bool = False  # the vision part of a model of images and text is loaded alone
     trunk: str = ""  # the part of the loaded model that runs; empty for all of it
+    method: str = ""  # of that part, which is called; empty for the part itself
     last_norm: str = ""  # a norm of the loaded model that comes after the pooling
+    width: str = ""  # where the config says how wide the features are, if not in `hidden_size`
     ignored_keys: str = HEADS
     layer_token: Literal["", "first", "mean"] = ""  # the feature of a layer; no layers if empty
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -126,6 +128,13 @@ MODEL_FAMILIES = {
         resize="flag", model_options=_NO_POOLER,
     ),
 }  # fmt: skip
+MODEL_FAMILIES |= {
+    "xclip": ModelFamily(
+        model_class="XCLIPModel", pool="pooler", video=True, method="get_video_features",
+        pooling="multi-frame transformer of the video tower", width="projection_dim",
+    ),
+    "metaclip_2": replace(MODEL_FAMILIES["clip"], model_class="MetaClip2VisionModel"),
+}  # fmt: skip
 MODEL_FAMILIES["clip_vision_model"] = MODEL_FAMILIES["clip"]
 MODEL_FAMILIES["siglip_vision_model"] = MODEL_FAMILIES["siglip"]
 OTHER_FAMILY = ModelFamily(
@@ -160,7 +169,8 @@ class HuggingFaceNetwork(LayeredNetwork):
 
     def pooled_output(self, pixels: Tensor) -> Float[Tensor, "B D"]:
         """The pooled output for a batch of clips or of frames."""
-        output = self.trunk(**{self.family.input_name: pixels}, **self.call_options)
+        run = getattr(self.trunk, self.family.method) if self.family.method else self.trunk
+        output = run(**{self.family.input_name: pixels}, **self.call_options)
         pool, pooler_output = self.family.pool, getattr(output, "pooler_output", None)
         if pool == "pooler" or (pool == "any" and pooler_output is not None):
             features = output.pooler_output.flatten(1)
@@ -188,7 +198,7 @@ def huggingface_entry(backbone_name: str) -> BackboneEntry:
     """The registry entry of `hf:<folder or name>`, read from the model's own files."""
     model_name = backbone_name.removeprefix("hf:")
     model_folder = find_folder(model_name)
-    config = _read_config(model_folder)
+    config = read_hub_config(model_folder)
     family = _find_family(config)
     vision_config = getattr(config, "vision_config", config)
     mean, std, size = read_preprocessing(model_folder)
@@ -201,6 +211,8 @@ def huggingface_entry(backbone_name: str) -> BackboneEntry:
         ) from None
     sizes = getattr(vision_config, "hidden_sizes", None) or [None]
     hidden_size = getattr(vision_config, "hidden_size", None) or sizes[-1]
+    if family.width:
+        hidden_size = getattr(config, family.width)
     if not isinstance(hidden_size, int):
         raise BackboneError(
             f"the config.json in {model_folder} does not say how wide its features are"
@@ -224,10 +236,10 @@ def load_huggingface(spec: BackboneSpec, weights_path: Path) -> HuggingFaceNetwo
     """The model in the folder of `path`, every weight of which must be in the file."""
     if weights_path.name not in WEIGHT_FILES:
         raise BackboneError(f"the weights of {spec.name} must be one of {', '.join(WEIGHT_FILES)}")
-    config = _read_config(weights_path.parent)
+    config = read_hub_config(weights_path.parent)
     family = _find_family(config)
     call_options = _fit_size(spec, family, getattr(config, "vision_config", config))
-    loaded_model = _load_model(family, config, weights_path)
+    loaded_model = load_hub_model(family, config, weights_path)
     if family.resize == "after":
         _set_native_size(loaded_model.config, spec)
     network = HuggingFaceNetwork(family, loaded_model, spec.dim, call_options).eval()
@@ -242,7 +254,8 @@ def _find_family(config: Any) -> ModelFamily:
     return MODEL_FAMILIES.get(config.model_type, OTHER_FAMILY)
 
 
-def _import_transformers() -> Any:
+def import_transformers() -> Any:
+    """The module; an error that says how to install it."""
     try:
         import transformers
     except ImportError:
@@ -252,8 +265,9 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _read_config(model_folder: Path) -> Any:
-    config_class, config_path = _import_transformers().AutoConfig, model_folder / "config.json"
+def read_hub_config(model_folder: Path) -> Any:
+    """The config of a model; one that would run code or make a huge network is refused."""
+    config_class, config_path = import_transformers().AutoConfig, model_folder / "config.json"
     _check_layer_counts(read_json(config_path), config_path)
     try:
         config = config_class.from_pretrained(
@@ -261,7 +275,8 @@ def _read_config(model_folder: Path) -> Any:
         )
     except Exception as error:  # transformers raises many kinds, all about this file
         raise BackboneError(f"{config_path} is refused: {error_line(error)}") from None
-    for section in (config, getattr(config, "vision_config", config)):
+    sections = [getattr(config, f"{name}_config", config) for name in ("vision", "text")]
+    for section in (config, *sections):
         kernel = getattr(section, "_attn_implementation", None)
         if "/" in str(kernel):  # transformers would download and run it
             raise BackboneError(
@@ -319,11 +334,11 @@ def _fit_size(spec: BackboneSpec, family: ModelFamily, config: Any) -> dict[str,
     )
 
 
-def _load_model(family: ModelFamily, config: Any, weights_path: Path) -> nn.Module:
+def load_hub_model(family: ModelFamily, config: Any, weights_path: Path) -> nn.Module:
     """The model of transformers with every weight from the file."""
-    transformers = _import_transformers()
+    transformers = import_transformers()
     check_file(weights_path)
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
             loaded_model, info = getattr(transformers, family.model_class).from_pretrained(
                 weights_path.parent,
@@ -354,7 +369,7 @@ def _load_model(family: ModelFamily, config: Any, weights_path: Path) -> nn.Modu
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """No progress bars and no reports: what they say is an error or is of no interest."""
     has_bars = transformers.utils.logging.is_progress_bar_enabled()
     log_level = transformers.logging.get_verbosity()

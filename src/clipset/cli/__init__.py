@@ -28,7 +28,7 @@ from clipset.text import visible
 VERBS = (
     "backbones", "catalog", "demo", "embed", "estimate", "evaluate", "extract", "import_features",
     "merge", "predict", "pretrain", "pretrain_backbone", "repair", "report", "reproduce", "run",
-    "serve", "settings", "verify",
+    "search", "serve", "settings", "verify",
 )  # fmt: skip
 for verb in VERBS:
     import_module(f"clipset.cli.{verb}")  # adds its command to `app`

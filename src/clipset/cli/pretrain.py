@@ -78,7 +78,9 @@ def pretrain_command(
         unreadable = Unreadable(out)
         unreadable.read()
         result |= {"backbone": out / BACKBONE_FILE, "unreadable": unreadable.reasons}
-        summary_line = f"{summary_line}, backbone {out / BACKBONE_FILE}, {len(unreadable.reasons)} unreadable"
+        summary_line = (
+            f"{summary_line}, backbone {out / BACKBONE_FILE}, {len(unreadable.reasons)} unreadable"
+        )
     show_result(result, common, [summary_line])
 
 

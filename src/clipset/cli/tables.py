@@ -14,7 +14,12 @@ from clipset.text import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult
+    from clipset.evaluation.results import (
+        Comparison,
+        LowShotCurve,
+        ProbeResult,
+        RetrievalResult,
+    )
     from clipset.pipeline import RunResult
 
 
@@ -27,6 +32,8 @@ def run_lines(result: RunResult) -> Iterator[str | Table]:
         yield score_table([score for score in probe_results if score.task == task_name])
     if result.comparisons:
         yield comparison_table(result.comparisons)
+    if result.retrieval:
+        yield retrieval_table(result.retrieval)
     num_pretrainings = max((score.num_pretrainings or 1 for score in probe_results), default=1)
     if num_pretrainings > 1:
         yield f"SCALE rows are means over {num_pretrainings} pre-trainings"
@@ -83,6 +90,24 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         for comparison in comparisons
     ]
     return make_table(("probe", "baseline", "difference", "95 % interval", "p"), table_rows)
+
+
+def retrieval_table(results: Sequence[RetrievalResult]) -> Table:
+    """How well the training videos of a test video's label are found."""
+    from clipset.report.wording import vector_name
+
+    ranks = list(results[0].recall)
+    rows = [
+        (
+            vector_name(result.features, result.vectors),
+            f"{result.mean_average_precision:.1%}",
+            " – ".join(map("{:.1%}".format, result.interval)),
+            *(f"{result.recall[rank]:.1%}" if rank in result.recall else "–" for rank in ranks),
+        )
+        for result in results
+    ]
+    recall_names = [f"recall@{rank}" for rank in ranks]
+    return make_table(("retrieval by", "mAP", "95 % interval", *recall_names), rows)
 
 
 def curve_table(curves: Sequence[LowShotCurve]) -> Table:

@@ -169,6 +169,32 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalResult:
+    """How well vectors find training videos with the label of a test video. In retrieval.json."""
+
+    features: str
+    vectors: str
+    """`mean` over clips or `time_course`"""
+    mean_average_precision: Fraction
+    interval: tuple[Fraction, Fraction]
+    recall: dict[str, Fraction]
+    """by k: the fraction of queries with a relevant video among the k nearest"""
+    n: Count
+    """queries: test videos"""
+    num_train: Count
+    split: str | None = None
+    num_pretrainings: Count | None = None
+    """pre-trainings of different seeds that this is a mean over; None without a model"""
+
+    def __post_init__(self) -> None:
+        low, high = self.interval
+        if low > high:
+            raise ValueError(f"the interval {list(self.interval)} ends before it begins")
+        if not all(rank.isdecimal() and len(rank) < 7 for rank in self.recall):
+            raise ValueError(f"recall is at ranks such as 1 and 10, got {list(self.recall)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LowShotPoint:
     """The score with a fraction of the training labels."""
 
@@ -247,6 +273,11 @@ def read_results(folder: Path) -> list[ProbeResult]:
 def read_records(path: Path, kind: type[T]) -> list[T]:
     """The records in a file of a run."""
     return parse_records(read_json(path), kind, str(path))
+
+
+def read_optional(path: Path, kind: type[T]) -> list[T]:
+    """The records in a file of a run; none without the file."""
+    return read_records(path, kind) if path.is_file() else []
 
 
 def encode_predictions(predictions: Predictions) -> bytes:

@@ -16,7 +16,13 @@ from torch import Tensor
 from clipset.config import encode_json, to_mapping
 from clipset.errors import ProbeError, StoreError
 from clipset.evaluation.metrics import ScoredPredictions, score_predictions
-from clipset.evaluation.results import Comparison, Predictions, ProbeResult, encode_predictions
+from clipset.evaluation.results import (
+    Comparison,
+    Predictions,
+    ProbeResult,
+    RetrievalResult,
+    encode_predictions,
+)
 from clipset.evaluation.statistics import MIN_GROUPS, compare_probes, interval
 from clipset.files import write_together
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
@@ -37,6 +43,8 @@ class SuiteResult:
     predictions: Predictions
     left_out: tuple[ProbeName, ...] = ()
     """probes that the deadline left no time for"""
+    retrieval: list[RetrievalResult] | None = None
+    """of `score_retrieval`, if it was called"""
 
     def write(self, path: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Write the results, with `comparisons.json` and `predictions.safetensors` beside them.
@@ -44,8 +52,12 @@ class SuiteResult:
         `facts` are fields of every result, such as `ssl_split`.
         """
         result_records = to_mapping([replace(result, **(facts or {})) for result in self.results])
+        retrieval = {}
+        if self.retrieval is not None:
+            retrieval[path.with_name("retrieval.json")] = encode_json(to_mapping(self.retrieval))
         write_together(
             {
+                **retrieval,
                 path.with_name("predictions.safetensors"): encode_predictions(self.predictions),
                 path.with_name("comparisons.json"): encode_json(to_mapping(self.comparisons)),
                 path: encode_json(result_records),

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clipset.data.catalog import Catalog, Video
@@ -70,7 +70,7 @@ class LabelledVideos:
 
 
 class HeldOut:
-    """The test videos: clips to predict from, and labels that only `evaluate` reads.
+    """The test videos: clips to predict from, and labels that `evaluate` and `match` alone read.
 
     `clips` are the regular ones. `groups` is empty if no video has a group.
     """
@@ -97,6 +97,10 @@ class HeldOut:
             raise ProbeError("the test videos have no random clips; set test_clips to 'regular'")
         clips = concat_clips(self._random, self.clips)
         return HeldOut(self.ids, clips, self._classes, self._targets, groups=self.groups)
+
+    def match(self, videos: Int[Tensor, " B"], classes: Int[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+        """Whether classes are those of some of the videos. Called once for each final ranking."""
+        return classes == self._classes[videos, None]
 
     def evaluate(
         self, outputs: Float[Tensor, "M C"]

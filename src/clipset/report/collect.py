@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,9 +22,10 @@ from clipset.evaluation.results import (
     Comparison,
     LowShotCurve,
     ProbeResult,
+    RetrievalResult,
     Value,
+    read_optional,
     read_predictions,
-    read_records,
 )
 from clipset.features.store import FeatureStore, open_run_store
 from clipset.progress import bar
@@ -43,7 +44,6 @@ from clipset.report.wording import Number, plural
 from clipset.representation import VectorTable, nearest, read_vectors
 from clipset.runs import read_run
 
-T = TypeVar("T")
 MAX_THUMBNAILS = 800
 NUM_QUERIES = 6
 NUM_HITS = 5
@@ -78,20 +78,17 @@ def collect_content(run_folder: Path) -> ReportContent:
             )
             for step in run_record.get("steps", [])
         ],
-        results=_read_optional(run_folder / "results.json", ProbeResult),
-        comparisons=_read_optional(run_folder / "comparisons.json", Comparison),
+        results=read_optional(run_folder / "results.json", ProbeResult),
+        comparisons=read_optional(run_folder / "comparisons.json", Comparison),
         calibration=read_calibration(run_folder / "predictions.safetensors"),
-        low_shot=_read_optional(run_folder / "low_shot.json", LowShotCurve),
+        low_shot=read_optional(run_folder / "low_shot.json", LowShotCurve),
+        retrieval=read_optional(run_folder / "retrieval.json", RetrievalResult),
         curves=_read_curves(run_folder / "model" / "metrics.jsonl"),
         map_points=_collect_map(vector_table, store),
         neighbours=_collect_neighbours(vector_table, store),
         failed={entry.id: entry.reason or "" for entry in store.failed},
         damaged=[entry for entry in store.entries if entry.damage],
     )
-
-
-def _read_optional(path: Path, kind: type[T]) -> list[T]:
-    return read_records(path, kind) if path.is_file() else []
 
 
 def read_calibration(path: Path) -> list[Calibration]:

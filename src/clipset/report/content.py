@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 
 from clipset.errors import ReportError
 from clipset.evaluation.calibration import ReliabilityBin, calibration_error
-from clipset.evaluation.results import ERROR_METRICS, Comparison, LowShotCurve, ProbeResult
+from clipset.evaluation.results import (
+    ERROR_METRICS,
+    Comparison,
+    LowShotCurve,
+    ProbeResult,
+    RetrievalResult,
+)
 from clipset.evaluation.statistics import BASELINES
 from clipset.features.ledger import LedgerEntry
 from clipset.probes.config import ProbeKey
@@ -196,6 +202,7 @@ class ReportContent:
     comparisons: Sequence[Comparison] = ()
     calibration: Sequence[Calibration] = ()
     low_shot: Sequence[LowShotCurve] = ()
+    retrieval: Sequence[RetrievalResult] = ()
     curves: Mapping[str, Sequence[tuple[Number, Number]]] = field(default_factory=dict)
     map_points: Sequence[MapPoint] = ()
     neighbours: Sequence[Neighbours] = ()
