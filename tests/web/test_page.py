@@ -286,6 +286,7 @@ def test_an_mp4_plays_and_a_moment_of_it_is_searched(page: Page, size: str) -> N
     page.get_by_label("Filter by name").fill("")
     expect(page.locator(".query [role=status]")).to_contain_text("moments, nearest first")
     expect(page.locator("#item-0 .time.moment")).to_be_visible()
+    expect(page.locator("#item-0 img")).to_have_attribute("src", re.compile(r"\?time=\d"))
     cells(page).nth(1).click()
     expect(page.locator(".heat-bar").first).to_be_attached()  # how near its moments are
 
