@@ -18,7 +18,7 @@ from torch import Tensor
 from clipset.evaluation.results import RetrievalResult
 from clipset.evaluation.statistics import interval
 from clipset.model.encoder import SetEncoder
-from clipset.probes.base import CHUNK_SIZE, VideoInputs
+from clipset.probes.inputs import CHUNK_SIZE, VideoInputs
 from clipset.probes.task import EvaluationTask
 from clipset.training.checkpoint import ScaleModel
 

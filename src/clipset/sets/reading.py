@@ -48,9 +48,9 @@ def make_clips(
     valid: Bool[np.ndarray, "N V"] | None = None,
 ) -> ClipBatch:
     """Stored features and boxes as a model takes them; padding becomes zero."""
-    is_official = model is not None and model.box_coordinates == "official"
-    model_boxes = official_boxes(boxes) if is_official else paper_boxes(boxes, durations)
-    clip_features, clip_boxes = torch.from_numpy(features), torch.from_numpy(model_boxes)
+    coordinates: BoxCoordinates = "paper" if model is None else model.box_coordinates
+    clip_features = torch.from_numpy(features)
+    clip_boxes = torch.from_numpy(model_boxes(boxes, durations, coordinates))
     if valid is None:
         return ClipBatch(clip_features, clip_boxes)
     valid_mask = torch.from_numpy(valid)
@@ -68,6 +68,15 @@ def read_features(
         video_index = int((~np.isfinite(features)).any(axis=(1, 2)).argmax())
         raise StoreError(f"the features of {video_ids[video_index]!r} are not finite numbers")
     return features
+
+
+def model_boxes(
+    boxes: Float[np.ndarray, "B V 7"],
+    durations: Float[np.ndarray, " B"],
+    coordinates: BoxCoordinates,
+) -> Float[np.ndarray, "B V X"]:
+    """Stored boxes in the coordinates of a model (`ModelConfig.box_coordinates`)."""
+    return official_boxes(boxes) if coordinates == "official" else paper_boxes(boxes, durations)
 
 
 def paper_boxes(
