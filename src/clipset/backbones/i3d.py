@@ -47,7 +47,7 @@ class ArrayUnpickler(pickle.Unpickler):
         return self.ALLOWED[module, name]
 
 
-def read_arrays(path: Path) -> dict[str, Tensor]:
+def read_i3d_arrays(path: Path) -> dict[str, Tensor]:
     """The arrays of the checkpoint by their path in it, with the axes in torch's order."""
     try:
         with path.open("rb") as file:
@@ -62,7 +62,7 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
 
 def load_i3d(path: Path) -> InceptionI3d:
     """The network as it was trained: batch norms not fused."""
-    arrays, layout = read_arrays(path), CheckpointLayout()
+    arrays, layout = read_i3d_arrays(path), CheckpointLayout()
     return network_from_state(InceptionI3d, arrays, layout, path, _file_key).eval()
 
 

@@ -28,7 +28,7 @@ from clipset.features.store import (
     IMPORTED,
     FeatureStore,
     Manifest,
-    describe_difference,
+    manifest_difference,
     read_manifest,
 )
 from clipset.features.writer import StoreWriter
@@ -147,6 +147,6 @@ def load_network(manifest: Manifest, backbone_name: str) -> nn.Module:
     if recorded.name.startswith("hf:") and spec.name.startswith("hf:"):
         spec = replace(spec, name=recorded.name)  # the folder may have moved
     if spec != recorded:
-        difference = describe_difference(manifest, replace(manifest, backbone=spec))
+        difference = manifest_difference(manifest, replace(manifest, backbone=spec))
         raise StoreError(f"the features were made {difference} as it is here")
     return network

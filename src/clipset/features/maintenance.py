@@ -16,7 +16,7 @@ from clipset.features.decode_pool import decode_videos
 from clipset.features.encode import ClipRows, EncodedVideo, encode_videos
 from clipset.features.extract import choose_engine, decode_request, load_network, name_to_load
 from clipset.features.ledger import KINDS, LedgerEntry
-from clipset.features.store import FeatureStore, Manifest, describe_difference, row_checksum
+from clipset.features.store import FeatureStore, Manifest, manifest_difference, row_checksum
 from clipset.features.verify import find_damaged_rows, find_overlaps, open_arrays, rows_of
 from clipset.features.writer import StoreWriter
 from clipset.progress import bar
@@ -116,7 +116,7 @@ def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore
         if store.folder.resolve() == out.resolve():
             raise StoreError(f"{out} cannot be merged into itself; use another folder")
         if replace(store.manifest, made_by={}) != manifest:
-            difference = describe_difference(store.manifest, manifest)
+            difference = manifest_difference(store.manifest, manifest)
             raise StoreError(f"{store.folder} was made {difference} as in {stores[0].folder}")
     selection = _select_entries(stores)
     catalog = _merge_catalogs(stores)

@@ -171,12 +171,12 @@ def check_manifest(store_folder: Path, manifest: Manifest) -> Manifest:
     """The manifest of a store that was made in the requested way; an error if it was not."""
     stored = read_manifest(store_folder)
     if replace(stored, made_by={}) != replace(manifest, made_by={}):
-        difference = describe_difference(stored, manifest)
+        difference = manifest_difference(stored, manifest)
         raise StoreError(f"{store_folder} was made {difference}; use another folder")
     return stored
 
 
-def describe_difference(stored: Manifest, requested: Manifest) -> str:
+def manifest_difference(stored: Manifest, requested: Manifest) -> str:
     """The first difference of two manifests, as the end of `was made …`."""
     if stored.backbone.name != requested.backbone.name:
         return f"with backbone {stored.backbone.name}, not {requested.backbone.name}"

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 
-def main() -> None:
+def run_module() -> None:
     """Import this clipset, whichever else is installed, and run the module."""
     path, module = sys.argv[1:3]
     sys.path[:] = json.loads(path)
@@ -27,4 +27,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module()
