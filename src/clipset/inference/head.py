@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -210,10 +210,9 @@ def fit_head(
 def find_probe(name: str) -> ProbeName:
     """A probe by its name."""
     probe_names: tuple[ProbeName, ...] = get_args(ProbeName)
-    for probe_name in probe_names:
-        if probe_name == name:
-            return probe_name
-    raise ProbeError(f"unknown probe {name!r}; {near_names(name, probe_names)}")
+    if name not in probe_names:
+        raise ProbeError(f"unknown probe {name!r}; {near_names(name, probe_names)}")
+    return cast(ProbeName, name)
 
 
 def labels_fingerprint(manifest: Manifest) -> str:
