@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -212,7 +212,7 @@ def find_probe(name: str) -> ProbeName:
     probe_names: tuple[ProbeName, ...] = get_args(ProbeName)
     if name not in probe_names:
         raise ProbeError(f"unknown probe {name!r}; {near_names(name, probe_names)}")
-    return cast(ProbeName, name)
+    return name
 
 
 def labels_fingerprint(manifest: Manifest) -> str:
