@@ -18,9 +18,9 @@ import clipset
 from clipset.clips.sampling import WindowGrid
 from clipset.data.catalog import read_catalog_table, write_catalog
 from clipset.errors import BackboneError, ClipError, ModelError, ProbeError, RunError
-from clipset.inference.clips import list_new_videos, open_backbone
+from clipset.inference.clips import list_new_videos
 from clipset.inference.head import load_head
-from clipset.inference.run import TrainedRun, embed_videos, load_run
+from clipset.inference.run import TrainedRun, embed_with_backbone, load_run
 from clipset.probes.config import EvaluateConfig, ProbeName
 from clipset.probes.registry import PROBES
 from clipset.probes.transformer import SetClassifier
@@ -116,7 +116,7 @@ def test_the_parts_of_a_vector_can_be_chosen(trained: TrainedRun, new_videos: li
 
 def test_a_backbone_alone_embeds_without_a_run(trained: TrainedRun) -> None:
     video = trained.catalog.videos[5]
-    found = embed_videos(open_backbone(SMALL, [video]), None, [video.path])
+    found = embed_with_backbone(SMALL, [video.path])
     own = embed_store(trained.store, None)
     place = own.video_ids.index(video.id)
     np.testing.assert_array_equal(found.vectors[0], own.vectors[place])

@@ -18,7 +18,6 @@ from safetensors.numpy import save
 from clipset.checksums import find_damage, seal
 from clipset.config import build, read_json
 from clipset.errors import ConfigError, ProbeError, RunError
-from clipset.files import write_atomic
 from clipset.probes.config import ProbeKey
 
 T = TypeVar("T")
@@ -294,11 +293,6 @@ def encode_predictions(predictions: Predictions) -> bytes:
         for name, array in ({"truth": predictions.truth} | output_arrays).items()
     }
     return seal(save(contiguous_arrays, metadata=metadata))
-
-
-def write_predictions(predictions: Predictions, path: Path) -> None:
-    """Write them to a file of their own."""
-    write_atomic(path, encode_predictions(predictions))
 
 
 def read_predictions(path: Path) -> Predictions:

@@ -210,10 +210,9 @@ def fit_head(
 def find_probe(name: str) -> ProbeName:
     """A probe by its name."""
     probe_names: tuple[ProbeName, ...] = get_args(ProbeName)
-    for probe_name in probe_names:
-        if probe_name == name:
-            return probe_name
-    raise ProbeError(f"unknown probe {name!r}; {near_names(name, probe_names)}")
+    if name not in probe_names:
+        raise ProbeError(f"unknown probe {name!r}; {near_names(name, probe_names)}")
+    return name
 
 
 def labels_fingerprint(manifest: Manifest) -> str:
