@@ -63,6 +63,7 @@ def test_the_rows_are_means_and_time_courses_with_and_without_models() -> None:
     perfect = score_retrieval(made_up_task(50.0), models[:1])
     assert all(row.mean_average_precision > 0.999 for row in perfect)
     assert all(row.recall["1"] == 1.0 for row in perfect)
+    assert all(0 <= row.interval[0] <= row.interval[1] <= 1 for row in perfect)
 
 
 def test_ranks_beyond_the_training_videos_are_left_out_and_many_queries_are_thinned(

@@ -198,18 +198,20 @@ def _predict(videos: Path, run: Path) -> Any:
 
 
 def _search(videos: Path, run: Path) -> dict[str, Any]:
-    """Videos by a file, and moments by a moment, with their scores."""
+    """Videos by a file, and moments by a moment, with their scores to four digits."""
     example = videos / "red" / "0.mp4"
     searches = {
         "videos": (example, "--unlike", "blue/0.mp4", "--top", 4),
         "moments": (f"{example}@0-0.4", "--moments", "--where", "split=train", "--top", 4),
     }
-    names = ("video", "score", "start", "end")
     answers = {
         name: _call("search", *words, "--run", run, "--workers", 0)["results"]
         for name, words in searches.items()
     }
-    return {name: [[f[key] for key in names] for f in found] for name, found in answers.items()}
+    return {
+        name: [[f["video"], round(f["score"], 4), f["start"], f["end"]] for f in found]
+        for name, found in answers.items()
+    }
 
 
 def _embed(videos: Path, run: Path, out: Path) -> dict[str, Any]:

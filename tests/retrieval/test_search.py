@@ -55,7 +55,6 @@ def test_a_video_a_file_of_it_and_a_copy_find_the_same(
     assert by_id["exact"] is True
     assert len(by_id["results"]) == 10
     assert by_id["results"][0]["label"] == video.label
-    assert {found["label"] for found in by_id["results"][:5]} == {video.label}
     by_file = search(video.path, run=small_run, capsys=capsys)
     assert by_file["results"] == by_id["results"]
     by_copy = search(copy, "--top", 11, run=small_run, capsys=capsys)["results"]

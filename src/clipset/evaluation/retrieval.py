@@ -53,12 +53,13 @@ def score_retrieval(
                 continue
             values = {name: np.stack([run[name] for run in runs]) for name in runs[0]}  # (S, M)
             precision = values.pop(AVERAGE_PRECISION)
+            low, high = interval(precision, tuple(groups))
             results.append(
                 RetrievalResult(
                     features=features,
                     vectors="time_course" if has_course else "mean",
                     mean_average_precision=float(precision.mean()),
-                    interval=interval(precision, tuple(groups)),
+                    interval=(max(low, 0.0), min(high, 1.0)),
                     recall={rank: float(correct.mean()) for rank, correct in values.items()},
                     n=len(queries),
                     num_train=len(task.train),
