@@ -184,8 +184,8 @@ def measure(labelling: Labelling) -> float:
     if labelling.head is None:
         return 0.0
     predicted = labelling.head.predict(labelling.collection.new_values).argmax(axis=1)
-    names = [labelling.head.classes[index] for index in predicted]
-    return float(np.mean([a == b for a, b in zip(names, labelling.collection.new_labels)]))
+    names = np.array([labelling.head.classes[index] for index in predicted])
+    return float(np.mean(names == np.array(labelling.collection.new_labels)))
 
 
 def open_collections(folder: Path) -> tuple[Float[np.ndarray, "N R"], list[str], list[str]]:

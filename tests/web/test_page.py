@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import threading
@@ -203,13 +202,22 @@ def test_videos_are_filtered_and_sorted(page: Page, served: Served) -> None:
     expect(page.locator(".total")).to_have_text(f"{NUM_VIDEOS} videos")
 
 
-def test_videos_are_selected_by_keys_and_labelled_together(page: Page) -> None:
+def test_videos_are_selected_by_keys_and_labelled_together(page: Page, served: Served) -> None:
     page.locator("#grid").focus()
     for key in ("ArrowRight", "Shift+ArrowRight", "Shift+ArrowRight"):
         page.keyboard.press(key)
     expect(page.locator("#selection b")).to_have_text("3 selected")
     page.keyboard.press("Space")
     expect(page.locator("#selection b")).to_have_text("2 selected")
+    page.get_by_label("Label the selected videos").fill("pair")
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast")).to_contain_text("2 of 2 videos labelled pair")
+    assert list(served.state.labels.labels.values()) == ["pair", "pair"]
+    page.locator("#grid").focus()
+    for number in (1, 0):
+        page.keyboard.press("u")
+        wait_until(lambda number=number: len(served.state.labels.labels) == number)
+    page.locator("#grid").focus()
     page.keyboard.press("Escape")
     expect(page.locator("#selection")).to_be_hidden()
     page.keyboard.press("a")
@@ -319,13 +327,13 @@ def test_a_deleted_video_says_so(
     refused += ["/file", "/preview"]
     video = served.state.run.videos[index_of(served, COPY)]
     kept = tmp_path / "kept.mp4"
-    os.rename(video.path, kept)
+    video.path.rename(kept)
     try:
         open_video(page, COPY)
         expect(page.locator(".stage .message")).to_contain_text("This video cannot be shown")
         expect(page.locator(".stage .message")).to_contain_text("no such file")
     finally:
-        os.rename(kept, video.path)
+        kept.rename(video.path)
 
 
 def test_a_lasso_on_the_map_selects_in_the_grid(page: Page, size: str) -> None:
@@ -348,7 +356,7 @@ def test_a_lasso_on_the_map_selects_in_the_grid(page: Page, size: str) -> None:
 
 
 def test_twenty_videos_are_labelled_and_the_score_moves(
-    page: Page, served: Served, size: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    page: Page, served: Served, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     truth = {
         video.path.name: {"red": "warm", "green": "leaf"}.get(video.label or "", HOSTILE)
@@ -361,8 +369,7 @@ def test_twenty_videos_are_labelled_and_the_score_moves(
         expect(title).not_to_be_empty()
         name = title.inner_text()
         choose_class(page, truth[name])
-        count = served.state.labels
-        wait_until(lambda: len(count.labels) == number + 1)  # noqa: B023
+        wait_until(lambda number=number: len(served.state.labels.labels) == number + 1)
         expect(title).not_to_have_text(name)
         scores.append(score_of(page))
     expect(page.locator(".score-card .big")).to_contain_text("%")

@@ -51,9 +51,7 @@ def get_file(index: VideoIndex, state: CurrentState) -> Response:
 
 
 @media_router.get("/api/videos/{index}/preview", response_class=Response, responses=VIDEO_ANSWERS)
-async def get_preview(
-    index: VideoIndex, state: CurrentState, start: Time = None
-) -> Response:
+async def get_preview(index: VideoIndex, state: CurrentState, start: Time = None) -> Response:
     """H.264 for players that cannot play the file: the whole video (at most 5 minutes) at 320 px.
 
     With `start`, 8 seconds from there. Made when it is first asked for; without sound.
