@@ -62,7 +62,7 @@ class Labelling:
     def random_free(self, count: int) -> list[int]:
         """Videos without a label, at random."""
         free = np.flatnonzero(~self.used)
-        return self.rng.choice(free, min(count, len(free)), replace=False).tolist()
+        return [int(v) for v in self.rng.choice(free, min(count, len(free)), replace=False)]
 
 
 Rule = Callable[[Labelling, int], Sequence[int]]
@@ -80,7 +80,7 @@ def choose_uncertain(labelling: Labelling, count: int) -> Sequence[int]:
     probabilities = np.sort(labelling.head.predict(labelling.collection.values), axis=1)
     margins = probabilities[:, -1] - probabilities[:, -2]
     margins[labelling.used] = np.inf
-    return np.argsort(margins, kind="stable")[:count].tolist()
+    return [int(video) for video in np.argsort(margins, kind="stable")[:count]]
 
 
 def choose_typical(labelling: Labelling, count: int) -> Sequence[int]:
