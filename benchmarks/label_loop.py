@@ -62,8 +62,7 @@ class Labelling:
     def random_free(self, count: int) -> list[int]:
         """Videos without a label, at random."""
         free = np.flatnonzero(~self.used)
-        drawn: list[int] = self.rng.choice(free, min(count, len(free)), replace=False).tolist()
-        return drawn
+        return [int(v) for v in self.rng.choice(free, min(count, len(free)), replace=False)]
 
 
 Rule = Callable[[Labelling, int], Sequence[int]]
@@ -81,8 +80,7 @@ def choose_uncertain(labelling: Labelling, count: int) -> Sequence[int]:
     probabilities = np.sort(labelling.head.predict(labelling.collection.values), axis=1)
     margins = probabilities[:, -1] - probabilities[:, -2]
     margins[labelling.used] = np.inf
-    order: list[int] = np.argsort(margins, kind="stable")[:count].tolist()
-    return order
+    return [int(video) for video in np.argsort(margins, kind="stable")[:count]]
 
 
 def choose_typical(labelling: Labelling, count: int) -> Sequence[int]:
@@ -186,8 +184,8 @@ def measure(labelling: Labelling) -> float:
     if labelling.head is None:
         return 0.0
     predicted = labelling.head.predict(labelling.collection.new_values).argmax(axis=1)
-    names = [labelling.head.classes[index] for index in predicted]
-    return float(np.mean([a == b for a, b in zip(names, labelling.collection.new_labels)]))
+    names = np.array([labelling.head.classes[index] for index in predicted])
+    return float(np.mean(names == np.array(labelling.collection.new_labels)))
 
 
 def open_collections(folder: Path) -> tuple[Float[np.ndarray, "N R"], list[str], list[str]]:

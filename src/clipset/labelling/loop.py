@@ -98,29 +98,31 @@ class LabelLoop:
     @property
     def classes(self) -> tuple[str, ...]:
         """The distinct labels of videos and spans, sorted."""
-        state = self.log.state
-        return tuple(sorted({*state.labels.values(), *state.spans.values()}))
+        with self._mutex:
+            state = self.log.state
+            return tuple(sorted({*state.labels.values(), *state.spans.values()}))
 
     @property
     def spans(self) -> list[SpanLabel]:
         """The labels of parts of videos."""
-        return [
-            SpanLabel(video_index=self._video_indices[id], start=start, end=end, label=label)
-            for (id, start, end), label in list(self.log.state.spans.items())
-            if id in self._video_indices
-        ]
+        with self._mutex:
+            return [
+                SpanLabel(video_index=self._video_indices[id], start=start, end=end, label=label)
+                for (id, start, end), label in self.log.state.spans.items()
+                if id in self._video_indices
+            ]
 
     @property
     def skipped(self) -> list[int]:
         """Videos that the queue does not show any more."""
-        ids = list(self.log.state.skipped)
+        with self._mutex:
+            ids = list(self.log.state.skipped)
         return [self._video_indices[id] for id in ids if id in self._video_indices]
 
     @property
     def held_out(self) -> list[int]:
         """Labelled videos that are never trained on."""
-        held_out = self.log.state.held_out
-        return [v for v in self.labels if held_out[self.table.video_ids[v]]]
+        return [video for video, _ in self._examples(held_out=True)]
 
     def add(
         self, video_index: int, label: str, start: float | None = None, end: float | None = None
@@ -182,12 +184,13 @@ class LabelLoop:
 
     def _examples(self, *, held_out: bool | None = None) -> Examples:
         """Labelled videos; those held out or not, or all."""
-        state = self.log.state
-        return tuple(
-            (self._video_indices[id], label)
-            for id, label in list(state.labels.items())
-            if id in self._video_indices and held_out in (None, state.held_out[id])
-        )
+        with self._mutex:  # no label is half applied
+            state = self.log.state
+            return tuple(
+                (self._video_indices[id], label)
+                for id, label in state.labels.items()
+                if id in self._video_indices and held_out in (None, state.held_out[id])
+            )
 
     @property
     def head(self) -> RidgeHead | None:

@@ -16,13 +16,18 @@ export function classes() {
   return [...new Set(run.length > NUM_KEYS ? [...own, ...typed, ...run] : [...run, ...own, ...typed])];
 }
 
+/* Show what the server has now. */
+async function refresh() {
+  await loadLabels();
+  clearTimeout(refreshing);
+  refreshing = setTimeout(() => loadLearnerPredictions().catch(() => {}), REFRESH);
+  emit("learner");
+}
+
 async function send(path, body) {
   try {
     state.learner = await post(path, body);
-    await loadLabels();
-    clearTimeout(refreshing);
-    refreshing = setTimeout(() => loadLearnerPredictions().catch(() => {}), REFRESH);
-    emit("learner");
+    await refresh();
     return true;
   } catch (error) {
     toast(error.message, { error: true, action: { text: "Try again", run: () => send(path, body) } });
@@ -38,10 +43,21 @@ export async function setLabel(video, label, range = null) {
   return ok;
 }
 
+/* Label many videos; those before an error stay labelled. */
 export async function labelAll(videos, label) {
-  for (const video of videos) if (!(await setLabel(video, label))) return false;
-  toast(`${videos.length} videos labelled ${label}`);
-  return true;
+  typed.add(label);
+  let done = 0;
+  let problem = "";
+  try {
+    for (const video of videos) {
+      state.learner = await post("/api/labels", { video, label });
+      done += 1;
+    }
+  } catch (error) {
+    problem = `: ${error.message}`;
+  }
+  await refresh();
+  toast(`${done} of ${videos.length} videos labelled ${label}${problem}`, { error: problem !== "" });
 }
 
 export const skip = (video) => send("/api/labels/skip", { video });
