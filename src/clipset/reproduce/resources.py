@@ -90,15 +90,15 @@ class MethodCosts:
     costs: dict[int, StepCost]
 
     def predict_bytes(self, batch: int) -> int:
-        """The peak at a batch size: the larger of the passes' start and end.
+        """The peak at a batch size, which is early in the backward pass or at its end.
 
-        At the start of the backward pass there is all that the forward pass keeps, and the first
-        gradients of activations; at its end there are the gradients of the weights.
+        When it enters the encoder, there is all that the forward pass keeps, two gradients of
+        activations, and those of the heads' weights; at its end, the gradients of all weights.
         """
         measured = max(self.costs)
         cost = self.costs[measured]
-        activations = cost.saved_bytes + 2 * cost.largest_bytes
-        return cost.state_bytes + max(activations * batch // measured, cost.gradient_bytes)
+        activations = (cost.saved_bytes + 2 * cost.largest_bytes) * batch // measured
+        return cost.state_bytes + max(activations + cost.head_bytes, cost.gradient_bytes)
 
     def largest_batch(self, num_bytes: float) -> int:
         """The largest batch whose predicted peak fits."""
