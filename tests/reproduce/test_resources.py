@@ -98,21 +98,20 @@ def test_a_batch_that_does_not_fit_or_takes_too_long_is_not_run(
         asked.append(request.batch)
         return cost(request.batch, seconds=request.batch)
 
-    monkeypatch.setattr(resources, "run_step", measure)
     monkeypatch.setattr(resources, "available_memory", lambda: 1000 * GB)
     request = StepRequest(method="moco", batch=2, network=NETWORK)
-    measure_method(request, BATCHES, ResourceSettings(seconds=1000))
+    measure_method(request, BATCHES, ResourceSettings(seconds=1000), measure)
     assert asked == [2, 8, 19]  # 57 needs more than 24 GB
     asked.clear()
-    measure_method(request, BATCHES, ResourceSettings(seconds=10))
+    measure_method(request, BATCHES, ResourceSettings(seconds=10), measure)
     assert asked == [2, 8]
     asked.clear()
     monkeypatch.setattr(resources, "available_memory", lambda: 4 * GB)
-    measure_method(request, BATCHES, ResourceSettings(seconds=1000))
+    measure_method(request, BATCHES, ResourceSettings(seconds=1000), measure)
     assert asked == [2]
     monkeypatch.setattr(resources, "available_memory", lambda: 1 << 16)
     with pytest.raises(ConfigError, match=r"with 2 videos needs about .* GB, which is not free"):
-        measure_method(request, BATCHES, ResourceSettings())
+        measure_method(request, BATCHES, ResourceSettings(), measure)
 
 
 def test_the_table_has_measured_predicted_and_impossible_batches_beside_the_paper_s() -> None:
@@ -135,6 +134,9 @@ def test_the_verb_writes_the_table_in_all_formats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(resources, "run_step", lambda request: cost(request.batch))
+    monkeypatch.setattr(resources, "available_memory", lambda: 1000 * GB)
+    assert run("reproduce", "resources", "--out", tmp_path / "t", "--device", "cpu") == 0
+    monkeypatch.setattr(resources, "run_step", None)  # what was measured is not measured again
     assert run("reproduce", "resources", "--out", tmp_path / "t", "--device", "cpu") == 0
     assert "Computational resources (table 1 of the paper)" in capfd.readouterr().out
     names = {"table.json", "table.txt", "table.md", "table.tex", "table.html"}
