@@ -71,7 +71,7 @@ def test_a_step_keeps_as_much_as_was_estimated_before_it_ran() -> None:
 def test_predictions_are_linear_in_the_batch_above_the_gradients() -> None:
     costs = MethodCosts({2: cost(2)})
     assert costs.predict_bytes(8) == 5 * GB
-    assert costs.largest_batch(24 * GB) == 46
+    assert costs.largest_batch(24.0 * GB) == 46
     assert costs.largest_batch(GB / 2) == 0
     assert costs.errors[2] == pytest.approx(1 / 1.02 - 1, abs=1e-6)
     assert MethodCosts({2: cost(2, per_video=GB / 100)}).predict_bytes(2) == GB + GB // 4
@@ -96,18 +96,18 @@ def test_a_batch_that_does_not_fit_or_takes_too_long_is_not_run(
 
     def measure(request: StepRequest) -> StepCost:
         asked.append(request.batch)
-        return cost(request.batch, seconds=request.batch)
+        return cost(request.batch, seconds=float(request.batch))
 
     monkeypatch.setattr(resources, "available_memory", lambda: 1000 * GB)
     request = StepRequest(method="moco", batch=2, network=NETWORK)
-    measure_method(request, BATCHES, ResourceSettings(seconds=1000), measure)
+    measure_method(request, BATCHES, ResourceSettings(seconds=1000.0), measure)
     assert asked == [2, 8, 19]  # 57 needs more than 24 GB
     asked.clear()
-    measure_method(request, BATCHES, ResourceSettings(seconds=10), measure)
+    measure_method(request, BATCHES, ResourceSettings(seconds=10.0), measure)
     assert asked == [2, 8]
     asked.clear()
     monkeypatch.setattr(resources, "available_memory", lambda: 4 * GB)
-    measure_method(request, BATCHES, ResourceSettings(seconds=1000), measure)
+    measure_method(request, BATCHES, ResourceSettings(seconds=1000.0), measure)
     assert asked == [2]
     monkeypatch.setattr(resources, "available_memory", lambda: 1 << 16)
     with pytest.raises(ConfigError, match=r"with 2 videos needs about .* GB, which is not free"):

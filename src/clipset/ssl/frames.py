@@ -126,7 +126,7 @@ class VideoPool:
             start, self.num_bytes = self.num_bytes, self.num_bytes + frames.pixels.nbytes
         with writing("the file of frames"):
             os.pwrite(self._file.fileno(), frames.pixels.data, start)
-        mapped = np.memmap(self._file, np.uint8, "r", start, frames.pixels.shape)
+        mapped = np.memmap(self._file, np.uint8, "c", start, frames.pixels.shape)
         return VideoFrames(frames.info, mapped)
 
     def _read_all(self, videos: Sequence[Video]) -> list[VideoFrames | VideoError | None]:
