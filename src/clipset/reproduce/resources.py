@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 
-from clipset.config import build, fingerprint, to_mapping
+from clipset.config import build, fingerprint, read_json, to_mapping
 from clipset.devices import find_device
 from clipset.errors import ConfigError
+from clipset.files import write_json
 from clipset.networks.video_transformers import VideoMAEConfig
 from clipset.process.isolation import python_command
 from clipset.process.locks import exclusive
@@ -45,6 +47,7 @@ SPEED, RATIO, LARGEST = "Samples/s", "SCALE is faster by", "Largest batch in {:g
 GB = 2**30
 MEMORY_FRACTION = 0.8  # of the available memory, for a step that is run
 STEP_TIMEOUT = 3600.0
+COSTS_FILE = "costs.json"
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed tensors do not stay in the process
 
 
@@ -90,15 +93,15 @@ class MethodCosts:
     costs: dict[int, StepCost]
 
     def predict_bytes(self, batch: int) -> int:
-        """The peak at a batch size: the larger of the passes' start and end.
+        """The peak at a batch size, which is early in the backward pass or at its end.
 
-        At the start of the backward pass there is all that the forward pass keeps, and the first
-        gradients of activations; at its end there are the gradients of the weights.
+        When it enters the encoder, there is all that the forward pass keeps, two gradients of
+        activations, and those of the heads' weights; at its end, the gradients of all weights.
         """
         measured = max(self.costs)
         cost = self.costs[measured]
-        activations = cost.saved_bytes + 2 * cost.largest_bytes
-        return cost.state_bytes + max(activations * batch // measured, cost.gradient_bytes)
+        activations = (cost.saved_bytes + 2 * cost.largest_bytes) * batch // measured
+        return cost.state_bytes + max(activations + cost.head_bytes, cost.gradient_bytes)
 
     def largest_batch(self, num_bytes: float) -> int:
         """The largest batch whose predicted peak fits."""
@@ -135,13 +138,13 @@ def measure_resources(out: Path, *, device: str = "auto", changes: Sequence[str]
     with exclusive(out):
         table = open_table(out, paper)
         table.data = machine_name(torch_device)
-        costs: dict[str, MethodCosts] = {}
+        record, costs = StepRecord(out, table.data), dict[str, MethodCosts]()
         for row, method in ROWS.items():
             request = StepRequest(
                 method=method, batch=settings.smallest, network=settings.network,
                 device=str(torch_device),
             )  # fmt: skip
-            costs[row] = measure_method(request, batches, settings)
+            costs[row] = measure_method(request, batches, settings, record.measure)
         fill_table(table, costs, batches, settings, device=torch_device.type)
         write_renderings(table, out)
     return table
@@ -162,8 +165,28 @@ def read_settings(changes: Sequence[str]) -> ResourceSettings:
     return build(ResourceSettings, tables, "the settings")
 
 
+class StepRecord:
+    """The costs that were measured in a folder: a step is run once on a machine."""
+
+    def __init__(self, folder: Path, machine: str) -> None:
+        self.path, self.machine = folder / COSTS_FILE, machine
+        self.content: dict[str, Any] = read_json(self.path) if self.path.is_file() else {}
+
+    def measure(self, request: StepRequest) -> StepCost | None:
+        """The recorded cost of a step, or that of running it now."""
+        key = fingerprint(request, self.machine)
+        if key not in self.content:
+            self.content[key] = to_mapping(run_step(request))
+            write_json(self.path, self.content)
+        cost = self.content[key]
+        return None if cost is None else build(StepCost, cost, str(self.path))
+
+
 def measure_method(
-    request: StepRequest, batches: Sequence[int], settings: ResourceSettings
+    request: StepRequest,
+    batches: Sequence[int],
+    settings: ResourceSettings,
+    measure: Callable[[StepRequest], StepCost | None],
 ) -> MethodCosts:
     """Run a step of the smallest batch, then of every other that fits and is fast enough."""
     costs = MethodCosts({})
@@ -174,7 +197,7 @@ def measure_method(
         is_slow = bool(costs.costs) and batch / costs.samples_per_second > settings.seconds
         if needed > min(settings.memory * GB, free) or is_slow:
             break
-        cost = run_step(own)
+        cost = measure(own)
         if cost is None:
             break
         costs.costs[batch] = cost

@@ -31,7 +31,7 @@ class Measurement:
         """The number as it stands in the table; ≈ before a prediction."""
         if self.limit is not None and self.value > self.limit:
             return "OOM"
-        digits = 2 if self.value < 100 else 0
+        digits = 2 if self.value < 100 and self.value % 1 else 0
         return f"{'≈ ' if self.kind == 'predicted' else ''}{self.value:,.{digits}f}"
 
 

@@ -1,13 +1,19 @@
-"""The videos to train on, decoded once: small frames as bytes, in memory as far as they fit."""
+"""The videos to train on, decoded once: small frames as bytes, in a file that is mapped to memory.
+
+The system keeps of the file what fits into memory and drops it where memory is short.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -16,15 +22,15 @@ from jaxtyping import UInt8
 from clipset.data.catalog import Video
 from clipset.decoding.reader import VideoInfo
 from clipset.errors import TrainingError, VideoError
+from clipset.files import writing
 from clipset.process.isolation import python_command
 from clipset.process.worker import WorkerProcess
 from clipset.progress import bar, log
 from clipset.ssl.frame_worker import FrameFacts, FrameRequest, FrameTask
-from clipset.training.data import available_memory
 
 COMMAND = python_command("clipset.ssl.frame_worker")
 TIMEOUT = 120.0  # seconds for one video
-MEMORY_FRACTION = 0.5  # of the available memory, for frames
+DISK_FRACTION = 0.5  # of the free disk space, for frames
 MAX_WORKERS = 8
 
 
@@ -68,13 +74,25 @@ class FrameReader(WorkerProcess):
 
 
 class VideoPool:
-    """The frames of many videos: kept if there is memory for them, else read again when needed."""
+    """The frames of many videos: kept if there is room for them, else read again when needed.
+
+    The file of kept frames has no name: it is gone when the process ends, however it ends.
+    """
 
     def __init__(
-        self, videos: Sequence[Video], request: FrameRequest, *, memory: int | None = None
+        self,
+        videos: Sequence[Video],
+        request: FrameRequest,
+        folder: Path,
+        *,
+        limit: int | None = None,
     ) -> None:
+        """Read the videos; the file is in `folder`, with up to `limit` bytes."""
         self.request = request
-        self.limit = int(MEMORY_FRACTION * available_memory()) if memory is None else memory
+        with writing(folder):
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+            free = shutil.disk_usage(folder).free
+        self.limit = int(DISK_FRACTION * free) if limit is None else limit
         self.num_bytes = 0
         self._lock = threading.Lock()
         self._reader = FrameReader(request)
@@ -98,11 +116,21 @@ class VideoPool:
         return self.kept[index] or self._reader.read(self.videos[index])
 
     def close(self) -> None:
-        """End the worker process."""
+        """End the worker process and delete the kept frames."""
         self._reader.close()
+        self._file.close()
+
+    def _keep(self, frames: VideoFrames) -> VideoFrames:
+        """The same frames in the file."""
+        with self._lock:
+            start, self.num_bytes = self.num_bytes, self.num_bytes + frames.pixels.nbytes
+        with writing("the file of frames"):
+            os.pwrite(self._file.fileno(), frames.pixels.data, start)
+        mapped = np.memmap(self._file, np.uint8, "c", start, frames.pixels.shape)
+        return VideoFrames(frames.info, mapped)
 
     def _read_all(self, videos: Sequence[Video]) -> list[VideoFrames | VideoError | None]:
-        """The frames of each video, the reason why there are none, or None once memory is full."""
+        """The frames of each video, the reason why there are none, or None if there is no room."""
         readers: list[FrameReader] = []
         own = threading.local()
 
@@ -113,12 +141,9 @@ class VideoPool:
                 own.reader = FrameReader(self.request)
                 readers.append(own.reader)
             try:
-                frames: VideoFrames = own.reader.read(video)
+                return self._keep(own.reader.read(video))
             except VideoError as error:
                 return error
-            with self._lock:
-                self.num_bytes += frames.pixels.nbytes
-            return frames
 
         with _stopping(readers), ThreadPoolExecutor(_count_workers()) as threads:
             pending = [threads.submit(read, video) for video in videos]

@@ -86,7 +86,7 @@ def train_backbone(
         find_checkpoint(folder / "checkpoints", state)  # refuses another run before any work
         interval = config.stride / 30 / FRAMES_PER_INTERVAL
         request = FrameRequest(short_side=round(config.size * FRAME_SCALE), interval=interval)
-        pool = VideoPool(videos, request)
+        pool = VideoPool(videos, request, folder)
         try:
             run = BackboneRun(pool, config, folder, state, data=catalog.name, device=torch_device)
             run.resume()
