@@ -78,7 +78,8 @@ class EndToEndModel(SetModel):
             else:
                 parts = zip(clips.split(chunk), tokens.split(chunk), strict=True)
                 features = [self._encode(part, own_tokens) for part, own_tokens in parts]
-        return torch.cat(features).float().unflatten(0, shape)
+        joined: Tensor = torch.cat(features).float().unflatten(0, shape)
+        return joined
 
     @property
     def vit(self) -> VideoMAE:

@@ -29,7 +29,7 @@ from clipset.progress import log
 from clipset.sets.reading import model_boxes
 from clipset.sets.sampling import PixelPair, SetIndices
 from clipset.training.config import PretrainConfig
-from clipset.training.data import BatchSource, prefetch
+from clipset.training.data import BatchPlan, BatchSource, prefetch
 from clipset.training.distributed import ProcessGroup
 
 RECORD_FILE = "unreadable.json"
@@ -122,7 +122,7 @@ class VideoSource(BatchSource):
         return prefetch(self._decode_sets(plan, epoch), ahead=1)
 
     def _decode_sets(
-        self, plan: Sequence[tuple[int, Int[Tensor, " B"], SetIndices]], epoch: int
+        self, plan: Sequence[BatchPlan], epoch: int
     ) -> Iterator[tuple[int, PixelPair]]:
         known = self.unreadable.reasons
         order = [int(video) for _, videos, _ in plan for video in videos]
