@@ -21,7 +21,7 @@ from clipset.clips.sampling import video_generator
 from clipset.config import read_json
 from clipset.data.catalog import Video
 from clipset.end_to_end.model import count_visible
-from clipset.errors import ConfigError, TrainingError, VideoError
+from clipset.errors import ConfigError, OutputError, TrainingError, VideoError
 from clipset.features.decode_pool import ClipDecoder, DecodeResult
 from clipset.files import write_json
 from clipset.model.config import ModelConfig
@@ -69,7 +69,10 @@ class Unreadable:
         if processes.is_main and new:
             for video_id, reason in sorted(new.items()):
                 log(f"left out {video_id}: {reason}")
-            write_json(self.path, dict(sorted(self.reasons.items())))
+            try:
+                write_json(self.path, dict(sorted(self.reasons.items())))
+            except OutputError as error:
+                log(f"{error.problem}; training continues without {self.path.name}")
 
 
 class VideoSource(BatchSource):
