@@ -122,9 +122,9 @@ def test_it_learns_on_real_videos(tmp_path: Path, vit: Path) -> None:
         clips_per_set=4, model={"width": 32, "num_layers": 1, "dropout": 0.0},
     )  # fmt: skip
     lines = metrics(tmp_path / "model")
-    for name in ("masked_clip", "set_contrast"):
-        first, last = (np.mean([line[name] for line in some]) for some in (lines[:5], lines[-5:]))
-        assert last < 0.85 * first, name
+    for name, fraction in (("loss", 0.95), ("set_contrast", 0.75)):
+        first, last = (np.mean([line[name] for line in some]) for some in (lines[:3], lines[-3:]))
+        assert last < fraction * first, name
 
 
 def test_a_resumed_training_equals_an_uninterrupted_one(
