@@ -26,7 +26,7 @@ from torch import Tensor, nn, optim
 
 from clipset.recipe import load_settings
 from clipset.sets.batch import ClipBatch
-from clipset.sets.sampling import SetPair, draw_set_pair
+from clipset.sets.sampling import SetPair, draw_set_indices
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.optim import decay_groups
@@ -121,9 +121,12 @@ def draw(preset: str, batch: int, dim: int, seed: int) -> SetPair:
         torch.randn(batch, 2 * config.clips_per_set, dim, generator=generator),
         torch.rand(batch, 2 * config.clips_per_set, config.model.box_dim, generator=generator),
     )
-    return draw_set_pair(
-        clips, config.clips_per_set, config.mask_ratio, generator, mask_rule=config.mask_rule
-    )
+    sets = draw_set_indices(
+        batch, clips.num_clips, config.clips_per_set, config.mask_ratio, generator,
+        mask_rule=config.mask_rule,
+    )  # fmt: skip
+    index = (torch.arange(batch)[None, :, None], sets.clip_index)
+    return SetPair(clips.features[index], clips.boxes[index], sets.masked)
 
 
 def our_step(preset: str, batch: int, dim: int, seed: int) -> Step:

@@ -37,11 +37,10 @@ from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.base import ProbeSetup
 from clipset.probes.config import EvaluateConfig, ProbeTraining
-from clipset.probes.grid import HeadSettings, head_grid
-from clipset.probes.heads import EPSILON, MIN_STEPS, HeadGrid
+from clipset.probes.heads import EPSILON, MIN_STEPS, HeadGrid, HeadSettings, head_axes
 from clipset.probes.linear import LinearProbe
 from clipset.probes.registry import PROBES, probe_key
-from clipset.probes.search import count_epochs, score_outputs
+from clipset.probes.search import count_epochs, grid_points, score_outputs
 from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos
 from clipset.progress import set_quiet
 from clipset.representation import concat_parts
@@ -95,7 +94,7 @@ def train_alone(
 
     An encoder runs in every step.
     """
-    data, learn = grid.inputs, grid.videos
+    data, learn = grid.inputs, grid.video_index
     norm, layer = nn.BatchNorm1d(data.dim, affine=False), nn.Linear(data.dim, CLASSES)
     # Those of training at once; a running mean would cost nothing either.
     norm.get_buffer("running_mean").copy_(grid.mean)
@@ -260,7 +259,7 @@ def measure_times(
         "train": [len(task.train), RANDOM, WIDTH],
         "test": [len(task.test), REGULAR, WIDTH],
         "classes": CLASSES,
-        "grid": len(head_grid(config)),
+        "grid": len(grid_points(HeadSettings, head_axes(config))),
         "epochs_of_the_race": options.epochs,
     }
     if "linear" in options.parts:

@@ -1,7 +1,8 @@
-"""The server on a synthetic run: time of the first answers, memory, and 50 clients at once.
+"""The server and the page on a synthetic run: first answers, memory, 50 clients, a browser.
 
 The run has real (tiny) video files, metadata and vectors, but no features of a network. All of it
-is on this machine (127.0.0.1), in a temporary folder.
+is on this machine (127.0.0.1), in a temporary folder. In headless Chromium without a GPU, a frame
+is late if it comes more than 1/30 s after the one before.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import http.client
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import av
@@ -36,6 +38,39 @@ from clipset.row_files import GrowingArray
 NUM_CLIPS, DIM, NUM_CLASSES = 4, 256, 50
 VIDEO_SECONDS, VIDEO_RATE = 2.0, 10
 NUM_CLIENTS, CLIENT_SECONDS = 50, 10.0
+BROWSER_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update",
+]  # fmt: skip
+WATCH_START = """
+new MutationObserver((_, observer) => {
+  if (document.documentElement.dataset.ready !== "true") return;
+  observer.disconnect();
+  requestAnimationFrame(() => { window.readyAt = performance.now(); });
+}).observe(document, { attributes: true, subtree: true, attributeFilter: ["data-ready"] });
+"""
+COUNT_FRAMES = """async ([seconds, action]) => {
+  const grid = document.getElementById("grid");
+  const plane = document.querySelector(".plane");
+  const { left, top, width, height } = plane.getBoundingClientRect();
+  const actions = {
+    scroll: () => { grid.scrollTop += 60; },
+    zoom: (frame) => plane.dispatchEvent(new WheelEvent("wheel", {
+      deltaY: frame % 60 < 30 ? -12 : 12, clientX: left + width / 2, clientY: top + height / 2,
+      cancelable: true, bubbles: true,
+    })),
+  };
+  const gaps = [];
+  const began = performance.now();
+  let last = began;
+  while (last - began < 1000 * seconds) {
+    actions[action](gaps.length);
+    const now = await new Promise((done) => requestAnimationFrame(() => done(performance.now())));
+    gaps.push(now - last);
+    last = now;
+  }
+  return gaps;
+}"""
 
 
 def write_file(path: Path, seed: int) -> None:
@@ -156,6 +191,8 @@ class Server:
         else:
             raise SystemExit("the server did not start")
         self.start_seconds = time.perf_counter() - began
+        self.own_memory = 0.0
+        threading.Thread(target=self._watch_memory, daemon=True).start()
 
     def get(self, address: str, **headers: str) -> tuple[int, bytes, float]:
         """Status, body and seconds of a request with a connection of its own."""
@@ -165,10 +202,17 @@ class Server:
             response = connection.getresponse()
             return response.status, response.read(), time.perf_counter() - began
 
-    def memory(self) -> float:
-        """The largest resident memory so far in megabytes, without the media workers."""
+    def memory(self, name: str) -> float:
+        """A line of the process's status in megabytes, without the media workers."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return float(re.search(r"VmHWM:\s*(\d+) kB", text)[1]) / 1000  # type: ignore[index]
+        return float(re.search(rf"{name}:\s*(\d+) kB", text)[1]) / 1000  # type: ignore[index]
+
+    def _watch_memory(self) -> None:
+        """Keep the largest memory of its own: without pages of files, which the system may drop."""
+        while self.process.poll() is None:
+            with suppress(OSError, TypeError):  # the process has ended
+                self.own_memory = max(self.own_memory, self.memory("RssAnon"))
+            time.sleep(0.2)
 
     def wait_until_ready(self, seconds: float) -> float:
         """How long the work in the background takes."""
@@ -211,6 +255,35 @@ def ask(server: Server, count: int, seed: int, until: float, times: dict[str, li
             times[kind].append(-1.0 if is_error else time.perf_counter() - began)
 
 
+def measure_page(server: Server, seconds: float) -> dict[str, object]:
+    """The page in a browser: until the grid is drawn, and frames while it scrolls and zooms."""
+    from playwright.sync_api import sync_playwright
+
+    executable = shutil.which("chromium")
+    if executable is None:
+        return {}
+    figures: dict[str, object] = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=BROWSER_FLAGS)
+        ready = []
+        for _ in range(3):
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page.add_init_script(WATCH_START)
+            page.goto(f"http://127.0.0.1:{server.port}/")
+            page.wait_for_function("() => window.readyAt")
+            ready.append(page.evaluate("window.readyAt") / 1000)
+        figures["first_grid_seconds"] = float(np.median(ready))
+        page.wait_for_function("() => document.querySelector('.plane').dataset.milliseconds")
+        for action in ("scroll", "zoom"):
+            gaps = np.array(page.evaluate(COUNT_FRAMES, [seconds, action]))
+            figures[f"{action}_frames_per_second"] = float(1000 * len(gaps) / gaps.sum())
+            figures[f"{action}_late_frames"] = float((gaps > 1000 / 30).mean())
+        drawn = page.evaluate("Number(document.querySelector('.plane').dataset.milliseconds)")
+        figures["map_milliseconds"] = float(drawn)
+        browser.close()
+    return figures
+
+
 def measure(count: int, seed: int, seconds: float) -> dict[str, object]:
     """All figures of one size."""
     with tempfile.TemporaryDirectory() as folder:
@@ -226,6 +299,7 @@ def measure(count: int, seed: int, seconds: float) -> dict[str, object]:
                 figures[f"{name}_seconds"], figures[f"{name}_bytes"] = elapsed, len(content)
             figures["videos_again_seconds"] = server.get("/api/videos")[2]
             figures["background_seconds"] = server.wait_until_ready(600)
+            figures |= measure_page(server, seconds / 2)
             times: dict[str, list[float]] = defaultdict(list)
             until = time.perf_counter() + seconds
             clients = [
@@ -242,7 +316,8 @@ def measure(count: int, seed: int, seconds: float) -> dict[str, object]:
                 figures[f"{kind}_errors"] = len(values) - len(good)
                 figures[f"{kind}_p50_seconds"] = float(np.percentile(good or [np.nan], 50))
                 figures[f"{kind}_p95_seconds"] = float(np.percentile(good or [np.nan], 95))
-            figures["memory_mb"] = server.memory()
+            figures["memory_mb"] = server.own_memory
+            figures["memory_with_mapped_files_mb"] = server.memory("VmHWM")
         finally:
             server.close()
     return figures
@@ -250,14 +325,15 @@ def measure(count: int, seed: int, seconds: float) -> dict[str, object]:
 
 def main() -> None:
     parser = make_parser("serve", __doc__)
-    parser.add_argument("--videos", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--videos", type=int, nargs="+", default=[10_000, 50_000, 100_000])
     parser.add_argument("--seconds", type=float, default=CLIENT_SECONDS)
     options = parser.parse_args()
     figures: dict[str, object] = {"clients": NUM_CLIENTS, "seconds": options.seconds}
+    figures["load_average"] = os.getloadavg()[0]  # others may use the machine
     for count in options.videos:
         for name, value in measure(count, options.seed, options.seconds).items():
             figures[f"{count} videos: {name}"] = value
-    write_record(options.out, "serve", ratios={}, figures=figures)
+        write_record(options.out, "serve", ratios={}, figures=figures)
 
 
 if __name__ == "__main__":

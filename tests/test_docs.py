@@ -344,7 +344,8 @@ def test_the_picture_of_the_pipeline_is_whole_and_has_a_dark_mode() -> None:
     assert not re.findall(r"(?:href|src)=\"(?!#)", picture)
 
 
-def test_the_picture_of_the_report_is_small() -> None:
-    picture = DOCS / "report.png"
+@pytest.mark.parametrize("name", ["report.png", "page-search.png", "page-label.png"])
+def test_pictures_are_small(name: str) -> None:
+    picture = DOCS / name
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size < 300_000

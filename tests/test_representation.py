@@ -27,7 +27,7 @@ from clipset.representation import (
 from clipset.representation.encode import cut_windows
 from clipset.representation.time_course import COURSE_LENGTH, time_course, video_vectors
 from clipset.sets.batch import ClipBatch
-from clipset.sets.reading import model_boxes
+from clipset.sets.reading import paper_boxes
 from clipset.training.checkpoint import ScaleModel
 
 WINDOW = 0.5  # seconds; the small videos last 0.8 to 2 s
@@ -95,7 +95,7 @@ def test_a_window_is_encoded_as_a_video_of_its_own(
     boxes[..., :2] = np.clip(boxes[..., :2] - span.start, 0, span.end - span.start)
     clips = ClipBatch(
         torch.from_numpy(small_store.regular.features[rows].astype(np.float32))[None],
-        torch.from_numpy(model_boxes(boxes, np.array([span.end - span.start]))),
+        torch.from_numpy(paper_boxes(boxes, np.array([span.end - span.start]))),
     )
     by_hand = video_vectors(encode_clips(model.encoder, clips), None, table.part_widths)[0]
     np.testing.assert_allclose(table.pooled[place], by_hand.numpy(), atol=1e-5)

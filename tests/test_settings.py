@@ -15,8 +15,8 @@ from clipset.settings import list_settings, recipe_template
 LIMIT = 95  # settings in all; `preset` is one, at the top and in sections
 VERBS = (
     "run", "demo", "catalog", "catalog check", "backbones", "backbones check", "extract", "import",
-    "verify", "repair", "merge", "pretrain", "evaluate", "predict", "embed", "report", "reproduce",
-    "settings",
+    "verify", "repair", "merge", "pretrain", "pretrain-backbone", "evaluate", "predict", "embed",
+    "report", "reproduce", "settings",
 )  # fmt: skip
 
 

@@ -6,7 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clipset.api import embed, evaluate, extract, predict, pretrain, pretrain_end_to_end
+    from clipset.api import (
+        embed,
+        evaluate,
+        extract,
+        predict,
+        pretrain,
+        pretrain_end_to_end,
+        search,
+    )
     from clipset.backbones.registry import list_backbones, load_backbone
     from clipset.data.catalog import Catalog, read_catalog
     from clipset.features.store import FeatureStore
@@ -19,10 +27,18 @@ if TYPE_CHECKING:
 __all__ = [
     "Catalog", "FeatureStore", "Recipe", "RunResult", "ScaleModel", "demo", "embed", "evaluate",
     "extract", "list_backbones", "load_backbone", "load_run", "predict", "pretrain",
-    "pretrain_end_to_end", "read_catalog", "run",
+    "pretrain_end_to_end", "read_catalog", "run", "search",
 ]  # fmt: skip
 _MODULES = {
-    "api": ("embed", "evaluate", "extract", "predict", "pretrain", "pretrain_end_to_end"),
+    "api": (
+        "embed",
+        "evaluate",
+        "extract",
+        "predict",
+        "pretrain",
+        "pretrain_end_to_end",
+        "search",
+    ),
     "backbones.registry": ("list_backbones", "load_backbone"),
     "data.catalog": ("Catalog", "read_catalog"),
     "features.store": ("FeatureStore",),

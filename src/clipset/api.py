@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from clipset.features.store import FeatureStore
     from clipset.inference.run import Prediction
     from clipset.representation import VectorPart, VectorTable
+    from clipset.retrieval.index import Unit
+    from clipset.retrieval.search import SearchAnswer, Where, Words
     from clipset.training.checkpoint import ScaleModel
 
 
@@ -207,6 +209,32 @@ def predict(
 
     trained_run = load_run(run, device=device, workers=workers, probe=probe, backbone=backbone)
     return trained_run.predict(videos, **options)
+
+
+def search(
+    examples: Words = (),
+    *,
+    run: str | Path,
+    unlike: Words = (),
+    text: str | None = None,
+    unit: Unit = "video",
+    where: Where | None = None,
+    top: int = 10,
+    device: str = "auto",
+    workers: int | None = None,
+    backbone: str | None = None,
+) -> SearchAnswer:
+    """The videos of a finished run that are most similar to examples or to a text, best first.
+
+    An example is a video of the run (by its id or file), any other file, or a moment of one in
+    seconds, such as `clip.mp4@12.5-16`; those of `unlike` are what is not meant. A `text` needs a
+    backbone with a text tower. With `unit="moment"`, moments of videos are found. `where` allows
+    values of columns of the catalog: `{"label": ["goal", None], "split": "train"}`.
+    """
+    from clipset.retrieval.search import VideoSearch
+
+    videos = VideoSearch(run, device=device, workers=workers, backbone=backbone)
+    return videos.search(examples, unlike=unlike, text=text, unit=unit, where=where, top=top)
 
 
 def _open_store(store: FeatureStore | str | Path) -> FeatureStore:

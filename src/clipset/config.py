@@ -66,13 +66,13 @@ def to_mapping(value: Any) -> Any:
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, with keys such as `pretrain.epochs`."""
-    flat: dict[str, Any] = {}
+    flat_table: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}.")
+            flat_table |= flatten(value, f"{prefix}{name}.")
         else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+            flat_table[f"{prefix}{name}"] = value
+    return flat_table
 
 
 def fingerprint(*values: Any) -> str:
@@ -109,9 +109,9 @@ def encode_json(value: Any) -> bytes:
 def near_names(name: str, names: Iterable[str]) -> str:
     """`did you mean …?` with similar names, else all of them."""
     names = sorted(names)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
+    close_names = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close_names:
+        return f"did you mean {' or '.join(close_names)}?"
     return f"known: {', '.join(names)}"
 
 
@@ -145,11 +145,11 @@ def check_values(value: Any, source: str) -> None:
 
 
 def _check_keys(cls: type, mapping: Mapping[str, Any], source: str) -> None:
-    fields = {field.name for field in dataclasses.fields(cls)}
-    types = get_type_hints(cls)
+    field_names = {field.name for field in dataclasses.fields(cls)}
+    field_types = get_type_hints(cls)
     for key, value in mapping.items():
-        if key not in fields:
-            raise ConfigError(f"{source}: unknown key {key!r}; {near_names(key, fields)}")
-        inner = types[key]
-        if dataclasses.is_dataclass(inner) and isinstance(value, Mapping):
-            _check_keys(inner, value, f"{source}.{key}")  # type: ignore[arg-type]
+        if key not in field_names:
+            raise ConfigError(f"{source}: unknown key {key!r}; {near_names(key, field_names)}")
+        inner_type = field_types[key]
+        if dataclasses.is_dataclass(inner_type) and isinstance(value, Mapping):
+            _check_keys(inner_type, value, f"{source}.{key}")  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from clipset.errors import ConfigError
@@ -9,14 +10,11 @@ from clipset.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
-
 
 def check_device_name(name: str) -> None:
     """Refuse a name that no device has; whether this machine has it is not checked."""
-    kind, colon, number = name.partition(":")
-    if kind not in DEVICES or (colon and not (kind == "cuda" and number.isdecimal())):
-        raise ConfigError(f"unknown device {name!r}; known: {', '.join(DEVICES)}, cuda:N")
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?|mps", name):
+        raise ConfigError(f"unknown device {name!r}; known: auto, cpu, cuda, mps, cuda:N")
 
 
 def find_device(name: str) -> torch.device:
@@ -24,13 +22,13 @@ def find_device(name: str) -> torch.device:
     import torch
 
     check_device_name(name)
-    kind, _, number = name.partition(":")
+    device_type, _, device_index = name.partition(":")
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    apple = torch.backends.mps.is_available()
-    if kind == "auto":
-        return torch.device("cuda" if cards else "mps" if apple else "cpu")
-    if kind == "cuda" and int(number or 0) >= cards:
+    has_mps = torch.backends.mps.is_available()
+    if device_type == "auto":
+        return torch.device("cuda" if cards else "mps" if has_mps else "cpu")
+    if device_type == "cuda" and int(device_index or 0) >= cards:
         raise ConfigError(f"CUDA device {name!r} not found ({cards} available); use device 'cpu'")
-    if kind == "mps" and not apple:
+    if device_type == "mps" and not has_mps:
         raise ConfigError("MPS is not available; use device 'cpu'")
     return torch.device(name)

@@ -35,7 +35,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
 
     The last one marks the others as complete: it is removed first and renamed last.
     """
-    temporary: dict[Path, Path] = {}
+    temporary_files: dict[Path, Path] = {}
     try:
         for path, content in files.items():
             with writing(path):
@@ -43,28 +43,28 @@ def write_together(files: Mapping[Path, bytes]) -> None:
                 if _is_special(path):
                     path.write_bytes(content)
                 else:
-                    temporary[path] = _write_temporary(path, content)
-        if len(temporary) > 1:
+                    temporary_files[path] = _write_temporary(path, content)
+        if len(temporary_files) > 1:
             with writing(path):
                 path.unlink(missing_ok=True)
-        for path, written in temporary.items():
+        for path, temporary_path in temporary_files.items():
             with writing(path):
-                written.replace(path)
+                temporary_path.replace(path)
             _remove_stale(path)
     finally:
-        for written in temporary.values():
-            written.unlink(missing_ok=True)
+        for temporary_path in temporary_files.values():
+            temporary_path.unlink(missing_ok=True)
 
 
 def append_whole(path: Path, content: bytes) -> None:
     """Append `content` to a file, all of it or nothing."""
     with writing(path), path.open("ab", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
+        old_size = os.fstat(file.fileno()).st_size
         try:
             if file.write(content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
-            os.ftruncate(file.fileno(), size)
+            os.ftruncate(file.fileno(), old_size)
             raise
 
 
@@ -77,9 +77,9 @@ def writing(path: Path | str) -> Iterator[None]:
         raise
     except OSError as error:
         reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
-        blocking = next((p for p in Path(path).absolute().parents if p.is_file()), None)
-        if error.errno in (errno.EEXIST, errno.ENOTDIR) and blocking is not None:
-            reason = f"{blocking} is a file, not a folder"
+        blocking_file = next((p for p in Path(path).absolute().parents if p.is_file()), None)
+        if error.errno in (errno.EEXIST, errno.ENOTDIR) and blocking_file is not None:
+            reason = f"{blocking_file} is a file, not a folder"
         advice = "free disk space and run the same command again"
         if error.errno not in DISK_FULL:
             advice = "use a writable path"
@@ -139,6 +139,6 @@ def _temporary_prefix(path: Path) -> str:
 def _remove_stale(path: Path) -> None:
     """Delete temporary files that killed processes left behind."""
     with suppress(OSError):
-        for temporary in path.parent.glob(f"{escape(_temporary_prefix(path))}*.part"):
-            if time.time() - temporary.lstat().st_mtime > STALE_SECONDS:
-                temporary.unlink(missing_ok=True)
+        for temporary_path in path.parent.glob(f"{escape(_temporary_prefix(path))}*.part"):
+            if time.time() - temporary_path.lstat().st_mtime > STALE_SECONDS:
+                temporary_path.unlink(missing_ok=True)

@@ -25,6 +25,8 @@ from clipset.errors import ClipsetError, ConfigError, RunError
 from clipset.evaluation.results import (
     Comparison,
     ProbeResult,
+    RetrievalResult,
+    read_optional,
     read_predictions,
     read_records,
     read_results,
@@ -76,6 +78,7 @@ class RunResult:
     damaged: int
     scores: list[ProbeResult]
     comparisons: list[Comparison]
+    retrieval: list[RetrievalResult]
     steps: dict[str, Literal["done", "skipped"]]
     seconds: dict[str, float]
     note: str = ""
@@ -105,7 +108,7 @@ def run(
     tasks = read_tasks(videos, recipe.data)
     catalog = join_tasks(tasks)
     allow_leaks = allow_leaks or recipe.data.official
-    leaks = check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
+    leak_lines = check_leaks([task.catalog for task in tasks], allow_leaks=allow_leaks)
     listing_seconds = time.perf_counter() - started_at
     if minutes is not None and not 0 < minutes < math.inf:
         raise ConfigError(f"minutes must be more than 0, got {minutes}")
@@ -118,11 +121,11 @@ def run(
                 locks.enter_context(exclusive(path))
         check_run_folder(out)
         extraction = _Extraction(out, catalog, recipe.extract, device)
-        size = DataSize.of(tasks, extraction.manifest.backbone.dim, recipe)
-        clock = RunClock(recipe, size, device, started_at=started_at, minutes=minutes)
+        data_size = DataSize.of(tasks, extraction.manifest.backbone.dim, recipe)
+        run_clock = RunClock(recipe, data_size, device, started_at=started_at, minutes=minutes)
         if extraction.has_all_videos:
-            planned = clock.recorded_recipe(out)
-            check_task_pretraining(out, tasks, planned, seed=seed, device=device)
+            planned_recipe = run_clock.recorded_recipe(out)
+            check_task_pretraining(out, tasks, planned_recipe, seed=seed, device=device)
         name, source = _name_data(videos, recipe)
         folder = RunFolder(
             out,
@@ -131,12 +134,12 @@ def run(
             seed=seed,
             device=device,
             source=source,
-            leaks=leaks,
+            leaks=leak_lines,
         )
         _write_catalog(folder, catalog, time.perf_counter() - listing_seconds)
         folder.step(
             "extract",
-            lambda: extraction.run(clock),
+            lambda: extraction.run(run_clock),
             fingerprint=extraction.fingerprint,
             skip=extraction.is_current,
             started_at=extraction.started_at,
@@ -145,11 +148,11 @@ def run(
         folder.decide("clips", store.manifest.made_by.get("clips", ""))
         if extraction.is_current and store.failed:
             log(retry_hint(len(store.failed)))
-        recipe = clock.limit(folder)
+        recipe = run_clock.limit(folder)
         if len(tasks) == 1:
-            note = TaskRun(folder, store, recipe, device, clock).run()
+            note = TaskRun(folder, store, recipe, device, run_clock).run()
         else:
-            note = _run_tasks(folder, tasks, recipe, device, clock)
+            note = _run_tasks(folder, tasks, recipe, device, run_clock)
         note = "; ".join(filter(None, (note, folder.content["decisions"].get("time limit"))))
         set_later_work(0.0)
     return RunResult(
@@ -161,6 +164,7 @@ def run(
         damaged=sum(entry.damage is not None for entry in store.entries),
         scores=read_results(out),
         comparisons=read_records(out / "comparisons.json", Comparison),
+        retrieval=read_optional(out / "retrieval.json", RetrievalResult),
         steps={name: "skipped" if s.skipped else "done" for name, s in folder.steps.items()},
         seconds={name: step.seconds for name, step in folder.steps.items()},
         note=note,
@@ -181,13 +185,13 @@ def run_demo(
     """Render the demo's videos into `out/videos` and run the pipeline on them in `out/run`."""
     from clipset.demo_videos.dataset import render_demo
 
-    began, recipe, out = time.perf_counter(), read_recipe(find_recipe("demo")), Path(out)
+    started_at, recipe, out = time.perf_counter(), read_recipe(find_recipe("demo")), Path(out)
     with exclusive(out):
         with bar("rendering videos", videos, "videos") as advance:
             catalog = render_demo(out / "videos", seed=seed, videos=videos, on_video=advance)
-        rendering = time.perf_counter() - began
+        render_seconds = time.perf_counter() - started_at
         result = run(catalog, out / "run", recipe, seed=seed, device=device)
-    return replace(result, seconds={"render": rendering} | result.seconds)
+    return replace(result, seconds={"render": render_seconds} | result.seconds)
 
 
 def _write_catalog(folder: RunFolder, catalog: Catalog, started_at: float) -> None:
@@ -208,8 +212,8 @@ def _name_data(videos: Path | Catalog, recipe: Recipe) -> tuple[str, str]:
     if isinstance(videos, Catalog):
         return recipe.data.name or videos.name, videos.name
     path = videos.resolve()
-    source = path.name if path.is_dir() else f"{path.parent.name}/{path.name}"
-    return recipe.data.name or name_text(path.stem), name_text(source)
+    source_name = path.name if path.is_dir() else f"{path.parent.name}/{path.name}"
+    return recipe.data.name or name_text(path.stem), name_text(source_name)
 
 
 class _Extraction:
@@ -234,12 +238,12 @@ class _Extraction:
         from clipset.features.extract import extract
 
         if not (self.is_complete and self.folder.is_symlink()):  # a linked store is only read
-            plan = self.manifest, self.network
-            extract(self.catalog, self.folder, self.config, device=self.device, plan=plan)
+            store_plan = self.manifest, self.network
+            extract(self.catalog, self.folder, self.config, device=self.device, plan=store_plan)
         check_any_read(FeatureStore(self.folder, self.catalog))
-        files = backbone_files(self.config.backbone.strip(), self.manifest.backbone)
-        watched = {path_text(path.absolute()): watch_file(path) for path in files}
-        return StepRecord("extract", skipped=self.is_complete, watched=watched)
+        backbone_paths = backbone_files(self.config.backbone.strip(), self.manifest.backbone)
+        watched_files = {path_text(path.absolute()): watch_file(path) for path in backbone_paths}
+        return StepRecord("extract", skipped=self.is_complete, watched=watched_files)
 
     @property
     def fingerprint(self) -> str:
@@ -268,45 +272,45 @@ class _Extraction:
         self.manifest, self.network = plan_store(self.config, self.catalog.videos, self.folder)
         if not (self.folder / "manifest.json").is_file():
             return
-        check = check_store(self.folder, self.manifest, self.catalog)
+        store_check = check_store(self.folder, self.manifest, self.catalog)
         is_linked = self.folder.is_symlink()
-        if is_linked and check.changed:
+        if is_linked and store_check.changed:
             raise RunError(
                 f"{self.folder} is a link to a store that was made of other files: "
-                f"{len(check.changed)} of {len(self.catalog)} videos differ; remove the link"
+                f"{len(store_check.changed)} of {len(self.catalog)} videos differ; remove the link"
             )
-        self.has_all_videos = not (check.pending or check.changed)
-        self.is_complete = self.has_all_videos and (is_linked or not check.transient)
+        self.has_all_videos = not (store_check.pending or store_check.changed)
+        self.is_complete = self.has_all_videos and (is_linked or not store_check.transient)
 
 
 def _run_tasks(
     folder: RunFolder, tasks: Sequence[Task], recipe: Recipe, device: str, clock: RunClock
 ) -> str:
     """The steps of each task in a folder of its own, then all scores side by side."""
-    notes, content = [], folder.content
+    task_notes, run_content = [], folder.content
     for task in tasks:
         log(f"{task.name}: {describe_catalog(task.catalog)}")
         began = time.perf_counter()
         inner = RunFolder(
             folder.folder / task.name,
-            name=f"{content['name']}, {task.name}",
-            recipe=content["recipe"],
+            name=f"{run_content['name']}, {task.name}",
+            recipe=run_content["recipe"],
             seed=folder.seed,
             device=device,
-            source=content["source"],
-            leaks=content.get("allowed_leaks", ()),
+            source=run_content["source"],
+            leaks=run_content.get("allowed_leaks", ()),
         )
         write_catalog(task.catalog, inner.folder / "catalog.csv")
-        store = open_store(folder.folder / "store", task.catalog)
-        _copy_models(inner, store, [folder.folder / other.name for other in tasks], recipe)
-        note = TaskRun(inner, store, recipe, device, clock).run()
-        notes += [f"{task.name}: {note}"] if note else []
+        task_store = open_store(folder.folder / "store", task.catalog)
+        _copy_models(inner, task_store, [folder.folder / other.name for other in tasks], recipe)
+        task_note = TaskRun(inner, task_store, recipe, device, clock).run()
+        task_notes += [f"{task.name}: {task_note}"] if task_note else []
         folder.record(
             StepRecord(task.name, seconds=time.perf_counter() - began, skipped=inner.all_skipped)
         )
     _join_tasks(folder, [task.name for task in tasks], recipe)
     write_run_report(folder)
-    return "; ".join(notes)
+    return "; ".join(task_notes)
 
 
 def _join_tasks(folder: RunFolder, names: Sequence[str], recipe: Recipe) -> None:
@@ -315,8 +319,8 @@ def _join_tasks(folder: RunFolder, names: Sequence[str], recipe: Recipe) -> None
     results: list[ProbeResult] = join_results(by_task)
     comparisons: list[Comparison] = []
     if recipe.data.averaged and results:
-        files = [folder.folder / name / "predictions.safetensors" for name in names]
-        predictions = [read_predictions(path) for path in files]
+        prediction_files = [folder.folder / name / "predictions.safetensors" for name in names]
+        predictions = [read_predictions(path) for path in prediction_files]
         results = mean_results(by_task, intervals_over_tasks(predictions))
         comparisons = compare_probes(*predictions)
     write_json(folder.folder / "results.json", to_mapping(results))
@@ -329,14 +333,14 @@ def _copy_models(
     """Copy the models of another task on the same videos: no label is used to train them."""
     from clipset.training.pretrain import is_trained
 
-    for name, seed in model_names(recipe, inner.seed).items():
-        target = inner.folder / name
-        sources = (other / name for other in others if not target.exists())
-        for source in sources:
-            if is_trained(store, source, recipe.pretrain, seed=seed):
+    for model_name, seed in model_names(recipe, inner.seed).items():
+        target = inner.folder / model_name
+        sources = (other / model_name for other in others if not target.exists())
+        for source_folder in sources:
+            if is_trained(store, source_folder, recipe.pretrain, seed=seed):
                 with writing(target):  # model.json comes last: it says that the model is complete
-                    shutil.copytree(source, target, ignore=lambda *_: ["model.json"])
-                write_atomic(target / "model.json", (source / "model.json").read_bytes())
+                    shutil.copytree(source_folder, target, ignore=lambda *_: ["model.json"])
+                write_atomic(target / "model.json", (source_folder / "model.json").read_bytes())
                 break
 
 

@@ -57,9 +57,9 @@ def read_recipe(
 
 def find_recipe(name: str) -> Path:
     """A recipe that comes with clipset: inside the installed package, or in its repository."""
-    here = Path(__file__).resolve()
-    folders = (here.parent / "recipes", here.parents[2] / "recipes")
-    path = next((folder / f"{name}.toml" for folder in folders if folder.is_dir()), None)
+    own_path = Path(__file__).resolve()
+    recipe_folders = (own_path.parent / "recipes", own_path.parents[2] / "recipes")
+    path = next((folder / f"{name}.toml" for folder in recipe_folders if folder.is_dir()), None)
     if path is None or not path.is_file():
         raise ConfigError(f"the recipe {name}.toml does not come with this clipset; give --recipe")
     return path
@@ -67,11 +67,11 @@ def find_recipe(name: str) -> Path:
 
 def resolve_recipe(tables: Mapping[str, Any], source: str = "recipe") -> Recipe:
     """The recipe of tables in which only what was set by hand appears; presets fill in the rest."""
-    layered = dict(tables)
-    preset = layered.pop("preset", "recommended")
+    layered_tables = dict(tables)
+    preset = layered_tables.pop("preset", "recommended")
     for section in PRESET_SECTIONS:
-        layered[section] = _layer_section(section, preset, layered.get(section, {}))
-    return build(Recipe, layered, source)
+        layered_tables[section] = _layer_section(section, preset, layered_tables.get(section, {}))
+    return build(Recipe, layered_tables, source)
 
 
 def load_settings(kind: type[C], preset: str = "recommended", **changes: Any) -> C:
@@ -99,22 +99,22 @@ def apply_change(tables: dict[str, Any], change: str) -> None:
     if not equals or not name.strip():
         raise ConfigError(f"a change looks like pretrain.epochs=100, got {change!r}")
     try:
-        parsed = check_depth(tomllib.loads(f"value = {value}")["value"], name)
+        parsed_value = check_depth(tomllib.loads(f"value = {value}")["value"], name)
     except tomllib.TOMLDecodeError:
-        parsed = value.strip()
+        parsed_value = value.strip()
     except (RecursionError, ValueError):  # nested too deeply, or thousands of digits
         raise ConfigError(f"{name}: no setting has such a value: {value[:40]}…") from None
-    set_value(tables, name.strip(), parsed)
+    set_value(tables, name.strip(), parsed_value)
 
 
 def set_value(tables: dict[str, Any], name: str, value: Any) -> None:
     """Set the value with a dotted name, such as `pretrain.epochs`, in nested tables."""
-    *outer, last = name.split(".")
-    for key in outer:
+    *outer_keys, last_key = name.split(".")
+    for key in outer_keys:
         tables = tables.setdefault(key, {})
         if not isinstance(tables, dict):
             raise ConfigError(f"{key!r} in {name!r} is a value, not a table")
-    tables[last] = value
+    tables[last_key] = value
 
 
 def _layer_section(section: str, preset: str, own: Any) -> Any:

@@ -23,20 +23,20 @@ class GrowingArray:
         self.row_bytes = int(np.prod(row_shape)) * self.dtype.itemsize
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
-    def write(self, first: int, rows: NDArray[np.generic]) -> None:
+    def write(self, first_row: int, rows: NDArray[np.generic]) -> None:
         """Write rows at an index."""
         if rows.shape[1:] != self.row_shape:
             raise StoreError(f"{self.path.name} takes rows {self.row_shape}, got {rows.shape[1:]}")
         content = memoryview(np.ascontiguousarray(rows, dtype=self.dtype).data).cast("B")
-        position = HEADER_BYTES + first * self.row_bytes
+        byte_position = HEADER_BYTES + first_row * self.row_bytes
         while content:
-            written = os.pwrite(self._file, content, position)
-            position, content = position + written, content[written:]
+            num_written = os.pwrite(self._file, content, byte_position)
+            byte_position, content = byte_position + num_written, content[num_written:]
 
-    def finish(self, rows: int) -> None:
+    def finish(self, num_rows: int) -> None:
         """Truncate the file to the valid rows and write their number in the header."""
-        os.ftruncate(self._file, HEADER_BYTES + rows * self.row_bytes)
-        os.pwrite(self._file, npy_header((rows, *self.row_shape), self.dtype), 0)
+        os.ftruncate(self._file, HEADER_BYTES + num_rows * self.row_bytes)
+        os.pwrite(self._file, npy_header((num_rows, *self.row_shape), self.dtype), 0)
 
     def sync(self) -> None:
         """Wait until the rows are on disk."""
@@ -57,33 +57,33 @@ def npy_header(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> bytes:
 
 
 def open_rows(
-    path: Path, rows: int, row_shape: tuple[int, ...], dtype: DTypeLike
+    path: Path, num_rows: int, row_shape: tuple[int, ...], dtype: DTypeLike
 ) -> NDArray[np.generic]:
-    """A read-only memory map of the first `rows` rows."""
-    needed = HEADER_BYTES + rows * int(np.prod(row_shape)) * np.dtype(dtype).itemsize
-    size = path.stat().st_size if path.is_file() else 0
-    if rows == 0:
+    """A read-only memory map of the first `num_rows` rows."""
+    needed_bytes = HEADER_BYTES + num_rows * int(np.prod(row_shape)) * np.dtype(dtype).itemsize
+    num_bytes = path.stat().st_size if path.is_file() else 0
+    if num_rows == 0:
         return np.empty((0, *row_shape), dtype)
-    if size < needed:
+    if num_bytes < needed_bytes:
         raise StoreError(
-            f"{path} has {size} bytes where {needed} are recorded; run `clipset repair`"
+            f"{path} has {num_bytes} bytes where {needed_bytes} are recorded; run `clipset repair`"
         )
-    return np.memmap(path, dtype, "r", offset=HEADER_BYTES, shape=(rows, *row_shape))
+    return np.memmap(path, dtype, "r", offset=HEADER_BYTES, shape=(num_rows, *row_shape))
 
 
 def open_all_rows(path: Path, row_shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
     """A read-only memory map of all whole rows in a file, damaged or not."""
     row_bytes = int(np.prod(row_shape)) * np.dtype(dtype).itemsize
-    size = path.stat().st_size if path.is_file() else 0
-    return open_rows(path, max(size - HEADER_BYTES, 0) // row_bytes, row_shape, dtype)
+    num_bytes = path.stat().st_size if path.is_file() else 0
+    return open_rows(path, max(num_bytes - HEADER_BYTES, 0) // row_bytes, row_shape, dtype)
 
 
-def has_header(path: Path, rows: int, row_shape: tuple[int, ...], dtype: DTypeLike) -> bool:
+def has_header(path: Path, num_rows: int, row_shape: tuple[int, ...], dtype: DTypeLike) -> bool:
     """Whether the header of a file states its shape and dtype."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(HEADER_BYTES) == npy_header((rows, *row_shape), np.dtype(dtype))
+        return file.read(HEADER_BYTES) == npy_header((num_rows, *row_shape), np.dtype(dtype))
 
 
 def temporary_array(shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:

@@ -102,18 +102,18 @@ class RunFolder:
     ) -> None:
         check_run_folder(folder)
         self.folder, self.seed, self.steps = folder, seed, read_steps(folder)
-        recorded = read_run(folder) if (folder / "run.json").is_file() else {}
+        recorded_run = read_run(folder) if (folder / "run.json").is_file() else {}
         self.content: dict[str, Any] = {
             "format": FORMAT,
             "name": name,
             "source": source,
             "recipe": recipe,
             "seed": seed,
-            "device": recorded.get("device", device),  # the work of before was done there
+            "device": recorded_run.get("device", device),  # the work of before was done there
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "environment": environment(),
-            "decisions": recorded.get("decisions", {}),
-            "time_limit": recorded.get("time_limit", {}),
+            "decisions": recorded_run.get("decisions", {}),
+            "time_limit": recorded_run.get("time_limit", {}),
         }
         if leaks:
             self.content["allowed_leaks"] = list(leaks)
@@ -136,7 +136,7 @@ class RunFolder:
         `started_at` is when the step began (`time.perf_counter`), if that was before.
         """
         old = self.steps.get(name)
-        began = time.perf_counter() if started_at is None else started_at
+        start_time = time.perf_counter() if started_at is None else started_at
         if skip is None:
             skip = old is not None and old.is_current(self.folder, fingerprint, outputs)
         if skip and old is not None:
@@ -147,7 +147,7 @@ class RunFolder:
             record.outputs = {
                 file: digest for file in outputs if (digest := digest_file(self.folder / file))
             }
-            record.seconds = time.perf_counter() - began
+            record.seconds = time.perf_counter() - start_time
             if record.skipped and old is not None:
                 record.seconds = old.seconds
         self.record(record)
@@ -187,10 +187,10 @@ def digest_file(path: Path) -> str:
 def watch_file(path: Path) -> tuple[int, int]:
     """Size and modification time of a file; both -1 if it does not exist."""
     try:
-        state = path.stat()
+        file_status = path.stat()
     except OSError:
         return (-1, -1)
-    return (state.st_size, state.st_mtime_ns)
+    return (file_status.st_size, file_status.st_mtime_ns)
 
 
 def read_steps(folder: Path) -> dict[str, StepRecord]:
@@ -237,18 +237,18 @@ def environment() -> dict[str, str]:
             facts[name] = version(name)
     processor, memory = platform.processor() or platform.machine(), "unknown"
     with suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text()
-        models = re.findall(r"^model name\s*:(.*)$", text, re.MULTILINE)
-        processor = models[0].strip() if models else processor
+        cpu_info = Path("/proc/cpuinfo").read_text()
+        processor_names = re.findall(r"^model name\s*:(.*)$", cpu_info, re.MULTILINE)
+        processor = processor_names[0].strip() if processor_names else processor
     with suppress(AttributeError, ValueError, OSError):
         num_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         memory = f"{num_bytes / 2**30:.0f} GiB"
     facts |= {"processor": processor, "cores": str(os.cpu_count()), "memory": memory}
     facts["threads"] = os.environ.get("OMP_NUM_THREADS", facts["cores"])  # sums depend on it
-    root = Path(__file__).resolve().parents[2]
-    if (root / ".git").exists():  # clipset runs from its source tree
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    source_root = Path(__file__).resolve().parents[2]
+    if (source_root / ".git").exists():  # clipset runs from its source tree
+        command = ["git", "-C", str(source_root), "describe", "--always", "--dirty", "--abbrev=12"]
         with suppress(OSError, subprocess.SubprocessError):
-            output = subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=10)
-            facts["commit"] = output.decode().strip()
+            git_output = subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=10)
+            facts["commit"] = git_output.decode().strip()
     return facts

@@ -31,33 +31,33 @@ class Setting:
 
 def list_settings(section: str = "") -> list[Setting]:
     """The settings of a section such as `pretrain` or `pretrain.model`, or all of them."""
-    preset = Setting(
+    preset_setting = Setting(
         name="preset",
         type=" | ".join(PRESETS),
         default=PRESETS[0],
         help="named settings for all sections; what is set by hand wins",
     )
-    settings = [preset, *_walk(resolve_recipe({}), "")]
+    settings = [preset_setting, *_walk(resolve_recipe({}), "")]
     selected = [s for s in settings if not section or f"{s.name}.".startswith(f"{section}.")]
     if not selected:
-        sections = {setting.name.rpartition(".")[0] for setting in settings} - {""}
-        raise ConfigError(f"no section {section!r}; {near_names(section, sections)}")
+        section_names = {setting.name.rpartition(".")[0] for setting in settings} - {""}
+        raise ConfigError(f"no section {section!r}; {near_names(section, section_names)}")
     return selected
 
 
 def recipe_template() -> str:
     """A recipe with every setting in a comment, to edit."""
-    lines = ["# Remove the # before a setting to change it; the values are the defaults."]
+    template_lines = ["# Remove the # before a setting to change it; the values are the defaults."]
     section = ""
     for setting in list_settings():
         table, _, name = setting.name.rpartition(".")
         if table != section:
             section = table
-            lines += ["", f"[{table}]"]
-        wrapped = textwrap.wrap(setting.help, LINE_LENGTH - 2)
-        value = f"{name} = {toml_value(setting.default)}".rstrip()
-        lines += ["", *(f"# {line}" for line in (*wrapped, value))]
-    return "\n".join(lines) + "\n"
+            template_lines += ["", f"[{table}]"]
+        help_lines = textwrap.wrap(setting.help, LINE_LENGTH - 2)
+        value_line = f"{name} = {toml_value(setting.default)}".rstrip()
+        template_lines += ["", *(f"# {line}" for line in (*help_lines, value_line))]
+    return "\n".join(template_lines) + "\n"
 
 
 def toml_value(value: Any) -> str:
@@ -74,32 +74,32 @@ def toml_value(value: Any) -> str:
 
 def _walk(config: Any, prefix: str) -> Iterator[Setting]:
     """The settings of a dataclass, then those of the dataclasses in it."""
-    hints, helps = get_type_hints(type(config)), field_docstrings(type(config))
-    values = {field.name: getattr(config, field.name) for field in fields(config)}
-    for name, value in values.items():
+    type_hints, help_texts = get_type_hints(type(config)), field_docstrings(type(config))
+    field_values = {field.name: getattr(config, field.name) for field in fields(config)}
+    for name, value in field_values.items():
         if not is_dataclass(value):
             yield Setting(
                 name=f"{prefix}{name}",
-                type=_type_text(hints[name]),
+                type=_type_text(type_hints[name]),
                 default=to_mapping(value),
-                help=helps.get(name, ""),
+                help=help_texts.get(name, ""),
             )
-    for name, value in values.items():
+    for name, value in field_values.items():
         if is_dataclass(value):
             yield from _walk(value, f"{prefix}{name}.")
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
     """The text under each field of a dataclass."""
-    [body] = ast.parse(inspect.getsource(cls)).body
-    assert isinstance(body, ast.ClassDef)
-    texts = {}
-    for statement, after in zip(body.body, body.body[1:], strict=False):
+    [class_body] = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(class_body, ast.ClassDef)
+    help_texts = {}
+    for statement, next_statement in zip(class_body.body, class_body.body[1:], strict=False):
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            texts[statement.target.id] = " ".join(str(after.value.value).split())
-    return texts
+        if isinstance(next_statement, ast.Expr) and isinstance(next_statement.value, ast.Constant):
+            help_texts[statement.target.id] = " ".join(str(next_statement.value.value).split())
+    return help_texts
 
 
 def _type_text(kind: Any) -> str:
@@ -110,9 +110,9 @@ def _type_text(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         return " | ".join(_type_text(one) for one in inner if one is not types.NoneType)
     if origin is tuple:
-        kinds = list(dict.fromkeys(_type_text(one) for one in inner if one is not Ellipsis))
-        count = "" if Ellipsis in inner else f"{len(inner)} "
-        return f"{count}[{', '.join(kinds)}]"
+        inner_kinds = list(dict.fromkeys(_type_text(one) for one in inner if one is not Ellipsis))
+        length_text = "" if Ellipsis in inner else f"{len(inner)} "
+        return f"{length_text}[{', '.join(inner_kinds)}]"
     if origin is dict:
         return "table"
     return str(getattr(kind, "__name__", kind))

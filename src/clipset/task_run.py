@@ -6,6 +6,7 @@ Heavy modules are imported where they are used: a step that is current loads not
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 MODEL_FILES = ("model.safetensors", "model.json", "metrics.jsonl")
 VECTOR_FILES = ("vectors/vectors.safetensors", "vectors/videos.csv")
-RESULT_FILES = ("results.json", "comparisons.json", "predictions.safetensors")
+RESULT_FILES = (
+    "results.json", "comparisons.json", "predictions.safetensors", "retrieval.json",
+)  # fmt: skip
 REPORT_INPUTS = (
     *(f"model/{name}" for name in MODEL_FILES), *VECTOR_FILES, *RESULT_FILES, "low_shot.json",
 )  # fmt: skip
@@ -53,22 +56,22 @@ class TaskRun:
         """Do the steps that are not current; returns why a step did nothing, if one did not."""
         step, recipe, names = self.run_folder.step, self.recipe, self.model_names
         inputs = _pretrain_fingerprint(self.store, recipe, names.values())
-        files = _model_files(names)
-        trained = step("pretrain", self.pretrain, fingerprint=inputs, outputs=files)
-        inputs = fingerprint(inputs, trained.outputs)
-        first_model = {file: trained.outputs.get(file) for file in _model_files(["model"])}
+        model_files = _model_files(names)
+        pretrain_step = step("pretrain", self.pretrain, fingerprint=inputs, outputs=model_files)
+        inputs = fingerprint(inputs, pretrain_step.outputs)
+        first_model = {file: pretrain_step.outputs.get(file) for file in _model_files(["model"])}
         first_inputs = _pretrain_fingerprint(self.store, recipe, [self.seed])
-        embedded = step(
+        embed_step = step(
             "embed", self.embed, fingerprint=fingerprint(first_inputs, first_model),
             outputs=VECTOR_FILES,
         )  # fmt: skip
         settings = {k: v for k, v in to_mapping(recipe.evaluate).items() if k != "preset"}
         limit = [] if self.clock.minutes is None else [self.clock.minutes]
-        inputs = fingerprint(inputs, embedded.outputs, settings, recipe.data.test_split, *limit)
-        evaluated = step("evaluate", self.evaluate, fingerprint=inputs, outputs=RESULT_FILES)
+        inputs = fingerprint(inputs, embed_step.outputs, settings, recipe.data.test_split, *limit)
+        evaluate_step = step("evaluate", self.evaluate, fingerprint=inputs, outputs=RESULT_FILES)
         self.clock.begin("report")
         write_run_report(self.run_folder)
-        return evaluated.note or trained.note
+        return evaluate_step.note or pretrain_step.note
 
     @cached_property
     def models(self) -> list[ScaleModel]:
@@ -80,11 +83,11 @@ class TaskRun:
             return []
         self._record_device()
         models = []
-        for number, (name, seed) in enumerate(self.model_names.items(), start=1):
+        for number, (model_name, seed) in enumerate(self.model_names.items(), start=1):
             if config.seeds > 1:
                 log(f"pre-training {number} of {config.seeds}, seed {seed}")
-            folder = self.folder / name
-            models.append(pretrain(self.store, folder, config, seed=seed, device=self.device))
+            model_folder = self.folder / model_name
+            models.append(pretrain(self.store, model_folder, config, seed=seed, device=self.device))
         return models
 
     def pretrain(self) -> StepRecord:
@@ -93,16 +96,16 @@ class TaskRun:
         from clipset.training.pretrain import is_trained, ssl_videos
 
         self.clock.begin("pretrain")
-        videos = ssl_videos(self.store, self.recipe.pretrain.ssl_split)
-        choice = choose_batches(self.store, videos, self.recipe.pretrain)
-        self.run_folder.decide("batches", str(choice))
-        trained = []
-        for name, seed in self.model_names.items():
-            _refuse_other_link(self.store, self.folder / name, self.recipe, seed)
+        video_index = ssl_videos(self.store, self.recipe.pretrain.ssl_split)
+        batch_choice = choose_batches(self.store, video_index, self.recipe.pretrain)
+        self.run_folder.decide("batches", str(batch_choice))
+        are_trained = []
+        for model_name, seed in self.model_names.items():
+            _refuse_other_link(self.store, self.folder / model_name, self.recipe, seed)
             config = self.recipe.pretrain
-            trained.append(is_trained(self.store, self.folder / name, config, seed=seed))
+            are_trained.append(is_trained(self.store, self.folder / model_name, config, seed=seed))
         if self.models:
-            return StepRecord("pretrain", skipped=all(trained))
+            return StepRecord("pretrain", skipped=all(are_trained))
         note = "not pre-trained: contrast needs at least two videos"
         log(note)
         return StepRecord("pretrain", note=note)
@@ -114,11 +117,12 @@ class TaskRun:
         self.clock.begin("embed")
         self._record_device()
         encoder = self.models[0].encoder if self.models else None
-        table = embed_store(self.store, encoder, device=find_device(self.device))
-        write_vectors(table, self.folder / "vectors")
+        vector_table = embed_store(self.store, encoder, device=find_device(self.device))
+        write_vectors(vector_table, self.folder / "vectors")
 
     def evaluate(self) -> StepRecord:
         """Score the features if the videos have at least two labels to tell apart."""
+        from clipset.evaluation.retrieval import score_retrieval
         from clipset.evaluation.suite import run_suite
         from clipset.probes.task import make_task
 
@@ -128,7 +132,7 @@ class TaskRun:
         except ProbeError as reason:
             note = f"not evaluated: {reason}"
             log(note)
-            for name in ("results.json", "comparisons.json"):
+            for name in ("results.json", "comparisons.json", "retrieval.json"):
                 write_json(self.folder / name, [])
             return StepRecord("evaluate", note=note)
         model = self.models[0] if self.models else None
@@ -136,6 +140,7 @@ class TaskRun:
             task, model, self.recipe.evaluate, seed=self.seed, more_models=self.models[1:],
             deadline=self.clock.deadline,
         )  # fmt: skip
+        suite = replace(suite, retrieval=score_retrieval(task, self.models))
         try:
             suite.write(self.folder / "results.json", protocol_facts(self.recipe))
         except OutputError:
@@ -165,24 +170,24 @@ def check_task_pretraining(
     """Refuse what would fail in pre-training, before a file of a finished run is touched."""
     for task in tasks:
         folder, store = out / task.name, FeatureStore(out / "store", task.catalog)
-        record, models = read_steps(folder).get("pretrain"), model_names(recipe, seed)
+        step_record, models = read_steps(folder).get("pretrain"), model_names(recipe, seed)
         inputs = _pretrain_fingerprint(store, recipe, models.values())
-        if record is not None and record.is_current(folder, inputs, _model_files(models)):
+        if step_record is not None and step_record.is_current(folder, inputs, _model_files(models)):
             continue
         from clipset.training.pretrain import check_pretraining, ssl_videos
 
         if len(ssl_videos(store, recipe.pretrain.ssl_split)) >= 2:
-            for name, own_seed in models.items():
-                _refuse_other_link(store, folder / name, recipe, own_seed)
+            for model_name, own_seed in models.items():
+                _refuse_other_link(store, folder / model_name, recipe, own_seed)
                 check_pretraining(
-                    store, folder / name, recipe.pretrain, seed=own_seed, device=device
+                    store, folder / model_name, recipe.pretrain, seed=own_seed, device=device
                 )
 
 
 def model_names(recipe: Recipe, seed: int) -> dict[str, int]:
     """The folders of a run's models with their seeds: `model`, then `model-seed1`, …"""
-    seeds = range(seed, seed + recipe.pretrain.seeds)
-    return {"model" if own == seed else f"model-seed{own}": own for own in seeds}
+    model_seeds = range(seed, seed + recipe.pretrain.seeds)
+    return {"model" if own == seed else f"model-seed{own}": own for own in model_seeds}
 
 
 def _model_files(names: Iterable[str]) -> tuple[str, ...]:
@@ -191,9 +196,9 @@ def _model_files(names: Iterable[str]) -> tuple[str, ...]:
 
 def _pretrain_fingerprint(store: FeatureStore, recipe: Recipe, seeds: Iterable[int]) -> str:
     """The inputs of pre-training: settings, features, and the catalog with its splits."""
-    rows = [(entry.id, entry.checksum) for entry in store.entries]
+    row_checksums = [(entry.id, entry.checksum) for entry in store.entries]
     settings, catalog = weight_settings(recipe.pretrain), store.catalog.fingerprint
-    return fingerprint(settings, *seeds, store.manifest.fingerprint, rows, catalog)
+    return fingerprint(settings, *seeds, store.manifest.fingerprint, row_checksums, catalog)
 
 
 def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: int) -> None:
@@ -205,10 +210,10 @@ def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: i
 
 def write_run_report(folder: RunFolder) -> None:
     """The step `report`: write the page if anything on it has changed."""
-    facts = {k: v for k, v in folder.content.items() if k not in ("started", "environment")}
-    files = {name: digest_file(folder.folder / name) for name in REPORT_INPUTS}
+    run_facts = {k: v for k, v in folder.content.items() if k not in ("started", "environment")}
+    file_hashes = {name: digest_file(folder.folder / name) for name in REPORT_INPUTS}
     steps = [(step.name, step.fingerprint, step.outputs) for step in folder.steps.values()]
-    inputs = fingerprint(facts, files, [step for step in steps if step[0] != "report"])
+    inputs = fingerprint(run_facts, file_hashes, [step for step in steps if step[0] != "report"])
 
     def write() -> None:
         from clipset.report.run_page import report_run

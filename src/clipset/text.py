@@ -39,16 +39,16 @@ def name_text(name: str | Path) -> str:
 
 def unique_ids(texts: Iterable[str]) -> dict[str, str]:
     """The id of each `path_text`: itself, or escaped and, if that is taken, with a number."""
-    ids = {text: escape_undecodable(text) for text in texts}
-    escaped = [text for text, id in ids.items() if id != text]
-    used = ids.keys() - set(escaped)
-    for text in escaped:
-        number, plain = 1, ids[text]
-        while ids[text] in used:
-            number += 1
-            ids[text] = f"{plain}#{number}"
-        used.add(ids[text])
-    return ids
+    video_ids = {text: escape_undecodable(text) for text in texts}
+    escaped_texts = [text for text, id in video_ids.items() if id != text]
+    used_ids = video_ids.keys() - set(escaped_texts)
+    for text in escaped_texts:
+        next_number, plain_id = 1, video_ids[text]
+        while video_ids[text] in used_ids:
+            next_number += 1
+            video_ids[text] = f"{plain_id}#{next_number}"
+        used_ids.add(video_ids[text])
+    return video_ids
 
 
 def path_text(path: str | Path) -> str:

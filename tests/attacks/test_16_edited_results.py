@@ -44,6 +44,10 @@ CURVE = {
     "features": "scale", "probe": "linear", "metric": "top1",
     "points": [{"fraction": 0.5, "videos": 4, "value": 0.5, "interval": [0.4, 0.6]}],
 }  # fmt: skip
+RETRIEVAL = {
+    "features": "scale", "vectors": "mean", "mean_average_precision": 0.5, "interval": [0.4, 0.6],
+    "recall": {"1": 0.5}, "n": 4, "num_train": 8,
+}  # fmt: skip
 
 
 def changed(record: dict[str, Any], **values: Any) -> str:
@@ -82,6 +86,11 @@ EDITS: dict[str, list[str]] = {
             {"fraction": 0}, {"fraction": -1}, {"fraction": 1e300}, {"value": 1e300},
             {"videos": -1}, {"interval": [None, 1]},
         )),
+    ],
+    "retrieval.json": [
+        "{}", "[3]", DEEP, without(RETRIEVAL, "recall"), changed(RETRIEVAL, interval=[1, 0]),
+        changed(RETRIEVAL, mean_average_precision=7), changed(RETRIEVAL, recall={"<b>": 1}),
+        changed(RETRIEVAL, recall={"1": "x"}), changed(RETRIEVAL, n=-1),
     ],
     "run.json": [
         "[]", "{}", DEEP, '{"format": 1, "recipe": 3}', '{"format": 1, "environment": [1]}',

@@ -14,7 +14,7 @@ from typing import Any
 from clipset.clips import decode
 from clipset.decoding import demux
 from clipset.decoding.reader import VideoReader, open_video
-from clipset.features import decode_worker
+from clipset.features import decode_pool
 
 
 def spoil(patch: Callable[[Any, str, Any], None]) -> None:
@@ -39,4 +39,4 @@ def spoil(patch: Callable[[Any, str, Any], None]) -> None:
 def serve() -> None:
     """A worker to whose files this happens."""
     spoil(setattr)
-    decode_worker.main()
+    decode_pool.run_worker()

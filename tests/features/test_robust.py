@@ -157,9 +157,9 @@ BAD_WORKER = """
 import ctypes, os, signal, sys, time
 import numpy as np
 import torch
-from clipset.features import decode_worker
+from clipset.features import decode_pool
 from clipset.data.catalog import Video
-cut = decode_worker.decode_video
+cut = decode_pool.decode_video
 
 def spoilt(id, path, request, **options):
     if id.endswith("video 5.mp4"):
@@ -174,8 +174,8 @@ def spoilt(id, path, request, **options):
         raise ZeroDivisionError("a bug of ours")
     return cut(id, path, request, **options)
 
-decode_worker.decode_video = spoilt
-decode_worker.main()
+decode_pool.decode_video = spoilt
+decode_pool.run_worker()
 """
 
 

@@ -47,10 +47,10 @@ def test_a_folder_of_videos_becomes_a_report(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert {
         "catalog.csv", "store", "model", "vectors", "results.json", "report.html",
-        "run.json", "comparisons.json", "predictions.safetensors",
+        "run.json", "comparisons.json", "predictions.safetensors", "retrieval.json",
     } <= names  # fmt: skip
     page = (finished / "report.html").read_text()
-    for word in ("SCALE fine-tuned", "efficientnet_lite0", "video 3.mp4"):
+    for word in ("SCALE fine-tuned", "efficientnet_lite0", "video 3.mp4", "SCALE mean feature"):
         assert word in page
 
 

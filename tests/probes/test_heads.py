@@ -14,14 +14,13 @@ from torch import Generator, Tensor, nn, optim
 
 from clipset.model.config import ModelConfig
 from clipset.probes.attentive import AttentiveStack
-from clipset.probes.base import ClipInputs, ProbeSetup
+from clipset.probes.base import ProbeSetup
 from clipset.probes.config import EvaluateConfig, ProbeTraining
-from clipset.probes.grid import HeadSettings, head_grid
-from clipset.probes.head_inputs import HeadInputs, divide_into_sets, encode_sets
-from clipset.probes.heads import EPSILON, HeadGrid, loss_gradient
+from clipset.probes.heads import EPSILON, HeadGrid, HeadSettings, head_axes, loss_gradient
+from clipset.probes.inputs import ClipInputs, HeadInputs, divide_into_sets
 from clipset.probes.linear import LinearProbe, LinearStack
 from clipset.probes.mlp import MLPStack
-from clipset.probes.search import ValidationCurves, count_epochs, score_outputs
+from clipset.probes.search import ValidationCurves, count_epochs, grid_points, score_outputs
 from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos
 from clipset.recipe import load_settings
 from clipset.representation import concat_parts
@@ -36,7 +35,7 @@ FULL = replace(CONFIG, optimizers=("adamw", "sgd"), batch_norm=(True, False))
 KINDS: dict[str, Any] = {
     "linear": LinearStack,
     "mlp": partial(MLPStack, hidden=8),
-    "attentive": partial(AttentiveStack, num_queries=2),
+    "attentive": AttentiveStack,
 }
 
 
@@ -60,7 +59,7 @@ def train(
     """All epochs of a grid; after some of them, only some heads are kept."""
     num_outputs = 1 if data.labels.is_floating_point() else 4
     grid = HeadGrid(
-        KINDS[kind], data, dict(enumerate(settings)), videos=torch.arange(len(data.labels)),
+        KINDS[kind], data, dict(enumerate(settings)), video_index=torch.arange(len(data.labels)),
         num_outputs=num_outputs, num_epochs=config.epochs, seed=3,
     )  # fmt: skip
     for epoch in range(1, config.epochs + 1):
@@ -79,7 +78,7 @@ def first_clips(data: HeadInputs) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_grid_at_once_equals_its_heads_one_after_another(kind: str, numbers: bool) -> None:
     config = replace(FULL, head_learning_rates=(1e-3, 1e-2), batch_sizes=(8, 16))
-    settings, data = head_grid(config), inputs(numbers=numbers)
+    settings, data = grid_points(HeadSettings, head_axes(config)), inputs(numbers=numbers)
     assert len(settings) == 64
     together = train(kind, settings, data, config).predict(first_clips(data))
     for number, setting in list(enumerate(settings))[::9]:
@@ -132,7 +131,7 @@ def plain_loop(data: HeadInputs, setting: HeadSettings) -> nn.Linear:
 
 def test_heads_that_are_left_train_on_as_if_none_had_been_dropped() -> None:
     data = inputs()
-    settings = head_grid(FULL)
+    settings = grid_points(HeadSettings, head_axes(FULL))
     whole = train("linear", settings, data).predict(first_clips(data))
     fewer = train("linear", settings, data, drop_after={2: {1, 30, 70}}).predict(first_clips(data))
     assert set(fewer) == {1, 30, 70}
@@ -213,7 +212,9 @@ def test_a_drawn_set_comes_with_its_own_tokens(part: Any, monkeypatch: pytest.Mo
 def test_tokens_of_sets_are_cached_without_gradients() -> None:
     clips = labelled().random
     sets = divide_into_sets(clips, 3, Generator())
-    tokens: Tensor = encode_sets(small_model().encoder, clips, sets, "set")
+    encoder = small_model().encoder
+    tokens = HeadInputs(clips, torch.arange(40) % 4, sets, ClipInputs(encoder)).tokens
+    assert tokens is not None
     assert tokens.shape == (40, 8, 1, 32)
     assert not tokens.requires_grad
 

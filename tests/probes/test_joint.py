@@ -16,10 +16,9 @@ from clipset.evaluation.suite import run_suite
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.probes.config import EvaluateConfig, ProbeTraining
-from clipset.probes.grid import TransformerSettings
 from clipset.probes.registry import probe_key
 from clipset.probes.task import make_task
-from clipset.probes.transformer import SetClassifier, TransformerTraining
+from clipset.probes.transformer import SetClassifier, TransformerSettings, TransformerTraining
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import SINGLE_PROCESS

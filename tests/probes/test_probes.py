@@ -23,17 +23,22 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
 from clipset.probes import ordered
-from clipset.probes.base import ProbeSetup, Selection, VideoInputs, predict_videos
+from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeTraining
 from clipset.probes.finetune import FinetuneProbe
-from clipset.probes.grid import TransformerSettings
+from clipset.probes.inputs import VideoInputs
 from clipset.probes.linear import LinearProbe
 from clipset.probes.ordered import OrderedProbe
 from clipset.probes.ordered import Ridge as OurRidge
 from clipset.probes.registry import PROBES, rebuild_classifier
 from clipset.probes.search import make_validation_split, split_training_videos
 from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos, make_task
-from clipset.probes.transformer import SetClassifier, TransformerProbe, TransformerTraining
+from clipset.probes.transformer import (
+    SetClassifier,
+    TransformerProbe,
+    TransformerSettings,
+    TransformerTraining,
+)
 from clipset.sets import stored_clips
 from clipset.sets.batch import ClipBatch
 from clipset.training.checkpoint import ScaleModel
@@ -254,15 +259,13 @@ def test_a_named_validation_split_is_chosen_by_and_not_learned_from() -> None:
 
 def test_the_final_probe_also_learns_from_the_validation_videos() -> None:
     task = class_task(2.0)
-    validation = make_validation_split(task.train, 0).validation
-    assert validation is not None
+    learned = make_validation_split(task.train, 0).train
+    every = torch.arange(70)
     features = task.train.random.features.clone()
-    features[validation] = 0.0
+    features[~torch.isin(every, learned)] = 0.0
     other = replace(
         task, train=replace(task.train, random=ClipBatch(features, task.train.random.boxes))
     )
-    every = torch.arange(70)
-    learned = every[~torch.isin(every, validation)]
     config = replace(QUICK, num_seeds=1)
     for videos, same in ((learned, True), (every, False)):
         outputs = []
@@ -646,7 +649,7 @@ def test_a_class_with_one_video_is_only_learned_from() -> None:
 
 def test_with_too_few_videos_nothing_is_searched() -> None:
     task = class_task(1.0, train=7)
-    assert make_validation_split(task.train, 0).source == "none"
+    assert make_validation_split(task.train, 0).validation is None
     selection = finetune(task, FIT).search()
     assert (selection.selected_on, selection.num_candidates) == (None, 1)
 

@@ -63,6 +63,7 @@ def collect(folder: Path) -> dict[str, Any]:
         "represent": _represent(store, run, folder / "vectors"),
         "low_shot": _low_shot(store, run),
         "predict": _predict(videos, run),
+        "search": _search(videos, run),
         "embed": _embed(videos, run, folder / "embedded"),
         "merge": _call("merge", store, "--out", folder / "merged"),
         "import": _import(folder),
@@ -194,6 +195,21 @@ def _predict(videos: Path, run: Path) -> Any:
     paths = [videos / label / "0.mp4" for label in ("red", "blue")]
     words = ("predict", *paths, "--run", run, "--window", 0.4, "--workers", 0)
     return _call(*words)["videos"]
+
+
+def _search(videos: Path, run: Path) -> dict[str, Any]:
+    """Videos by a file, and moments by a moment, with their scores."""
+    example = videos / "red" / "0.mp4"
+    searches = {
+        "videos": (example, "--unlike", "blue/0.mp4", "--top", 4),
+        "moments": (f"{example}@0-0.4", "--moments", "--where", "split=train", "--top", 4),
+    }
+    names = ("video", "score", "start", "end")
+    answers = {
+        name: _call("search", *words, "--run", run, "--workers", 0)["results"]
+        for name, words in searches.items()
+    }
+    return {name: [[f[key] for key in names] for f in found] for name, found in answers.items()}
 
 
 def _embed(videos: Path, run: Path, out: Path) -> dict[str, Any]:

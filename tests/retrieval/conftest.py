@@ -24,7 +24,13 @@ DIM, NUM_VIDEOS = 12, 40
 LABELS = ("run", "jump", "swim", "climb")
 
 
-def make_run(folder: Path, num_videos: int = NUM_VIDEOS, *, with_model: bool = True) -> Path:
+def make_run(
+    folder: Path,
+    num_videos: int = NUM_VIDEOS,
+    *,
+    with_model: bool = True,
+    spec: BackboneSpec | None = None,
+) -> Path:
     """A run with a store and vectors: 3 to 5 clips of 1 s a video, 2 s apart, 2 crops each."""
     catalog = Catalog(
         name="small",
@@ -40,28 +46,28 @@ def make_run(folder: Path, num_videos: int = NUM_VIDEOS, *, with_model: bool = T
             for index in range(num_videos)
         ),
     )
-    spec = BackboneSpec(
+    spec = spec or BackboneSpec(
         name="made up", dim=DIM, frames=1, stride=30, size=1, mean=(0.0,) * 3, std=(1.0,) * 3,
         pooling="", weights=Weights(file="", licence="", source=""), paper="",
     )  # fmt: skip
     manifest = Manifest(backbone=spec, sampling=Sampling(), seed=0, dtype="float32")
     with StoreWriter(folder / "store", manifest, catalog, sources=None) as writer:
         pending = [int(Path(entry.id).stem) for entry in writer.pending]
-        rows = (_rows(index) for index in pending)
+        rows = (_rows(index, spec.dim) for index in pending)
         writer.write_all(enumerate(rows), "writing")
     write_catalog(catalog, folder / "catalog.csv")
     torch.manual_seed(0)
-    encoder = SetEncoder(DIM, ModelConfig(width=32, num_layers=1))
+    encoder = SetEncoder(spec.dim, ModelConfig(width=32, num_layers=1))
     table = embed_store(open_store(folder / "store"), encoder if with_model else None)
     write_vectors(table, folder / "vectors")
     return folder
 
 
-def _rows(index: int) -> EncodedVideo:
+def _rows(index: int, dim: int) -> EncodedVideo:
     rng = np.random.default_rng(index)
     num_times = 3 + index % 3
-    centre = np.random.default_rng(1000 + index % 4).normal(size=DIM)
-    features = centre + rng.normal(size=(2 * num_times, DIM))
+    centre = np.random.default_rng(1000 + index % 4).normal(size=dim)
+    features = centre + rng.normal(size=(2 * num_times, dim))
     starts = np.repeat(2.0 * np.arange(num_times), 2)
     boxes = np.stack([starts, starts + 1, *(np.full_like(starts, x) for x in (0, 0, 1, 1, 0))], 1)
     both = np.tile(np.arange(len(starts)), 2)  # random clips, regular clips

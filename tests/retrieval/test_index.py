@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from clipset.errors import SearchError
 from clipset.representation import read_vectors, write_vectors
 from clipset.retrieval import QueryExample, SearchIndex, open_index
-from clipset.retrieval.index import EQUAL_SCORES, NEGATIVE_WEIGHT, cover_time, merge_clips
+from clipset.retrieval.index import NEGATIVE_WEIGHT
+from clipset.retrieval.moments import EQUAL_SCORES, cover_time, merge_clips
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -34,7 +35,7 @@ def test_a_search_for_videos_is_a_loop_over_their_vectors(index: SearchIndex) ->
     expected = sorted(
         ((cosine(pooled[7], pooled[i]), -i) for i in range(len(index)) if i != 7), reverse=True
     )
-    hits = index.search([index.video_example(7)], limit=len(index))
+    hits = index.search([index.video_example(7)], limit=len(index)).hits
     assert [(hit.video_index, hit.start) for hit in hits] == [(-i, None) for _, i in expected]
     assert [hit.score for hit in hits] == pytest.approx([s for s, _ in expected], abs=1e-5)
 
@@ -45,7 +46,7 @@ def test_a_video_found_by_a_moment_has_the_score_of_its_nearest_clip(index: Sear
     assert query.clips is not None
     for crop in (2, 3):  # the clips of 2 to 3 s
         assert similarity(query.clips, vectors[3, crop], widths) > 0.5
-    hits = index.search([query], limit=100)
+    hits = index.search([query], limit=100).hits
     assert len(hits) == len(index) - 1
     for hit in hits:
         clips = vectors[hit.video_index, : index.store.regular.count[hit.video_index]]
@@ -58,9 +59,9 @@ def test_a_video_found_by_a_moment_has_the_score_of_its_nearest_clip(index: Sear
 
 def test_moments_do_not_depend_on_how_many_are_requested(index: SearchIndex) -> None:
     query = [index.moment_example(3, 2.0, 3.0)]
-    hits = index.search(query, unit="moment", limit=1000)
+    hits = index.search(query, unit="moment", limit=1000).hits
     for limit in (1, 5, 30):
-        assert index.search(query, unit="moment", limit=limit) == hits[:limit]
+        assert index.search(query, unit="moment", limit=limit).hits == hits[:limit]
     for hit in hits:
         others = [h for h in hits if h.video_index == hit.video_index and h != hit]
         assert all(hit.end < other.start or other.end < hit.start for other in others)
@@ -105,7 +106,8 @@ def test_clips_cover_the_time_of_their_video() -> None:
 def test_several_examples_are_averaged_and_negative_ones_subtracted(index: SearchIndex) -> None:
     examples = [index.video_example(i) for i in (0, 4, 1, 2)]
     scores = {
-        hit.video_index: hit.score for hit in index.search(examples[:2], examples[2:], limit=100)
+        hit.video_index: hit.score
+        for hit in index.search(examples[:2], examples[2:], limit=100).hits
     }
     assert scores.keys() == set(range(len(index))) - {0, 1, 2, 4}
     pooled = index.table.pooled
@@ -117,7 +119,10 @@ def test_several_examples_are_averaged_and_negative_ones_subtracted(index: Searc
 def test_a_negative_example_lowers_the_videos_like_it(index: SearchIndex) -> None:
     positive, negative = index.moment_example(0, 0.0, 5.0), index.moment_example(1, 0.0, 5.0)
     before, after = (
-        {hit.video_index: rank for rank, hit in enumerate(index.search([positive], n, limit=100))}
+        {
+            hit.video_index: rank
+            for rank, hit in enumerate(index.search([positive], n, limit=100).hits)
+        }
         for n in ([], [negative])
     )
     alike = [i for i in after if i % 4 == 1]  # of the negative example's label
@@ -126,10 +131,10 @@ def test_a_negative_example_lowers_the_videos_like_it(index: SearchIndex) -> Non
 
 def test_an_example_is_not_a_result_but_other_moments_of_its_video_are(index: SearchIndex) -> None:
     query = index.moment_example(5, 2.0, 3.0)
-    own = [h for h in index.search([query], unit="moment", limit=500) if h.video_index == 5]
+    own = [h for h in index.search([query], unit="moment", limit=500).hits if h.video_index == 5]
     assert own
     assert all(hit.end <= 2.0 or hit.start >= 3.0 for hit in own)
-    whole = index.search([index.video_example(5)], unit="moment", limit=500)
+    whole = index.search([index.video_example(5)], unit="moment", limit=500).hits
     assert 5 not in {hit.video_index for hit in whole}
 
 
@@ -137,14 +142,14 @@ def test_only_allowed_videos_are_results(index: SearchIndex) -> None:
     for allowed in (np.arange(len(index)) % 3 == 0, np.arange(len(index)) % 10 < 8):
         for unit in ("video", "moment"):
             for query in (index.video_example(1), index.moment_example(1, 0.0, 1.0)):
-                hits = index.search([query], unit=unit, allowed=allowed, limit=500)
-                every = index.search([query], unit=unit, limit=500)
+                hits = index.search([query], unit=unit, allowed=allowed, limit=500).hits
+                every = index.search([query], unit=unit, limit=500).hits
                 expected = [hit for hit in every if allowed[hit.video_index]]
                 spans = [[(h.video_index, h.start, h.end) for h in s] for s in (hits, expected)]
                 assert spans[0] == spans[1]
                 scores = [[hit.score for hit in s] for s in (hits, expected)]
                 assert scores[0] == pytest.approx(scores[1], abs=1e-6)
-    assert index.search([index.video_example(1)], allowed=np.zeros(len(index), bool)) == []
+    assert index.search([index.video_example(1)], allowed=np.zeros(len(index), bool)).hits == ()
 
 
 def test_similarity_over_time_is_that_of_the_clips(index: SearchIndex) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sets.test_sampling import numbered_clips
+from tests.sets.test_sampling import draw_set_pair, numbered_clips
 
 from clipset.features.config import ImportConfig
 from clipset.features.importers import catalog_of_features, import_features
@@ -28,12 +28,11 @@ from clipset.representation import (
 from clipset.representation.time_course import time_course
 from clipset.sets.batch import (
     ClipBatch,
-    feature_statistics,
-    group_by_count,
     mean_over_clips,
 )
 from clipset.sets.reading import read_clips
-from clipset.sets.sampling import draw_set_pair, draw_subset
+from clipset.sets.sampling import draw_subset
+from clipset.sets.stored_clips import equal_chunks
 
 COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 
@@ -148,13 +147,14 @@ def test_means_and_groups_leave_padding_out(counts: list[int]) -> None:
     clips = ragged(counts)
     means = mean_over_clips(clips.features, clips.valid)
     grouped = []
-    for videos, group in group_by_count(clips):
+    for videos, group in equal_chunks(clips, 2):
         assert group.valid is None
         torch.testing.assert_close(means[videos], group.features.mean(dim=1))
         grouped += videos.tolist()
     assert sorted(grouped) == list(range(len(counts)))
-    mean, _ = feature_statistics(clips.valid_features())
-    assert mean.item() == pytest.approx(clips.features.sum().item() / sum(counts))
+    assert clips.valid_features().mean().item() == pytest.approx(
+        clips.features.sum().item() / sum(counts)
+    )
 
 
 def test_a_video_is_encoded_as_if_no_longer_one_stood_beside_it() -> None:

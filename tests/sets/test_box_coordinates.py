@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.clips.box import ClipBox
-from clipset.sets.reading import model_boxes, official_boxes, paper_boxes
+from clipset.model.config import ModelConfig
+from clipset.sets.reading import make_clips, official_boxes, paper_boxes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "position_normalisation.json"
 
@@ -80,5 +81,11 @@ def test_official_boxes_span_the_unit_box_whatever_the_clips(
 def test_a_model_gets_the_boxes_that_it_was_made_for() -> None:
     box = ClipBox(start=2.0, end=4.0, top=0.1, left=0.2, bottom=0.6, right=0.9)
     rows, lengths = np.array([[box.as_row()]], dtype=np.float32), np.array([8.0])
-    np.testing.assert_array_equal(model_boxes(rows, lengths), paper_boxes(rows, lengths))
-    np.testing.assert_array_equal(model_boxes(rows, lengths, "official"), official_boxes(rows))
+    features = np.zeros((1, 1, 3), dtype=np.float32)
+    model = ModelConfig(box_coordinates="official")
+    usual, official = (
+        make_clips(features, rows, lengths),
+        make_clips(features, rows, lengths, model),
+    )
+    np.testing.assert_array_equal(usual.boxes, paper_boxes(rows, lengths))
+    np.testing.assert_array_equal(official.boxes, official_boxes(rows))

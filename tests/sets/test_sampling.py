@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from clipset.sets.batch import ClipBatch
 from clipset.sets.sampling import (
     MaskRule,
+    SetPair,
     draw_batches,
     draw_batches_by_group,
     draw_mask,
-    draw_set_pair,
+    draw_set_indices,
     draw_subset,
     mix_means,
 )
@@ -23,6 +24,18 @@ def numbered_clips(videos: int, clips: int) -> ClipBatch:
     """Clips whose only feature is their own number."""
     numbers = torch.arange(videos * clips, dtype=torch.float32).view(videos, clips, 1)
     return ClipBatch(numbers, numbers.expand(-1, -1, 6).clone())
+
+
+def draw_set_pair(
+    clips: ClipBatch, clips_per_set: int, mask_ratio: float, generator: torch.Generator
+) -> SetPair:
+    """Two sets with the features and boxes of their clips."""
+    sets = draw_set_indices(
+        len(clips), clips.num_clips, clips_per_set, mask_ratio, generator, valid=clips.valid
+    )
+    clip_index = (torch.arange(len(clips))[None, :, None], sets.clip_index)
+    features, boxes = clips.features[clip_index], clips.boxes[clip_index]
+    return SetPair(features, boxes, sets.masked, sets.valid)
 
 
 @settings(max_examples=30, deadline=None)

@@ -50,6 +50,7 @@ def test_the_loss_is_that_of_transformers_for_the_same_weights_and_mask() -> Non
         num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
         decoder_hidden_size=16, decoder_num_hidden_layers=4, decoder_num_attention_heads=2,
         decoder_intermediate_size=64, layer_norm_eps=1e-6, norm_pix_loss=True,
+        use_mean_pooling=False,
     )  # fmt: skip
     theirs = transformers.VideoMAEForPreTraining(config).eval()
     for name, parameter in theirs.named_parameters():

@@ -96,6 +96,9 @@ def test_pictures_are_webp_and_cached(client: TestClient) -> None:
         assert response.headers["cache-control"] == "private, max-age=86400"
         tag = {"if-none-match": response.headers["etag"]}
         assert client.get(f"/api/videos/1/{kind}", headers=tag).status_code == 304
+    times = [client.get("/api/videos/1/thumbnail", params={"time": t}).content for t in (0, 0.6)]
+    assert len(set(times)) == 2  # frames of two moments
+    assert client.get("/api/videos/1/thumbnail", params={"time": -1}).status_code == 422
 
 
 def test_a_deleted_video_says_so_everywhere(

@@ -91,11 +91,11 @@ def check_backbone(
     seed: int = 0,
 ) -> BackboneCheck:
     """Load a backbone, encode a clip of moving colours, and describe its feature."""
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     spec, network = load_backbone(name, frames=frames, stride=stride, size=size)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     opened = open_engine(spec, network, device=device, engine=engine)
-    load_seconds = time.perf_counter() - began
+    load_seconds = time.perf_counter() - start_time
     clip = draw_clips(spec, 1, torch.Generator().manual_seed(seed))
     [feature] = opened.features(clip)
     return BackboneCheck(
@@ -119,10 +119,10 @@ def draw_clips(
     spec: BackboneSpec, num_clips: int, generator: Generator
 ) -> UInt8[Tensor, "{num_clips} T 3 S S"]:
     """Clips of soft colours that change slowly, more like videos than plain noise is."""
-    coarse = torch.rand(num_clips, 3, 4, 6, 6, generator=generator)
+    coarse_colours = torch.rand(num_clips, 3, 4, 6, 6, generator=generator)
     shape = (spec.frames, spec.size, spec.size)
-    soft = F.interpolate(coarse, shape, mode="trilinear", align_corners=True)
-    return (soft * 255).round().to(torch.uint8).transpose(1, 2).contiguous()
+    soft_colours = F.interpolate(coarse_colours, shape, mode="trilinear", align_corners=True)
+    return (soft_colours * 255).round().to(torch.uint8).transpose(1, 2).contiguous()
 
 
 def measure_speed(engine: Engine, clip: UInt8[Tensor, "1 T 3 S S"]) -> float:
@@ -130,9 +130,9 @@ def measure_speed(engine: Engine, clip: UInt8[Tensor, "1 T 3 S S"]) -> float:
     num_clips = 1
     while True:
         clips = clip.expand(num_clips, -1, -1, -1, -1)
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         engine.features(clips)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         if seconds > TIMED_SECONDS or num_clips >= MAX_CLIPS:
             return num_clips / max(seconds, 1e-9)
         num_clips *= 2

@@ -82,46 +82,46 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def check_file(path: Path) -> bytes:
     """Refuse at once what is not a checkpoint, or is truncated; the first bytes otherwise."""
     with path.open("rb") as file:
-        head = file.read(64)
-    if not head:
+        first_bytes = file.read(64)
+    if not first_bytes:
         raise BackboneError(f"{path} is empty; download it again")
-    if head.lstrip()[:1] == b"<":
+    if first_bytes.lstrip()[:1] == b"<":
         raise BackboneError(f"{path} is a web page, not a checkpoint; download the file itself")
-    if head.startswith(b"version https://git-lfs"):
+    if first_bytes.startswith(b"version https://git-lfs"):
         raise BackboneError(f"{path} is a git-lfs pointer, not a checkpoint; run `git lfs pull`")
-    if head[:2] == b"PK" and not zipfile.is_zipfile(path):
+    if first_bytes[:2] == b"PK" and not zipfile.is_zipfile(path):
         raise BackboneError(f"{path} is truncated; download it again")
-    if head[8:9] == b"{":
+    if first_bytes[8:9] == b"{":
         try:
             safetensors.safe_open(path, framework="pt")
         except safetensors.SafetensorError as error:
             truncated = "not fully covered" in str(error) or "invalid header length" in str(error)
             reason = "truncated" if truncated else f"damaged ({error})"
             raise BackboneError(f"{path} is {reason}; download it again") from None
-    return head
+    return first_bytes
 
 
 def read_state(path: Path, layout: CheckpointLayout) -> State:
     """The tensors of a checkpoint by name, one level down if the file is nested."""
     content = read_checkpoint(path)
-    level = next((name for name in layout.levels if isinstance(content.get(name), dict)), None)
-    state = content if level is None else content[level]
-    return check_state(state, f"{path}, level {level!r}" if level else str(path))
+    level_name = next((name for name in layout.levels if isinstance(content.get(name), dict)), None)
+    state = content if level_name is None else content[level_name]
+    return check_state(state, f"{path}, level {level_name!r}" if level_name else str(path))
 
 
 def check_state(content: Mapping[str, Any], source: str) -> State:
     """The same mapping if it holds tensors only, without the prefix `module.` of all keys."""
-    others = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
-    if others:
+    other_keys = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
+    if other_keys:
         levels = [level for level in content.values() if isinstance(level, Mapping)]
-        inside = {k: v for level in levels for k, v in level.items() if isinstance(v, Tensor)}
+        inner_state = {k: v for level in levels for k, v in level.items() if isinstance(v, Tensor)}
         raise BackboneError(
-            f"{source} holds more than the tensors of a network ({list_keys(others)}); "
-            f"{describe_state(inside)}"
+            f"{source} holds more than the tensors of a network ({list_keys(other_keys)}); "
+            f"{describe_state(inner_state)}"
         )
-    wrapped = bool(content) and all(key.startswith("module.") for key in content)
+    is_wrapped = bool(content) and all(key.startswith("module.") for key in content)
     return {
-        key.removeprefix("module.") if wrapped else key: value for key, value in content.items()
+        key.removeprefix("module.") if is_wrapped else key: value for key, value in content.items()
     }
 
 
@@ -146,13 +146,13 @@ def network_from_state(
     if file_key is not None:
         network_keys = {file_key(key): key for key in network.state_dict()}
         state = {network_keys.get(key, key): tensor for key, tensor in state.items()}
-    matched = match_keys(network, state, layout, path)
-    check_finite(matched, path)
-    copies = {  # which do not need the file any more
+    matched_state = match_keys(network, state, layout, path)
+    check_finite(matched_state, path)
+    copied_state = {  # the file is not needed any more
         key: tensor.to(torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
-        for key, tensor in matched.items()
+        for key, tensor in matched_state.items()
     }
-    network.load_state_dict(copies, strict=True, assign=True)
+    network.load_state_dict(copied_state, strict=True, assign=True)
     return network
 
 
@@ -164,28 +164,28 @@ def match_keys(network: nn.Module, state: State, layout: CheckpointLayout, path:
         if not any(re.fullmatch(pattern, key) for pattern in layout.ignored_keys)
     }
     prefix = next((p for p in layout.prefixes if any(key.startswith(p) for key in needed)), "")
-    named = {key.removeprefix(prefix): tensor for key, tensor in needed.items()}
-    if len(named) < len(needed):
+    named_state = {key.removeprefix(prefix): tensor for key, tensor in needed.items()}
+    if len(named_state) < len(needed):
         raise BackboneError(f"{path} has keys with and without the prefix {prefix!r}")
-    expected = network.state_dict()
+    expected_state = network.state_dict()
     problems = describe_mismatch(
-        missing=[key for key in expected if key not in named],
-        unknown=[key for key in named if key not in expected],
+        missing=[key for key in expected_state if key not in named_state],
+        unknown=[key for key in named_state if key not in expected_state],
         shapes=[
-            f"{key}: {tuple(named[key].shape)} instead of {tuple(tensor.shape)}"
-            for key, tensor in expected.items()
-            if key in named and named[key].shape != tensor.shape
+            f"{key}: {tuple(named_state[key].shape)} instead of {tuple(tensor.shape)}"
+            for key, tensor in expected_state.items()
+            if key in named_state and named_state[key].shape != tensor.shape
         ],
     )
     if problems:
         raise BackboneError(f"{path} does not fit: {problems}; {describe_state(state)}")
-    return named
+    return named_state
 
 
 def describe_mismatch(*, missing: list[str], unknown: list[str], shapes: list[str]) -> str:
     """The keys of a checkpoint that do not fit a network, as a text; empty if all do."""
-    kinds = (("missing", missing), ("unknown", unknown), ("of another shape", shapes))
-    problems = [f"{len(keys)} {kind} ({list_keys(keys)})" for kind, keys in kinds if keys]
+    problem_kinds = (("missing", missing), ("unknown", unknown), ("of another shape", shapes))
+    problems = [f"{len(keys)} {kind} ({list_keys(keys)})" for kind, keys in problem_kinds if keys]
     return f"keys {', '.join(problems)}" if problems else ""
 
 
@@ -204,15 +204,15 @@ def first_nonfinite(state: Mapping[str, Tensor]) -> str | None:
 
 def describe_state(state: State) -> str:
     """Whose checkpoint this looks like, in a few words."""
-    kind = next(
+    network_kind = next(
         (name for pattern, name in KINDS if any(re.fullmatch(pattern, key) for key in state)), None
     )
-    if kind is None:
+    if network_kind is None:
         return "it is of an unknown network"
     width = next((tensor.shape[0] for key, tensor in state.items() if PATCH_KEY.search(key)), None)
     depth = len({match[1] for key in state if (match := BLOCK_KEY.match(key))})
     size = f" (width {width}, {depth} blocks)" if width and depth else ""
-    return f"it looks like {kind}{size}"
+    return f"it looks like {network_kind}{size}"
 
 
 def list_keys(keys: Iterable[str]) -> str:

@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -28,6 +27,7 @@ from clipset.backbones.registry import (
     IMAGENET,
     BackboneEntry,
     BackboneSpec,
+    ClipShape,
     Weights,
     check_recorded,
     registered_backbones,
@@ -64,19 +64,19 @@ def is_file_name(backbone_name: str) -> bool:
 def split_file_name(backbone_name: str) -> tuple[Path, str]:
     """The file and the function of `file.py:make`; just the file of any other name."""
     match = re.fullmatch(r"(.*\.py):(\w*)", backbone_name)
-    file, function = (match[1], match[2]) if match else (backbone_name, "")
-    return Path(file).expanduser(), function
+    code_file, function_name = (match[1], match[2]) if match else (backbone_name, "")
+    return Path(code_file).expanduser(), function_name
 
 
 def absolute_name(backbone_name: str) -> str:
     """The same backbone by a name that means it in any folder."""
     if backbone_name.startswith("hf:"):
-        folder = Path(backbone_name.removeprefix("hf:")).expanduser()
-        return f"hf:{folder.absolute()}" if folder.is_dir() else backbone_name
+        model_folder = Path(backbone_name.removeprefix("hf:")).expanduser()
+        return f"hf:{model_folder.absolute()}" if model_folder.is_dir() else backbone_name
     if not is_file_name(backbone_name):
         return backbone_name
-    file, function = split_file_name(backbone_name)
-    return f"{file.absolute()}:{function}" if function else str(file.absolute())
+    code_file, function_name = split_file_name(backbone_name)
+    return f"{code_file.absolute()}:{function_name}" if function_name else str(code_file.absolute())
 
 
 def list_entry_points() -> dict[str, EntryPoint]:
@@ -111,7 +111,7 @@ def load_entry_point(backbone_name: str) -> Any:
 
 def is_custom(backbone_name: str) -> bool:
     """Whether a name is that of a file, or of a function of an installed package."""
-    if backbone_name.startswith("hf:"):
+    if backbone_name.startswith("hf:") or backbone_name in registered_backbones():
         return False
     if is_file_name(backbone_name):
         return True
@@ -122,38 +122,30 @@ def is_custom(backbone_name: str) -> bool:
 def custom_entry(backbone_name: str) -> BackboneEntry | None:
     """The registry entry of a custom backbone, or None if there is no such."""
     if not is_custom(backbone_name):
-        entry = load_entry_point(backbone_name)
-        return entry if isinstance(entry, BackboneEntry) else None
-    spec, network = load_custom(backbone_name)
-    path, _ = split_file_name(backbone_name)
+        entry: BackboneEntry | None = load_entry_point(backbone_name)
+        return entry
+    spec, network = load_custom(backbone_name, ClipShape())
+    code_file, _ = split_file_name(backbone_name)
     return BackboneEntry(
         spec=spec,
-        locate=lambda: path if path.is_file() else None,
+        locate=lambda: code_file if code_file.is_file() else None,
         load=lambda _spec, _path: network,
     )
 
 
 def load_custom(
-    backbone_name: str,
-    *,
-    frames: int | None = None,
-    stride: int | None = None,
-    size: int | None = None,
-    weights: Path | None = None,
-    recorded: BackboneSpec | None = None,
+    backbone_name: str, shape: ClipShape, recorded: BackboneSpec | None = None
 ) -> LoadedBackbone:
     """The spec and the network, frozen, of a name that `is_custom`.
 
     With a `recorded` spec, a file with another hash is refused before anything of it runs.
     """
-    if weights is not None:
-        raise BackboneError(f"{backbone_name} has its own weights, it takes none from {weights}")
-    describe = partial(_describe_network, frames=frames, stride=stride, size=size)
     if not is_file_name(backbone_name):
         make_network = load_entry_point(backbone_name)
-        source = inspect.getsourcefile(make_network) if callable(make_network) else None
-        files = [Path(source)] if source else []
-        return describe(_call_function(make_network, backbone_name), backbone_name, files)
+        source_file = inspect.getsourcefile(make_network) if callable(make_network) else None
+        code_files = [Path(source_file)] if source_file else []
+        made = _call_function(make_network, backbone_name)
+        return _describe_network(made, backbone_name, code_files, shape)
     code_file, function_name = split_file_name(backbone_name)
     if not code_file.is_file():
         raise BackboneError(f"file {code_file} of the backbone {backbone_name!r} not found")
@@ -161,26 +153,26 @@ def load_custom(
         digest = sha256_of_files(custom_files(backbone_name, recorded))
         check_recorded(backbone_name, digest, recorded)
     if code_file.suffix in GRAPHS:
-        network = OpenVinoFile(code_file, frames=frames, size=size, defaults=(FRAMES, SIZE))
-        describe = partial(describe, frames=network.frames, size=network.size)
-        return describe(network, code_file.name, _code_files(code_file))
+        network = OpenVinoFile(code_file, shape, defaults=(FRAMES, SIZE))
+        shape = ClipShape(network.frames, shape.stride, network.size)
+        return _describe_network(network, code_file.name, _code_files(code_file), shape)
     if code_file.suffix == SUFFIX:
-        loaded = load_trained(code_file, frames=frames, size=size)
-        return describe(loaded, code_file.name, [code_file])
+        loaded = load_trained(code_file, frames=shape.frames, size=shape.size)
+        return _describe_network(loaded, code_file.name, [code_file], shape)
     if code_file.suffix in SCRIPTS:
-        return describe(read_script(code_file), code_file.name, [code_file])
+        return _describe_network(read_script(code_file), code_file.name, [code_file], shape)
     if not function_name:
         raise BackboneError(f"{code_file} needs the name of a function, as in {code_file}:make")
-    folder = str(code_file.parent.absolute())
-    is_added = folder not in sys.path
+    code_folder = str(code_file.parent.absolute())
+    is_added = code_folder not in sys.path
     if is_added:  # last: an installed module is found before one beside the file
-        sys.path.append(folder)
+        sys.path.append(code_folder)
     try:
         made = _call_function(read_function(code_file, function_name), backbone_name)
     finally:
         if is_added:
-            sys.path.remove(folder)
-    return describe(made, f"{code_file.name}:{function_name}", [code_file])
+            sys.path.remove(code_folder)
+    return _describe_network(made, f"{code_file.name}:{function_name}", [code_file], shape)
 
 
 def read_function(code_file: Path, function_name: str) -> Callable[[], object]:
@@ -224,13 +216,7 @@ def _call_function(make_network: Callable[[], object], backbone_name: str) -> ob
 
 
 def _describe_network(
-    made: object,
-    backbone_name: str,
-    files: list[Path],
-    *,
-    frames: int | None,
-    stride: int | None,
-    size: int | None,
+    made: object, backbone_name: str, files: list[Path], shape: ClipShape
 ) -> LoadedBackbone:
     """Spec and network of what a function returned, checked and frozen."""
     own_spec, network = made if isinstance(made, tuple) and len(made) == 2 else (None, made)
@@ -246,19 +232,14 @@ def _describe_network(
         mean=IMAGENET.mean, std=IMAGENET.std, pooling="by the network", paper="not stated",
         weights=Weights(file=backbone_name, licence="not stated", source="a custom backbone"),
     )  # fmt: skip
-    spec = replace(
-        spec,
-        frames=frames or spec.frames,
-        stride=stride or spec.stride,
-        size=size or spec.size,
-    )
+    spec = spec.reshaped(shape)
     dim = _measure_dim(network, backbone_name, spec)
     if own_spec is not None and dim != own_spec.dim:
         raise BackboneError(
             f"{backbone_name} gives features of {dim} numbers, its spec says {own_spec.dim}"
         )
-    digest = sha256_of_files(files + _weight_files(spec, files)) if files else None
-    return replace(spec, dim=dim, weights=replace(spec.weights, sha256=digest)), network
+    files_digest = sha256_of_files(files + _weight_files(spec, files)) if files else None
+    return replace(spec, dim=dim, weights=replace(spec.weights, sha256=files_digest)), network
 
 
 def _measure_dim(network: nn.Module, backbone_name: str, spec: BackboneSpec) -> int:
@@ -286,17 +267,17 @@ def _measure_dim(network: nn.Module, backbone_name: str, spec: BackboneSpec) -> 
 
 def custom_files(backbone_name: str, spec: BackboneSpec) -> list[Path]:
     """The file of a custom backbone and the files of its weights."""
-    files = _code_files(split_file_name(backbone_name)[0])
-    return files + _weight_files(spec, files)
+    code_files = _code_files(split_file_name(backbone_name)[0])
+    return code_files + _weight_files(spec, code_files)
 
 
-def _code_files(file: Path) -> list[Path]:
+def _code_files(code_file: Path) -> list[Path]:
     """The file, and the one with the weights of an OpenVINO network."""
-    weights = file.with_suffix(".bin")
-    return [file, *([weights] if file.suffix == ".xml" and weights.is_file() else [])]
+    weights = code_file.with_suffix(".bin")
+    return [code_file, *([weights] if code_file.suffix == ".xml" and weights.is_file() else [])]
 
 
-def _weight_files(spec: BackboneSpec, files: list[Path]) -> list[Path]:
+def _weight_files(spec: BackboneSpec, code_files: list[Path]) -> list[Path]:
     """The file of weights that a spec names, if it is beside the Python file."""
-    paths = (file.parent / spec.weights.file for file in files)
-    return [path for path in paths if path.is_file() and path not in files][:1]
+    paths = (file.parent / spec.weights.file for file in code_files)
+    return [path for path in paths if path.is_file() and path not in code_files][:1]

@@ -49,8 +49,8 @@ def _file_key(key: str) -> str:
     """blocks.3.expand.conv.weight is _blocks.3._expand_conv.weight in the file."""
     module, _, parameter = key.rpartition(".")
     if module.startswith("blocks."):
-        _, index, inner = module.split(".", 2)
-        return f"_blocks.{index}.{FILE_NAMES[inner]}.{parameter}"
+        _, block_index, inner_name = module.split(".", 2)
+        return f"_blocks.{block_index}.{FILE_NAMES[inner_name]}.{parameter}"
     return f"{FILE_NAMES[module]}.{parameter}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,7 +54,9 @@ class ModelFamily:
     resize: Literal["no", "free", "flag", "before", "after"] = "no"
     vision_tower: bool = False  # the vision part of a model of images and text is loaded alone
     trunk: str = ""  # the part of the loaded model that runs; empty for all of it
+    method: str = ""  # of that part, which is called; empty for the part itself
     last_norm: str = ""  # a norm of the loaded model that comes after the pooling
+    width: str = ""  # where the config says how wide the features are, if not in `hidden_size`
     ignored_keys: str = HEADS
     layer_token: Literal["", "first", "mean"] = ""  # the feature of a layer; no layers if empty
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -126,6 +128,13 @@ MODEL_FAMILIES = {
         resize="flag", model_options=_NO_POOLER,
     ),
 }  # fmt: skip
+MODEL_FAMILIES |= {
+    "xclip": ModelFamily(
+        model_class="XCLIPModel", pool="pooler", video=True, method="get_video_features",
+        pooling="multi-frame transformer of the video tower", width="projection_dim",
+    ),
+    "metaclip_2": replace(MODEL_FAMILIES["clip"], model_class="MetaClip2VisionModel"),
+}  # fmt: skip
 MODEL_FAMILIES["clip_vision_model"] = MODEL_FAMILIES["clip"]
 MODEL_FAMILIES["siglip_vision_model"] = MODEL_FAMILIES["siglip"]
 OTHER_FAMILY = ModelFamily(
@@ -160,7 +169,8 @@ class HuggingFaceNetwork(LayeredNetwork):
 
     def pooled_output(self, pixels: Tensor) -> Float[Tensor, "B D"]:
         """The pooled output for a batch of clips or of frames."""
-        output = self.trunk(**{self.family.input_name: pixels}, **self.call_options)
+        run = getattr(self.trunk, self.family.method) if self.family.method else self.trunk
+        output = run(**{self.family.input_name: pixels}, **self.call_options)
         pool, pooler_output = self.family.pool, getattr(output, "pooler_output", None)
         if pool == "pooler" or (pool == "any" and pooler_output is not None):
             features = output.pooler_output.flatten(1)
@@ -186,21 +196,23 @@ class HuggingFaceNetwork(LayeredNetwork):
 
 def huggingface_entry(backbone_name: str) -> BackboneEntry:
     """The registry entry of `hf:<folder or name>`, read from the model's own files."""
-    hub_model = backbone_name.removeprefix("hf:")
-    model_folder = find_folder(hub_model)
-    config = _read_config(model_folder)
+    model_name = backbone_name.removeprefix("hf:")
+    model_folder = find_folder(model_name)
+    config = read_hub_config(model_folder)
     family = _find_family(config)
-    vision = getattr(config, "vision_config", config)
+    vision_config = getattr(config, "vision_config", config)
     mean, std, size = read_preprocessing(model_folder)
     try:
-        frames = _native_frames(vision) if family.video else IMAGE_FRAMES
-        size = size or _native_size(vision)
+        frames = _native_frames(vision_config) if family.video else IMAGE_FRAMES
+        size = size or _native_size(vision_config)
     except (AttributeError, TypeError, ValueError, IndexError, OverflowError):
         raise BackboneError(
             f"{model_folder / 'config.json'} does not say how many frames of which size it takes"
         ) from None
-    sizes = getattr(vision, "hidden_sizes", None) or [None]
-    hidden_size = getattr(vision, "hidden_size", None) or sizes[-1]
+    sizes = getattr(vision_config, "hidden_sizes", None) or [None]
+    hidden_size = getattr(vision_config, "hidden_size", None) or sizes[-1]
+    if family.width:
+        hidden_size = getattr(config, family.width)
     if not isinstance(hidden_size, int):
         raise BackboneError(
             f"the config.json in {model_folder} does not say how wide its features are"
@@ -208,29 +220,29 @@ def huggingface_entry(backbone_name: str) -> BackboneEntry:
     weights = Weights(
         file=" or ".join(WEIGHT_FILES),
         licence=read_licence(model_folder),
-        source=hub_model
-        if Path(hub_model).expanduser().is_dir()
-        else f"huggingface.co/{hub_model}",
+        source=model_name
+        if Path(model_name).expanduser().is_dir()
+        else f"huggingface.co/{model_name}",
     )
     spec = BackboneSpec(
         name=backbone_name, dim=hidden_size, frames=frames, stride=family.stride, size=size,
         mean=mean, std=std, pooling=family.pooling, weights=weights,
         paper=f"{config.model_type} of Hugging Face transformers", is_image=not family.video,
     )  # fmt: skip
-    return BackboneEntry(spec=spec, locate=lambda: find_weights(hub_model), load=load_huggingface)
+    return BackboneEntry(spec=spec, locate=lambda: find_weights(model_name), load=load_huggingface)
 
 
 def load_huggingface(spec: BackboneSpec, weights_path: Path) -> HuggingFaceNetwork:
     """The model in the folder of `path`, every weight of which must be in the file."""
     if weights_path.name not in WEIGHT_FILES:
         raise BackboneError(f"the weights of {spec.name} must be one of {', '.join(WEIGHT_FILES)}")
-    config = _read_config(weights_path.parent)
+    config = read_hub_config(weights_path.parent)
     family = _find_family(config)
     call_options = _fit_size(spec, family, getattr(config, "vision_config", config))
-    hub_model = _load_model(family, config, weights_path)
+    loaded_model = load_hub_model(family, config, weights_path)
     if family.resize == "after":
-        _set_native_size(hub_model.config, spec)
-    network = HuggingFaceNetwork(family, hub_model, spec.dim, call_options).eval()
+        _set_native_size(loaded_model.config, spec)
+    network = HuggingFaceNetwork(family, loaded_model, spec.dim, call_options).eval()
     if family is OTHER_FAMILY:
         _check_repeatable(network, spec)
     return network
@@ -242,7 +254,8 @@ def _find_family(config: Any) -> ModelFamily:
     return MODEL_FAMILIES.get(config.model_type, OTHER_FAMILY)
 
 
-def _import_transformers() -> Any:
+def import_transformers() -> Any:
+    """The module; an error that says how to install it."""
     try:
         import transformers
     except ImportError:
@@ -252,32 +265,34 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _read_config(model_folder: Path) -> Any:
-    config_class, weights_path = _import_transformers().AutoConfig, model_folder / "config.json"
-    _check_layer_counts(read_json(weights_path), weights_path)
+def read_hub_config(model_folder: Path) -> Any:
+    """The config of a model; one that would run code or make a huge network is refused."""
+    config_class, config_path = import_transformers().AutoConfig, model_folder / "config.json"
+    _check_layer_counts(read_json(config_path), config_path)
     try:
         config = config_class.from_pretrained(
             model_folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # transformers raises many kinds, all about this file
-        raise BackboneError(f"{weights_path} is refused: {error_line(error)}") from None
-    for section in (config, getattr(config, "vision_config", config)):
+        raise BackboneError(f"{config_path} is refused: {error_line(error)}") from None
+    sections = [getattr(config, f"{name}_config", config) for name in ("vision", "text")]
+    for section in (config, *sections):
         kernel = getattr(section, "_attn_implementation", None)
         if "/" in str(kernel):  # transformers would download and run it
             raise BackboneError(
-                f"{weights_path} is refused: it names code of the hub, the kernel {kernel!r}; "
+                f"{config_path} is refused: it names code of the hub, the kernel {kernel!r}; "
                 f"remove attn_implementation from it"
             )
     return config
 
 
-def _check_layer_counts(content: Any, path: Path) -> None:
+def _check_layer_counts(content: Any, config_path: Path) -> None:
     """Refuse counts of layers that no network has: transformers would make them all."""
     for name, value in content.items() if isinstance(content, dict) else ():
         if isinstance(value, dict):
-            _check_layer_counts(value, path)
+            _check_layer_counts(value, config_path)
         elif "layers" in name and isinstance(value, int) and not 0 <= value <= MAX_LAYERS:
-            raise BackboneError(f"{path}: {name} must be 0 to {MAX_LAYERS}, got {value}")
+            raise BackboneError(f"{config_path}: {name} must be 0 to {MAX_LAYERS}, got {value}")
 
 
 def _native_frames(config: Any) -> int:
@@ -292,24 +307,24 @@ def _native_size(config: Any) -> int:
 def _set_native_size(config: Any, spec: BackboneSpec) -> None:
     """Change the frame count and size in the model's config."""
     frames, size = ("num_frames", "frames_per_clip"), ("image_size", "crop_size")
-    for names, value in ((frames, spec.frames), (size, spec.size)):
-        for name in names:
-            if hasattr(config, name):
-                setattr(config, name, value)
+    for field_names, value in ((frames, spec.frames), (size, spec.size)):
+        for field_name in field_names:
+            if hasattr(config, field_name):
+                setattr(config, field_name, value)
 
 
 def _fit_size(spec: BackboneSpec, family: ModelFamily, config: Any) -> dict[str, Any]:
     """Options of the call for this size; sizes that the model cannot take are refused."""
-    patch = getattr(config, "patch_size", None) or getattr(config, "tubelet_size", None) or 1
-    patch = patch if isinstance(patch, int) else patch[-1]
-    if spec.size % patch:
-        raise BackboneError(f"{spec.name} needs a multiple of {patch} pixels, got {spec.size}")
-    native = spec.size == _native_size(config) and (
+    patch_size = getattr(config, "patch_size", None) or getattr(config, "tubelet_size", None) or 1
+    patch_size = patch_size if isinstance(patch_size, int) else patch_size[-1]
+    if spec.size % patch_size:
+        raise BackboneError(f"{spec.name} needs a multiple of {patch_size} pixels, got {spec.size}")
+    is_native = spec.size == _native_size(config) and (
         not family.video or spec.frames == _native_frames(config)
     )
     if family.resize == "before":
         _set_native_size(config, spec)
-    if native or family.resize in ("free", "before", "after") or family is OTHER_FAMILY:
+    if is_native or family.resize in ("free", "before", "after") or family is OTHER_FAMILY:
         return {}
     if family.resize == "flag":
         return {"interpolate_pos_encoding": True}
@@ -319,13 +334,13 @@ def _fit_size(spec: BackboneSpec, family: ModelFamily, config: Any) -> dict[str,
     )
 
 
-def _load_model(family: ModelFamily, config: Any, weights_path: Path) -> nn.Module:
+def load_hub_model(family: ModelFamily, config: Any, weights_path: Path) -> nn.Module:
     """The model of transformers with every weight from the file."""
-    transformers = _import_transformers()
+    transformers = import_transformers()
     check_file(weights_path)
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
-            hub_model, info = getattr(transformers, family.model_class).from_pretrained(
+            loaded_model, info = getattr(transformers, family.model_class).from_pretrained(
                 weights_path.parent,
                 config=getattr(config, "vision_config", config) if family.vision_tower else config,
                 local_files_only=True,
@@ -339,32 +354,32 @@ def _load_model(family: ModelFamily, config: Any, weights_path: Path) -> nn.Modu
             )
         except Exception as error:  # transformers raises many kinds, all about these files
             raise BackboneError(f"{weights_path} cannot be loaded: {error_line(error)}") from None
-    unexpected = sorted(info["unexpected_keys"])
+    unexpected_keys = sorted(info["unexpected_keys"])
     problems = describe_mismatch(
         missing=sorted(info["missing_keys"]),
-        unknown=[key for key in unexpected if not re.fullmatch(family.ignored_keys, key)],
+        unknown=[key for key in unexpected_keys if not re.fullmatch(family.ignored_keys, key)],
         shapes=[
             f"{key}: {tuple(a)} instead of {tuple(b)}" for key, a, b in info["mismatched_keys"]
         ],
     )
     if problems:
         raise BackboneError(f"{weights_path} does not fit its config.json: {problems}")
-    check_finite(hub_model.state_dict(), weights_path)
-    return hub_model  # type: ignore[no-any-return]
+    check_finite(loaded_model.state_dict(), weights_path)
+    return loaded_model  # type: ignore[no-any-return]
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """No progress bars and no reports: what they say is an error or is of no interest."""
-    bars = transformers.utils.logging.is_progress_bar_enabled()
-    level = transformers.logging.get_verbosity()
+    has_bars = transformers.utils.logging.is_progress_bar_enabled()
+    log_level = transformers.logging.get_verbosity()
     transformers.utils.logging.disable_progress_bar()
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     try:
         yield
     finally:
-        transformers.logging.set_verbosity(level)
-        if bars:
+        transformers.logging.set_verbosity(log_level)
+        if has_bars:
             transformers.utils.logging.enable_progress_bar()
 
 

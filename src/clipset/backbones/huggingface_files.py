@@ -42,10 +42,10 @@ def find_weights(model_name: str) -> Path:
         for pattern in ("model*.safetensors", "pytorch_model.bin"):
             if not _has_weights(model_folder):
                 model_folder = _download(model_name, ("*.json", pattern), _has_weights)
-    path = _weights_in(model_folder)
-    if path is None:
+    weights_path = _weights_in(model_folder)
+    if weights_path is None:
         raise BackboneError(f"{model_folder} has no weights: none of {', '.join(WEIGHT_FILES)}")
-    return path
+    return weights_path
 
 
 def read_preprocessing(model_folder: Path) -> tuple[Triple, Triple, int | None]:
@@ -54,8 +54,8 @@ def read_preprocessing(model_folder: Path) -> tuple[Triple, Triple, int | None]:
     if "Vivit" in str(values.get("image_processor_type")):  # its own defaults: pixels to -1..1
         values = {"rescale_factor": 1 / 127.5, "offset": True} | dict(values)
     try:
-        rescales = values.get("do_rescale", True)
-        factor = float(values.get("rescale_factor", 1 / 255)) if rescales else 1.0
+        is_rescaled = values.get("do_rescale", True)
+        factor = float(values.get("rescale_factor", 1 / 255)) if is_rescaled else 1.0
         if not 0 < factor < math.inf:
             raise BackboneError(f"rescale_factor in {model_folder} must be above 0, got {factor}")
         shift = 1.0 if values.get("offset", False) else 0.0
@@ -77,18 +77,18 @@ def read_preprocessing(model_folder: Path) -> tuple[Triple, Triple, int | None]:
 
 def read_licence(model_folder: Path) -> str:
     """The licence that the model card names."""
-    card = model_folder / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    model_card = model_folder / "README.md"
+    text = model_card.read_text(encoding="utf-8", errors="replace") if model_card.is_file() else ""
     match = re.search(r"\A---\n.*?^license:\s*(\S+)", text, flags=re.MULTILINE | re.DOTALL)
     return match[1] if match else "not stated; see the model card"
 
 
 def _has_weights(model_folder: Path) -> bool:
     """Whether the weights are there, with all of their shards."""
-    path = _weights_in(model_folder)
-    if path is None or not path.name.endswith(".index.json"):
-        return path is not None
-    shards = _mapping(read_json(path), path).get("weight_map", {})
+    weights_path = _weights_in(model_folder)
+    if weights_path is None or not weights_path.name.endswith(".index.json"):
+        return weights_path is not None
+    shards = _mapping(read_json(weights_path), weights_path).get("weight_map", {})
     return all((model_folder / shard).is_file() for shard in shards.values())
 
 
@@ -99,15 +99,15 @@ def _weights_in(model_folder: Path) -> Path | None:
 
 
 def _read_preprocessor(model_folder: Path) -> Mapping[str, Any]:
-    for file in PREPROCESSORS:
-        if (model_folder / file).is_file():
-            return _mapping(read_json(model_folder / file), model_folder / file)
-    path = model_folder / "processor_config.json"
-    if path.is_file():
-        content = _mapping(read_json(path), path)
+    for file_name in PREPROCESSORS:
+        if (model_folder / file_name).is_file():
+            return _mapping(read_json(model_folder / file_name), model_folder / file_name)
+    config_path = model_folder / "processor_config.json"
+    if config_path.is_file():
+        content = _mapping(read_json(config_path), config_path)
         for section in PROCESSORS:
             if section in content:
-                return _mapping(content[section], path)
+                return _mapping(content[section], config_path)
     raise BackboneError(
         f"{model_folder} has no preprocessor_config.json, which says how its input is normalised; "
         'add it, such as {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": 224}'
@@ -132,8 +132,8 @@ def _triple(values: Mapping[str, Any], key: str, model_folder: Path) -> Triple:
 
 def _input_size(values: Mapping[str, Any], model_folder: Path) -> int | None:
     """The side of the network's input: of the crop if there is one, else of the resize."""
-    crops = values.get("do_center_crop", True) and values.get("crop_size") is not None
-    size = values.get("crop_size") if crops else values.get("size")
+    is_cropped = values.get("do_center_crop", True) and values.get("crop_size") is not None
+    size = values.get("crop_size") if is_cropped else values.get("size")
     if isinstance(size, Mapping):
         sides = {size[key] for key in ("shortest_edge", "height", "width") if size.get(key)}
         if len(sides) > 1:

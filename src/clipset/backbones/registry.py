@@ -39,6 +39,14 @@ class Normalization(NamedTuple):
     std: tuple[float, float, float]
 
 
+class ClipShape(NamedTuple):
+    """The frames, stride and size of a clip; the backbone's own where None."""
+
+    frames: int | None = None
+    stride: int | None = None
+    size: int | None = None
+
+
 IMAGENET = Normalization((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 KINETICS = Normalization((114.75, 114.75, 114.75), (57.375, 57.375, 57.375))
 
@@ -80,10 +88,10 @@ class BackboneSpec:
     """whether frames are encoded one by one, then averaged: any number of frames will do"""
 
     def __post_init__(self) -> None:
-        for name, limit in LIMITS.items():
-            value = getattr(self, name)
+        for field_name, limit in LIMITS.items():
+            value = getattr(self, field_name)
             if not 1 <= value <= limit:
-                raise BackboneError(f"{self.name}: {name} must be 1 to {limit}, got {value}")
+                raise BackboneError(f"{self.name}: {field_name} must be 1 to {limit}, got {value}")
         if self.layers and self.dim % len(self.layers):
             raise BackboneError(
                 f"{self.name}: dim must be a multiple of {len(self.layers)} layers, got {self.dim}"
@@ -93,6 +101,10 @@ class BackboneSpec:
     def span(self) -> float:
         """The duration of a clip in seconds."""
         return self.frames * self.stride / 30.0
+
+    def reshaped(self, shape: ClipShape) -> BackboneSpec:
+        """The spec for clips of another shape."""
+        return replace(self, **{name: value for name, value in shape._asdict().items() if value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +117,8 @@ class InPackage:
 
     def __call__(self) -> Path | None:
         spec = find_spec(self.package)
-        folders = (spec and spec.submodule_search_locations) or ()
-        paths = [Path(folder) / self.file for folder in folders]
+        package_folders = (spec and spec.submodule_search_locations) or ()
+        paths = [Path(folder) / self.file for folder in package_folders]
         return next((path for path in paths if path.is_file()), None)
 
 
@@ -191,19 +203,19 @@ def load_backbone(
 
     `layers` selects the pooled outputs of some blocks instead of the usual feature.
     """
-    loaded = _load(backbone_name, frames=frames, stride=stride, size=size, weights=weights)
-    return with_layers(*loaded, tuple(layers))
+    spec, network = _load(backbone_name, ClipShape(frames, stride, size), weights=weights)
+    return with_layers(spec, network, tuple(layers))
 
 
 def load_recorded_backbone(
     recorded: BackboneSpec, backbone_name: str
 ) -> tuple[BackboneSpec, nn.Module]:
-    """The network that a spec was recorded of, under `name`, and the spec that it has now.
+    """The network that a spec was recorded of, by its name here, and the spec that it has now.
 
     Files with another hash than the recorded one are refused before they are run or read.
     """
-    frames, stride, size = recorded.frames, recorded.stride, recorded.size
-    spec, network = _load(backbone_name, frames=frames, stride=stride, size=size, recorded=recorded)
+    shape = ClipShape(recorded.frames, recorded.stride, recorded.size)
+    spec, network = _load(backbone_name, shape, recorded=recorded)
     check_recorded(backbone_name, spec.weights.sha256, recorded)
     return with_layers(spec, network, recorded.layers)
 
@@ -233,62 +245,51 @@ def with_layers(
 
     if not isinstance(network, LayeredNetwork) or not len(network.blocks):
         raise BackboneError(f"{spec.name} gives its last output only, no layers")
-    depth = len(network.blocks)
-    if any(not 0 <= layer < depth for layer in layers):
-        raise BackboneError(f"{spec.name} has the layers 0 to {depth - 1}, got {layers}")
+    num_layers = len(network.blocks)
+    if any(not 0 <= layer < num_layers for layer in layers):
+        raise BackboneError(f"{spec.name} has the layers 0 to {num_layers - 1}, got {layers}")
     if list(layers) != sorted(set(layers)):
         raise BackboneError(f"layers must be different and in ascending order, got {layers}")
-    selected = SelectedLayers(network, layers).eval().requires_grad_(False)
-    return replace(spec, layers=layers, dim=spec.dim * len(layers)), selected
+    selected_layers = SelectedLayers(network, layers).eval().requires_grad_(False)
+    return replace(spec, layers=layers, dim=spec.dim * len(layers)), selected_layers
 
 
 def _load(
     backbone_name: str,
+    shape: ClipShape,
     *,
-    frames: int | None,
-    stride: int | None,
-    size: int | None,
     weights: Path | None = None,
     recorded: BackboneSpec | None = None,
 ) -> tuple[BackboneSpec, nn.Module]:
-    if backbone_name not in registered_backbones():
-        from clipset.backbones.custom import is_custom, load_custom
+    from clipset.backbones.custom import is_custom, load_custom
 
-        if is_custom(backbone_name):
-            return load_custom(
-                backbone_name,
-                frames=frames,
-                stride=stride,
-                size=size,
-                weights=weights,
-                recorded=recorded,
+    if is_custom(backbone_name):
+        if weights is not None:
+            raise BackboneError(
+                f"{backbone_name} has its own weights, it takes none from {weights}"
             )
+        return load_custom(backbone_name, shape, recorded)
     entry = find_backbone(backbone_name)
     weights_path = weights or entry.find_weights()
     if weights_path is None or not weights_path.is_file():
         problem = f"{weights_path} not found" if weights_path else "not found"
         raise BackboneError(f"weights of {backbone_name}: {problem}; {entry.how_to_get_weights()}")
-    digest = sha256_of_files(checkpoint_files(weights_path))
+    weights_digest = sha256_of_files(checkpoint_files(weights_path))
     if recorded is not None:
-        check_recorded(backbone_name, digest, recorded)
+        check_recorded(backbone_name, weights_digest, recorded)
     expected = entry.spec.weights.sha256
-    if weights is None and expected is not None and digest != expected:
+    if weights is None and expected is not None and weights_digest != expected:
         raise BackboneError(
             f"{weights_path} is not the file that {backbone_name} was tested with "
-            f"(sha256 {digest[:12]}…, expected {expected[:12]}…); install it again"
+            f"(sha256 {weights_digest[:12]}…, expected {expected[:12]}…); install it again"
         )
-    spec = replace(
-        entry.spec,
-        frames=frames or entry.spec.frames,
-        stride=stride or entry.spec.stride,
-        size=size or entry.spec.size,
-        weights=replace(entry.spec.weights, sha256=digest),
-    )
-    tubelet, patch = entry.tubelet_size, entry.patch_size
-    if spec.frames % tubelet or spec.size % patch:
-        multiple = f"a multiple of {tubelet} frames and " if tubelet > 1 else ""
+    spec = entry.spec.reshaped(shape)
+    spec = replace(spec, weights=replace(spec.weights, sha256=weights_digest))
+    tubelet_size, patch_size = entry.tubelet_size, entry.patch_size
+    if spec.frames % tubelet_size or spec.size % patch_size:
+        multiple = f"a multiple of {tubelet_size} frames and " if tubelet_size > 1 else ""
         raise BackboneError(
-            f"{backbone_name} needs {multiple}a multiple of {patch} pixels, "
+            f"{backbone_name} needs {multiple}a multiple of {patch_size} pixels, "
             f"got {spec.frames} frames of {spec.size} pixels"
         )
     return spec, entry.load(spec, weights_path).eval().requires_grad_(False)
@@ -313,13 +314,13 @@ def backbone_files(backbone_name: str, spec: BackboneSpec) -> list[Path]:
 
 def checkpoint_files(path: Path) -> list[Path]:
     """The file of a checkpoint; of an index of shards, the index and all shards."""
-    names = {path.name}
+    file_names = {path.name}
     if path.name.endswith(".index.json"):
-        index = read_json(path)
-        if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
+        shard_index = read_json(path)
+        if not isinstance(shard_index, dict) or not isinstance(shard_index.get("weight_map"), dict):
             raise BackboneError(f"{path} has no table weight_map; download it again")
-        names |= {str(name) for name in index["weight_map"].values()}
-    missing = sorted(name for name in names if not (path.parent / name).is_file())
+        file_names |= {str(name) for name in shard_index["weight_map"].values()}
+    missing = sorted(name for name in file_names if not (path.parent / name).is_file())
     if missing:
         raise BackboneError(f"{path} lists {missing[0]}, which is not beside it; download it too")
-    return [path.parent / name for name in sorted(names)]
+    return [path.parent / name for name in sorted(file_names)]

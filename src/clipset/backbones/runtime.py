@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from clipset.backbones.registry import BackboneSpec
+from clipset.backbones.registry import BackboneSpec, ClipShape
 from clipset.config import near_names
 from clipset.devices import find_device
 from clipset.errors import BackboneError, error_line
@@ -69,11 +69,11 @@ class Engine(ABC):
         if features.shape[1:] != (spec.dim,):
             shape = tuple(features.shape[1:])
             raise BackboneError(f"{spec.name} must give ({spec.dim},) for a clip, got {shape}")
-        broken = (~torch.isfinite(features)).any(dim=1).nonzero().flatten().tolist()
-        if broken:
+        broken_clips = (~torch.isfinite(features)).any(dim=1).nonzero().flatten().tolist()
+        if broken_clips:
             raise BackboneError(
                 f"{spec.name} gave features that are not finite, "
-                f"for clip {', '.join(map(str, broken))} of a batch of {len(features)}"
+                f"for clip {', '.join(map(str, broken_clips))} of a batch of {len(features)}"
             )
         return features
 
@@ -98,17 +98,17 @@ def open_engine(
                 f"got engine {engine!r} and device {device!r}"
             )
         return TorchEngine(spec, network, torch.device("cpu"), name="openvino")
-    target = find_device("cpu" if (device, engine) == ("auto", "openvino") else device)
-    if engine == "openvino" and target.type != "cpu":
+    target_device = find_device("cpu" if (device, engine) == ("auto", "openvino") else device)
+    if engine == "openvino" and target_device.type != "cpu":
         raise BackboneError(f"openvino runs on the cpu, got device {device!r}; use engine 'torch'")
     if engine == "openvino":
         return OpenVinoEngine(spec, network)
-    if engine == "auto" and target.type == "cpu" and import_openvino() is not None:
+    if engine == "auto" and target_device.type == "cpu" and import_openvino() is not None:
         try:
             return OpenVinoEngine(spec, network)
         except BackboneError as error:
             warnings.warn(f"{error}; running {spec.name} in torch", stacklevel=2)
-    return TorchEngine(spec, network, target)
+    return TorchEngine(spec, network, target_device)
 
 
 class NormalisedNetwork(nn.Module):
@@ -154,11 +154,11 @@ class TorchEngine(Engine):
         return partial(self._run, clips)
 
     def _run(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
-        features = []
+        chunk_features = []
         for chunk in clips.split(self.chunk):
-            padding = chunk[-1:].expand(self.chunk - len(chunk), -1, -1, -1, -1)
-            features.append(self._run_chunk(torch.cat([chunk, padding]))[: len(chunk)])
-        return torch.cat(features)
+            padding_clips = chunk[-1:].expand(self.chunk - len(chunk), -1, -1, -1, -1)
+            chunk_features.append(self._run_chunk(torch.cat([chunk, padding_clips]))[: len(chunk)])
+        return torch.cat(chunk_features)
 
     @torch.no_grad()
     def _run_chunk(self, clips: UInt8[Tensor, "B T 3 S S"]) -> Float[Tensor, "B ..."]:
@@ -171,17 +171,17 @@ class TorchEngine(Engine):
 
 def find_chunk(run: Callable[[Tensor], Tensor], spec: BackboneSpec) -> int:
     """Clips that a GPU takes at once: the largest power of two that fits its memory."""
-    chunk = MAX_CHUNK
-    while chunk > 1:
+    chunk_size = MAX_CHUNK
+    while chunk_size > 1:
         try:
-            run(torch.zeros(chunk, spec.frames, 3, spec.size, spec.size, dtype=torch.uint8))
+            run(torch.zeros(chunk_size, spec.frames, 3, spec.size, spec.size, dtype=torch.uint8))
         except RuntimeError as error:
             if "out of memory" not in str(error):
                 raise
-            chunk //= 2
+            chunk_size //= 2
         else:
             break
-    return chunk
+    return chunk_size
 
 
 def _half_precision(device: torch.device) -> torch.dtype | None:
@@ -205,18 +205,18 @@ class OpenVinoEngine(Engine):
         if openvino is None:
             raise BackboneError(NOT_INSTALLED)
         torch_network = NormalisedNetwork(spec, network.cpu()).eval()
-        shape = [1, spec.frames, 3, spec.size, spec.size]
-        example = torch.zeros(shape, dtype=torch.uint8)
+        input_shape = [1, spec.frames, 3, spec.size, spec.size]
+        example_clip = torch.zeros(input_shape, dtype=torch.uint8)
         try:
             with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-                traced = torch.jit.trace(torch_network, example, check_trace=False)
-                model = openvino.convert_model(traced, example_input=example)
-            model.reshape(shape)
-            compiled = _compile_for_cpu(openvino, model, "THROUGHPUT")
+                traced_network = torch.jit.trace(torch_network, example_clip, check_trace=False)
+                model = openvino.convert_model(traced_network, example_input=example_clip)
+            model.reshape(input_shape)
+            compiled_model = _compile_for_cpu(openvino, model, "THROUGHPUT")
         except Exception as error:  # OpenVINO raises many kinds
             raise BackboneError(f"openvino cannot run {spec.name} ({error_line(error)})") from error
         # A plain compiled model runs one request at a time; the queue keeps all cores busy.
-        self._queue = openvino.AsyncInferQueue(compiled)
+        self._queue = openvino.AsyncInferQueue(compiled_model)
         self._queue.set_callback(_set_feature)
         self._check_conversion(torch_network)
 
@@ -232,17 +232,17 @@ class OpenVinoEngine(Engine):
             return torch.cat([future.result(WAIT_SECONDS) for future in futures])
         except TimeoutError:
             self._queue.wait_all()  # raises the error of a request
-        missing = sum(not future.done() for future in futures)
-        if missing:
-            raise BackboneError(f"openvino lost {missing} of {len(futures)} clips")
+        num_missing = sum(not future.done() for future in futures)
+        if num_missing:
+            raise BackboneError(f"openvino lost {num_missing} of {len(futures)} clips")
         return torch.cat([future.result() for future in futures])
 
     def _check_conversion(self, network: NormalisedNetwork) -> None:
         """Tracing can lose a branch that depends on the data: compare the features of noise."""
         spec = self.spec
         noise = torch.Generator().manual_seed(0)
-        shape = (1, spec.frames, 3, spec.size, spec.size)
-        clips = torch.randint(0, 256, shape, generator=noise, dtype=torch.uint8)
+        clip_shape = (1, spec.frames, 3, spec.size, spec.size)
+        clips = torch.randint(0, 256, clip_shape, generator=noise, dtype=torch.uint8)
         with torch.no_grad():
             expected: Tensor = network(clips)
         if not torch.isfinite(expected).all():
@@ -262,9 +262,7 @@ class OpenVinoFile(nn.Module):
     `defaults` are frames and size where nothing else sets them.
     """
 
-    def __init__(
-        self, file: Path, *, frames: int | None, size: int | None, defaults: tuple[int, int]
-    ) -> None:
+    def __init__(self, file: Path, shape: ClipShape, defaults: tuple[int, int]) -> None:
         super().__init__()
         openvino = import_openvino()
         if openvino is None:
@@ -275,21 +273,22 @@ class OpenVinoFile(nn.Module):
             model = openvino.Core().read_model(file)
         except Exception as error:  # OpenVINO raises many kinds
             raise BackboneError(f"openvino cannot read {file}: {_last_line(error)}") from None
-        dims = _input_dims(model, file)
-        self.image = len(dims) == 4
-        self.channels_first = not self.image and dims[2] != 3 and dims[1] == 3
-        native_frames = None if self.image else dims[2 if self.channels_first else 1]
-        self.frames = frames or native_frames or defaults[0]
-        self.size = size or dims[-1] or defaults[1]
+        input_dims = _input_dims(model, file)
+        self.image = len(input_dims) == 4
+        self.channels_first = not self.image and input_dims[2] != 3 and input_dims[1] == 3
+        native_frames = None if self.image else input_dims[2 if self.channels_first else 1]
+        self.frames = shape.frames or native_frames or defaults[0]
+        self.size = shape.size or input_dims[-1] or defaults[1]
         channels = [3, self.frames] if self.channels_first else [self.frames, 3]
-        shape = [1, *([3] if self.image else channels), self.size, self.size]
+        input_shape = [1, *([3] if self.image else channels), self.size, self.size]
         native_shape = model.inputs[0].partial_shape
         try:
-            model.reshape(shape)
+            model.reshape(input_shape)
             self._compiled = _compile_for_cpu(openvino, model, "LATENCY")
         except Exception as error:  # OpenVINO raises many kinds
             raise BackboneError(
-                f"{file} takes {native_shape} and cannot run on {tuple(shape)}: {_last_line(error)}"
+                f"{file} takes {native_shape} and cannot run on {tuple(input_shape)}: "
+                f"{_last_line(error)}"
             ) from None
 
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
@@ -339,15 +338,15 @@ def _input_dims(model: Any, model_file: Path) -> list[int | None]:
             f"{model_file} takes {len(model.inputs)} inputs; a backbone takes one, clips"
         )
     [model_input] = model.inputs
-    dtype = model_input.element_type.get_type_name()
-    shape = model_input.partial_shape
-    length = shape.rank.get_length() if shape.rank.is_static else 0
-    if length not in (4, 5) or dtype != "f32":
+    input_type = model_input.element_type.get_type_name()
+    input_shape = model_input.partial_shape
+    num_axes = input_shape.rank.get_length() if input_shape.rank.is_static else 0
+    if num_axes not in (4, 5) or input_type != "f32":
         raise BackboneError(
-            f"{model_file} takes {dtype} {shape}; a backbone takes float32 clips "
+            f"{model_file} takes {input_type} {input_shape}; a backbone takes float32 clips "
             "(1, T, 3, S, S) or (1, 3, T, S, S), or images (1, 3, S, S)"
         )
-    return [dim.get_length() if dim.is_static else None for dim in shape]
+    return [dim.get_length() if dim.is_static else None for dim in input_shape]
 
 
 def _last_line(error: Exception) -> str:

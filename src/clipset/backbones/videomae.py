@@ -55,10 +55,10 @@ def load_videomae(path: Path, config: VideoMAEConfig, classes: int | None = None
     state = read_state(path, LAYOUT)
     if any("embeddings.patch_embeddings." in key for key in state):
         state = from_hugging_face(state)
-    head = state.get("head.weight")
-    if head is not None and classes is not None and head.shape[0] != classes:
+    head_weight = state.get("head.weight")
+    if head_weight is not None and classes is not None and head_weight.shape[0] != classes:
         raise BackboneError(
-            f"{path} was fine-tuned on {head.shape[0]} classes, expected {classes}: "
+            f"{path} was fine-tuned on {head_weight.shape[0]} classes, expected {classes}: "
             "400 is Kinetics-400 (videomae_b_k400), 174 is SSv2 (videomae_b_ssv2)"
         )
     return network_from_state(lambda: VideoMAE(config), state, LAYOUT, path)
@@ -66,18 +66,18 @@ def load_videomae(path: Path, config: VideoMAEConfig, classes: int | None = None
 
 def from_hugging_face(state: State) -> State:
     """The same tensors under their official names; unknown keys stay as they are."""
-    official: State = {}
-    split: dict[str, dict[str, Tensor]] = {}
+    official_state: State = {}
+    split_qkv: dict[str, dict[str, Tensor]] = {}
     for key, tensor in state.items():
         key = key.removeprefix("videomae.")
         if match := SPLIT_QKV.fullmatch(key):
-            split.setdefault(match[1], {})[match[2]] = tensor
+            split_qkv.setdefault(match[1], {})[match[2]] = tensor
         else:
-            official[_official_name(key)] = tensor
-    for block, tensors in split.items():
+            official_state[_official_name(key)] = tensor
+    for block, tensors in split_qkv.items():
         qkv = [tensors[name] for name in ("query", "key", "value") if name in tensors]
-        official[f"blocks.{block}.attn.qkv.weight"] = torch.cat(qkv)
-    return official
+        official_state[f"blocks.{block}.attn.qkv.weight"] = torch.cat(qkv)
+    return official_state
 
 
 def _official_name(key: str) -> str:
@@ -97,11 +97,11 @@ def _videomae_entry(
     classes: int | None = None,
 ) -> BackboneEntry:
     """Normalised as in the SCALE paper: mean 0.45, deviation 0.225 (the authors: ImageNet's)."""
-    tuned = config.norm == "mean"
+    is_tuned = config.norm == "mean"
     spec = BackboneSpec(
         name=name, dim=config.embed_dim, frames=16, stride=stride, size=224,
         mean=KINETICS.mean, std=KINETICS.std,
-        pooling="mean of all tokens, then fc_norm" if tuned
+        pooling="mean of all tokens, then fc_norm" if is_tuned
         else "last norm, then mean of all tokens",
         weights=Weights(
             file=f"{name}.pth", licence="CC-BY-NC-4.0",

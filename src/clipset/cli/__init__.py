@@ -28,7 +28,7 @@ from clipset.text import visible
 VERBS = (
     "backbones", "catalog", "demo", "embed", "estimate", "evaluate", "extract", "import_features",
     "merge", "predict", "pretrain", "pretrain_backbone", "repair", "report", "reproduce", "run",
-    "serve", "settings", "verify",
+    "search", "serve", "settings", "verify",
 )  # fmt: skip
 for verb in VERBS:
     import_module(f"clipset.cli.{verb}")  # adds its command to `app`
@@ -40,34 +40,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     words = list(sys.argv[1:] if arguments is None else arguments)
     words = [  # `--ray` without an address means the cluster within this process
-        "--ray=local" if word == "--ray" and after.startswith("-") else word
-        for word, after in zip(words, [*words[1:], "-"], strict=False)
+        "--ray=local" if word == "--ray" and next_word.startswith("-") else word
+        for word, next_word in zip(words, [*words[1:], "-"], strict=False)
     ]
     from clipset.progress import set_quiet
 
     set_quiet("--quiet" in words)
-    silent = sys.stdout is None
+    is_silent = sys.stdout is None
     open_closed_streams()
     with recorded_interrupts(), guarded_streams():
-        if silent and "--json" in words:
-            code = _fail(
+        if is_silent and "--json" in words:
+            exit_code = _fail(
                 "standard output is closed, but --json prints to it; open it or omit --json"
             )
         elif any("\0" in word for word in words):
-            code = _fail("an argument contains a NUL character, which is not allowed")
+            exit_code = _fail("an argument contains a NUL character, which is not allowed")
         else:
-            code = _run(words)
-        raise SystemExit(code)
+            exit_code = _run(words)
+        raise SystemExit(exit_code)
 
 
 def _run(words: list[str]) -> int:
     """The exit code of a verb; its exception is gone afterwards, and what its frames held open."""
-    code = 0
+    exit_code = 0
     try:
         try:
             app(words, exit_on_error=False, print_error=False)
         except SystemExit as stop:
-            code = int(stop.code or 0)
+            exit_code = int(stop.code or 0)
         sys.stdout.flush()
     except StreamError as error:
         return _fail(str(error), 1) if str(error) else 1  # none if a reader such as `head` left
@@ -82,13 +82,13 @@ def _run(words: list[str]) -> int:
             if isinstance(error, OSError) and error.filename is not None:
                 return _fail(f"{error.filename}: {(error.strerror or str(error)).lower()}")
         raise
-    return code
+    return exit_code
 
 
 def _fail(message: str, code: int = 2) -> int:
     """Print an error as one line; returns the exit code."""
-    line = visible(" ".join(message.split()))
-    sys.stderr.write(f"clipset: {line}\n")
+    error_line = visible(" ".join(message.split()))
+    sys.stderr.write(f"clipset: {error_line}\n")
     with suppress(StreamError):
         sys.stdout.flush()
     return code

@@ -58,10 +58,10 @@ def _print_json(result: Any) -> None:
     def plain(value: object) -> object:
         return name_text(value) if isinstance(value, Path) else str(value)
 
-    text = msgspec.json.encode(result, enc_hook=plain).decode()
+    json_text = msgspec.json.encode(result, enc_hook=plain).decode()
     if not (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf8"):
-        text = re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match[0])[1:-1], text)
-    sys.stdout.write(f"{text}\n")
+        json_text = re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match[0])[1:-1], json_text)
+    sys.stdout.write(f"{json_text}\n")
 
 
 def print_lines(lines: Iterable[str | Table]) -> None:

@@ -66,14 +66,14 @@ def backbones_check_command(
         seed=common.random_seed,
     )  # fmt: skip
     spec, num_weights = result.spec, result.parameters
-    weights = f", {num_weights:,} parameters" if num_weights else ""
+    weights_text = f", {num_weights:,} parameters" if num_weights else ""
     statistics = ("mean", "std", "min", "max", "norm")
-    values = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
+    statistic_texts = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
     lines = [
         f"{spec.name}: {spec.frames} frames, stride {spec.stride}, {spec.size} pixels",
-        f"{result.engine} on {result.device}{weights}",
+        f"{result.engine} on {result.device}{weights_text}",
         f"loaded in {result.load_seconds:.1f} s, {result.clips_per_second:.1f} clips/s",
-        f"feature of {spec.dim} numbers: {values}  zeros {result.zeros:.1%}",
+        f"feature of {spec.dim} numbers: {statistic_texts}  zeros {result.zeros:.1%}",
     ]
     if not result.repeatable:
         lines.append("the same clip gave another feature the second time: not a frozen backbone")
@@ -84,14 +84,14 @@ def _backbone_lines(rows: Sequence[Any]) -> Iterator[str | Table]:
     """The table of backbones, then where their weights come from."""
     from rich.table import Column
 
-    facts = ("dim", "frames", "stride", "size", "licence")
-    columns = (Column("name", no_wrap=True), *facts, Column("weights", no_wrap=True))
-    cells = []
+    fact_names = ("dim", "frames", "stride", "size", "licence")
+    columns = (Column("name", no_wrap=True), *fact_names, Column("weights", no_wrap=True))
+    table_rows = []
     for row in rows:
-        values = (getattr(row, fact) for fact in facts)
-        texts = ("–" if value is None else str(value) for value in values)
-        cells.append((row.name, *texts, "ready" if row.available else "missing"))
-    yield make_table(columns, cells)
+        fact_values = (getattr(row, fact) for fact in fact_names)
+        fact_texts = ("–" if value is None else str(value) for value in fact_values)
+        table_rows.append((row.name, *fact_texts, "ready" if row.available else "missing"))
+    yield make_table(columns, table_rows)
     for row in sorted(rows, key=lambda row: not row.available):
         if row.available:
             yield f"{row.name}: {row.file + ' from ' if row.file else ''}{row.source}"

@@ -54,10 +54,10 @@ def catalog_command(
     check_output(out, "file")
     if dataset:
         if dataset == "lvu" and task not in LVU_TASKS:
-            names = ", ".join(LVU_TASKS)
-            raise CatalogError(f"LVU has several tasks; choose one with --task: {names}")
-        name = task if dataset == "lvu" and task else f"split-{fold}"
-        [listed] = read_dataset(dataset, videos, lists, name).values()
+            task_names = ", ".join(LVU_TASKS)
+            raise CatalogError(f"LVU has several tasks; choose one with --task: {task_names}")
+        task_name = task if dataset == "lvu" and task else f"split-{fold}"
+        [listed] = read_dataset(dataset, videos, lists, task_name).values()
     else:
         catalog, seed = read_catalog(videos), common.random_seed
         listed = assign_splits(catalog, test_fraction=test_fraction, seed=seed)
@@ -69,7 +69,7 @@ def catalog_command(
         "catalog": out,
         "videos": len(listed),
         "classes": listed.classes,
-        "splits": {name: len(listed.split(name)) for name in listed.splits},
+        "splits": {task_name: len(listed.split(task_name)) for task_name in listed.splits},
         "leaks": leaks,
     }
     lines = [f"leak: {leak}" for leak in leaks]
@@ -102,9 +102,9 @@ def catalog_check_command(videos: Path, /, *, common: flags.Common = flags.COMMO
             advance()
     missing, split_lines = find_missing(listed)
     result = {"videos": len(listed), "problems": problems, "missing": missing, "leaks": leaks}
-    lines = [f"{video_id}: {reason}" for video_id, reason in problems.items()]
-    lines += [*split_lines, *(f"leak: {leak}" for leak in leaks)]
-    lines.append(f"{len(listed)} videos, {len(problems)} with problems")
-    show_result(result, common, lines)
+    problem_lines = [f"{video_id}: {reason}" for video_id, reason in problems.items()]
+    problem_lines += [*split_lines, *(f"leak: {leak}" for leak in leaks)]
+    problem_lines.append(f"{len(listed)} videos, {len(problems)} with problems")
+    show_result(result, common, problem_lines)
     if problems or leaks:
         raise SystemExit(1)

@@ -25,5 +25,5 @@ def demo_command(
     """
     from clipset.pipeline import run_demo
 
-    result = run_demo(out, videos=videos, seed=common.random_seed, device=common.device)
-    show_result(result, common, run_lines(result))
+    run_result = run_demo(out, videos=videos, seed=common.random_seed, device=common.device)
+    show_result(run_result, common, run_lines(run_result))

@@ -68,9 +68,9 @@ def embed_command(
         videos if is_new else open_store(videos[0]), run=run, backbone=backbone, model=model,
         parts=vector_parts, window=window, device=common.device, workers=workers,
     )  # fmt: skip
-    rows, clips, width = table.vectors.shape
-    count = f"{rows} videos × {clips} clips" if window is None else f"{rows} videos and windows"
-    line = f"{count} × {width} numbers ({', '.join(table.parts)})"
+    rows, num_clips, width = table.vectors.shape
+    count = f"{rows} videos × {num_clips} clips" if window is None else f"{rows} videos and windows"
+    summary_line = f"{count} × {width} numbers ({', '.join(table.parts)})"
     result: dict[str, Any] = {"vectors": out, "shape": table.vectors.shape, "parts": table.parts}
     if is_new:
         by_video = zip(table.video_ids, table.pooled.tolist() if rows else [], strict=True)
@@ -78,8 +78,8 @@ def embed_command(
     try:
         if rows:
             write_vectors(table, out)
-            line = f"{line} → {out}"
+            summary_line = f"{summary_line} → {out}"
     finally:  # vectors are printed even if they cannot be written
-        show_result(result, common, [line] if rows else [])
+        show_result(result, common, [summary_line] if rows else [])
     if is_new:
         report_failures(table.failed, rows + len(table.failed), common)

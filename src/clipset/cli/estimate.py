@@ -52,17 +52,17 @@ def estimate_command(
         samples_per_second=samples_per_second,
         device=common.device,
     )
-    rows = [
+    step_rows = [
         (step.name, format_duration(step.seconds), _size(step.disk_bytes), _size(step.memory_bytes))
         for step in estimate.steps
     ]
     total = sum(step.seconds for step in estimate.steps)
-    line = (
+    summary_line = (
         f"{estimate.videos:,} videos, {estimate.clips:,} clips; about {format_duration(total)} "
         f"in all; {_size(estimate.free_bytes)} free on this disk"
     )
-    table = make_table(("step", "time", "disk", "memory"), rows)
-    show_result(to_mapping(estimate), common, [table, line])
+    step_table = make_table(("step", "time", "disk", "memory"), step_rows)
+    show_result(to_mapping(estimate), common, [step_table, summary_line])
 
 
 def _size(num_bytes: int | None) -> str:

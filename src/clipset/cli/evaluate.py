@@ -61,28 +61,28 @@ def evaluate_command(
     config, seed = read_recipe(recipe, set, typed_settings).evaluate, common.random_seed
     if out is not None:
         check_output(out, "file")
-    folder = find_model(model) if model else None
-    trained = load_model(folder) if folder else None
+    model_folder = find_model(model) if model else None
+    trained = load_model(model_folder) if model_folder else None
     training = None if trained is None else training_settings(trained.card)
     labels = read_catalog(catalog) if catalog else None
     feature_store = open_store(store)
     stored_ids = {entry.id for entry in feature_store.all_entries}
-    unknown = [video.id for video in labels or () if video.id not in stored_ids]
-    check_leaks([labels or feature_store.catalog], allow_leaks=allow_leaks, unknown=unknown)
+    unknown_ids = [video.id for video in labels or () if video.id not in stored_ids]
+    check_leaks([labels or feature_store.catalog], allow_leaks=allow_leaks, unknown=unknown_ids)
     result: dict[str, Any]
     if low_shot_curve:
         curves = run_low_shot(feature_store, labels, trained, config, seed=seed, training=training)
-        result, tables = {"curves": curves}, [curve_table(curves)]
+        result, result_tables = {"curves": curves}, [curve_table(curves)]
     else:
         task = make_task(feature_store, labels, training=training)
         suite = run_suite(task, trained, config, seed=seed)
         result = {"scores": suite.results, "comparisons": suite.comparisons}
-        tables = [score_table(suite.results)]
-        tables += [comparison_table(suite.comparisons)] if suite.comparisons else []
+        result_tables = [score_table(suite.results)]
+        result_tables += [comparison_table(suite.comparisons)] if suite.comparisons else []
     try:
         if out is not None and low_shot_curve:
             write_json(out, curves)
         elif out is not None:
             suite.write(out)
     finally:  # what is finished is printed even if it cannot be written
-        show_result(to_mapping(result), common, tables)
+        show_result(to_mapping(result), common, result_tables)

@@ -59,14 +59,14 @@ def extract_command(
     }
     settings = read_recipe(recipe, set, typed_settings)
     config, catalog = settings.extract, join_tasks(read_tasks(videos, settings.data))
-    plan = None
+    store_plan = None
     if part is not None:
-        whole, catalog = catalog, select_part(catalog, part)
+        whole_catalog, catalog = catalog, select_part(catalog, part)
         if ray is not None:
             raise ConfigError("--part divides the videos among jobs without Ray; leave out --ray")
-        plan = plan_store(config, whole.videos, out)  # all parts get the same clips
+        store_plan = plan_store(config, whole_catalog.videos, out)  # all parts get the same clips
     if ray is None:
-        store = extract(catalog, out, config, device=common.device, plan=plan)
+        store = extract(catalog, out, config, device=common.device, plan=store_plan)
     else:
         from clipset.features.cluster import extract_on_ray
 
@@ -79,6 +79,6 @@ def extract_command(
         "damaged": {entry.id: entry.damage for entry in store.entries if entry.damage},
         "clips": num_clips,
     }
-    line = f"{len(store)} videos, {num_clips} clips, {len(store.failed)} failed → {out}"
-    show_result(result, common, [line])
+    summary_line = f"{len(store)} videos, {num_clips} clips, {len(store.failed)} failed → {out}"
+    show_result(result, common, [summary_line])
     check_any_read(store)

@@ -22,5 +22,5 @@ def merge_command(*stores: Path, out: Path, common: flags.Common = flags.COMMON)
 
     merged = merge_stores(stores, out)
     counts = {"videos": len(merged), "failed": len(merged.failed), "pending": len(merged.pending)}
-    line = f"{len(merged)} videos, {len(merged.failed)} failed → {out}"
-    show_result({"store": out, **counts}, common, [line])
+    summary_line = f"{len(merged)} videos, {len(merged.failed)} failed → {out}"
+    show_result({"store": out, **counts}, common, [summary_line])

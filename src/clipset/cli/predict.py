@@ -65,10 +65,10 @@ def predict_command(
     )
     predictions = trained_run.predict(videos, top=top, window=window, step=step, timeline=timeline)
     card = trained_run.head.card
-    failed = {
+    failed_videos = {
         prediction.video: prediction.reason for prediction in predictions if prediction.reason
     }
-    readable = [prediction for prediction in predictions if prediction.reason is None]
+    readable_videos = [prediction for prediction in predictions if prediction.reason is None]
     result = {
         "run": run,
         "classifier": {
@@ -76,34 +76,34 @@ def predict_command(
             "reason": card.reason, "candidates": card.candidates,
             "temperature": card.temperature, "calibration_error": card.calibration_error,
         },
-        "videos": readable,
-        "failed": failed,
+        "videos": readable_videos,
+        "failed": failed_videos,
     }  # fmt: skip
     try:
         if csv is not None:
-            write_rows(csv, readable)
+            write_rows(csv, readable_videos)
     finally:  # predictions are printed even if they cannot be written
-        show_result(result, common, prediction_lines(readable, card))
-    report_failures(failed, len(predictions), common)
+        show_result(result, common, prediction_lines(readable_videos, card))
+    report_failures(failed_videos, len(predictions), common)
 
 
 def prediction_lines(predictions: Sequence[Any], card: Any) -> Iterator[str | Table]:
     """A table of the labels, then the timelines."""
     from clipset.report.wording import row_name
 
-    rows = [
+    class_rows = [
         (prediction.video if index == 0 else "", top_class.label, f"{top_class.probability:.1%}")
         for prediction in predictions
         for index, top_class in enumerate(prediction.classes)
     ]
     if predictions:
-        yield make_table(("video", "label", "probability"), rows)
+        yield make_table(("video", "label", "probability"), class_rows)
     for prediction in predictions:
         if prediction.timeline:
             yield f"{prediction.video}, from window to window:"
         for moment in prediction.timeline:
-            span = f"{moment.start:8.1f} s – {moment.end:.1f} s"
-            yield f"{span}  {moment.label}  {moment.probability:.1%}"
+            span_text = f"{moment.start:8.1f} s – {moment.end:.1f} s"
+            yield f"{span_text}  {moment.label}  {moment.probability:.1%}"
     yield f"{row_name(*card.key)}: {card.reason}"
 
 
@@ -119,6 +119,6 @@ def write_rows(path: Path, predictions: Sequence[Any]) -> None:
         for top_class in prediction.classes:
             rows.append((prediction.video, "", "", top_class.label, f"{top_class.probability:.6f}"))
         for moment in prediction.timeline:
-            times = f"{moment.start:.3f}", f"{moment.end:.3f}"
-            rows.append((prediction.video, *times, moment.label, f"{moment.probability:.6f}"))
+            span_times = f"{moment.start:.3f}", f"{moment.end:.3f}"
+            rows.append((prediction.video, *span_times, moment.label, f"{moment.probability:.6f}"))
     write_atomic(path, csv_text(rows).encode())

@@ -70,7 +70,7 @@ def pretrain_command(
             return
     card = read_card(out)
     result = {"model": out, "videos": card.videos, "ssl_split": card.split, "seed": card.seed}
-    line = f"trained on {card.videos} videos (ssl_split = {card.split}) → {out}"
+    summary_line = f"trained on {card.videos} videos (ssl_split = {card.split}) → {out}"
     if end_to_end:
         from clipset.end_to_end.pretrain import BACKBONE_FILE
         from clipset.end_to_end.video_source import Unreadable
@@ -78,8 +78,10 @@ def pretrain_command(
         unreadable = Unreadable(out)
         unreadable.read()
         result |= {"backbone": out / BACKBONE_FILE, "unreadable": unreadable.reasons}
-        line = f"{line}, backbone {out / BACKBONE_FILE}, {len(unreadable.reasons)} unreadable"
-    show_result(result, common, [line])
+        summary_line = (
+            f"{summary_line}, backbone {out / BACKBONE_FILE}, {len(unreadable.reasons)} unreadable"
+        )
+    show_result(result, common, [summary_line])
 
 
 def _train_on_store(

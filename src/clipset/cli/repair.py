@@ -31,10 +31,10 @@ def repair_command(
     done = repair_store(
         store, workers=workers, timeout=timeout, device=common.device, backbone=backbone
     )
-    lines = [f"{video}: {reason}" for video, reason in done.failed.items()]
-    counts = f"{len(done.restored)} restored, {len(done.changed)} with different rows"
-    lines.append(f"{counts}, {len(done.failed)} lost → {store}")
+    output_lines = [f"{video}: {reason}" for video, reason in done.failed.items()]
+    count_text = f"{len(done.restored)} restored, {len(done.changed)} with different rows"
+    output_lines.append(f"{count_text}, {len(done.failed)} lost → {store}")
     result = {"restored": done.restored, "changed": done.changed, "lost": done.failed}
-    show_result({"store": store, **result}, common, lines)
+    show_result({"store": store, **result}, common, output_lines)
     if done.failed:
         raise SystemExit(1)

@@ -34,12 +34,14 @@ def reproduce_command(
 
     Example: clipset reproduce --list
 
+    Example: clipset reproduce resources --out tables/resources
+
     Example: clipset reproduce ucf101 --data UCF101 --out tables/ucf101 --backbone svt_vitb16
 
     Example: clipset reproduce ablation-masking --store runs/first/store --out tables/masking
 
     Args:
-        table: The table: ucf101, hmdb51, ssv2, k400, k400-low-shot, lvu, ablation-losses, …
+        table: The table: resources, ucf101, hmdb51, ssv2, k400, k400-low-shot, lvu, …
         out: The table's folder.
         data: The dataset's folder, with its official lists (for ablations: any videos).
         store: Use this feature store for every cell instead.
@@ -61,20 +63,25 @@ def reproduce_command(
         return
     if out is None:
         raise ConfigError("the folder of the table is missing: give --out DIR")
-    from clipset.reproduce.plan import find_plan
+    from clipset.reproduce.plan import RESOURCES, find_plan
     from clipset.reproduce.render import render_text, write_renderings
     from clipset.reproduce.run import ReproduceRequest, reproduce
     from clipset.reproduce.table import read_table_file
 
-    find_plan(table)
+    if table != RESOURCES:
+        find_plan(table)
     if render:
-        rendered = read_table_file(out)
-        write_renderings(rendered, out)
+        table_file = read_table_file(out)
+        write_renderings(table_file, out)
+    elif table == RESOURCES:
+        from clipset.reproduce.resources import measure_resources
+
+        table_file = measure_resources(out, device=common.device, changes=set)
     else:
         request = ReproduceRequest(
             data=data, store=store, backbones=backbone, recipe=recipe, changes=set,
             seed=common.random_seed, device=common.device, allow_leaks=allow_leaks,
         )  # fmt: skip
-        rendered = reproduce(table, out, request)
-    lines = [*render_text(rendered).split("\n"), f"page: {out / 'table.html'}"]
-    show_result(rendered, common, lines)
+        table_file = reproduce(table, out, request)
+    lines = [*render_text(table_file).split("\n"), f"page: {out / 'table.html'}"]
+    show_result(table_file, common, lines)

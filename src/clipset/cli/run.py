@@ -51,9 +51,9 @@ def run_command(
         "extract.retry_failed": retry_failed,
         "pretrain.epochs": epochs,
     }
-    settings, seed = read_recipe(recipe, set, typed_settings), common.random_seed
-    result = run(
-        videos, out, settings, seed=seed, device=common.device, allow_leaks=allow_leaks,
+    run_recipe, seed = read_recipe(recipe, set, typed_settings), common.random_seed
+    run_result = run(
+        videos, out, run_recipe, seed=seed, device=common.device, allow_leaks=allow_leaks,
         minutes=minutes,
     )  # fmt: skip
-    show_result(result, common, run_lines(result))
+    show_result(run_result, common, run_lines(run_result))

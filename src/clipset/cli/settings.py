@@ -38,23 +38,23 @@ def settings_command(
     from clipset.recipe import read_recipe
     from clipset.settings import list_settings, recipe_template, toml_value
 
-    settings = list_settings(section)
+    listed_settings = list_settings(section)
     if toml:
-        text = recipe_template()
-        show_result({"toml": text}, common, text.splitlines())
+        recipe_text = recipe_template()
+        show_result({"toml": recipe_text}, common, recipe_text.splitlines())
         return
-    values: dict[str, Any] = {setting.name: setting.default for setting in settings}
-    result: Any = {"settings": settings}
+    values: dict[str, Any] = {setting.name: setting.default for setting in listed_settings}
+    result: Any = {"settings": listed_settings}
     if recipe or set:
         resolved = to_mapping(read_recipe(recipe, set))
         result = reduce(getitem, section.split("."), resolved) if section else resolved
         values |= {
             name: reduce(getitem, name.split("."), resolved) for name in values if name != "preset"
         }
-    lines = []
-    for setting in settings:
+    output_lines = []
+    for setting in listed_settings:
         value, default = toml_value(values[setting.name]), toml_value(setting.default)
-        note = "" if value == default else f"; default {default or '–'}"
-        lines += [f"{setting.name} = {value or 'not set'}  ({setting.type}{note})"]
-        lines += [f"    {setting.help}"]
-    show_result(result, common, lines)
+        default_note = "" if value == default else f"; default {default or '–'}"
+        output_lines += [f"{setting.name} = {value or 'not set'}  ({setting.type}{default_note})"]
+        output_lines += [f"    {setting.help}"]
+    show_result(result, common, output_lines)

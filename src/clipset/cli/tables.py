@@ -14,23 +14,30 @@ from clipset.text import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult
+    from clipset.evaluation.results import (
+        Comparison,
+        LowShotCurve,
+        ProbeResult,
+        RetrievalResult,
+    )
     from clipset.pipeline import RunResult
 
 
 def run_lines(result: RunResult) -> Iterator[str | Table]:
     """The scores of a run, then what a reader should know about them."""
-    scores = result.scores
-    for task in dict.fromkeys(score.task for score in scores):
-        if task:
-            yield f"{task}:"
-        yield score_table([score for score in scores if score.task == task])
+    probe_results = result.scores
+    for task_name in dict.fromkeys(score.task for score in probe_results):
+        if task_name:
+            yield f"{task_name}:"
+        yield score_table([score for score in probe_results if score.task == task_name])
     if result.comparisons:
         yield comparison_table(result.comparisons)
-    num_pretrainings = max((score.num_pretrainings or 1 for score in scores), default=1)
+    if result.retrieval:
+        yield retrieval_table(result.retrieval)
+    num_pretrainings = max((score.num_pretrainings or 1 for score in probe_results), default=1)
     if num_pretrainings > 1:
         yield f"SCALE rows are means over {num_pretrainings} pre-trainings"
-    for ssl_split in sorted({score.ssl_split for score in scores if score.ssl_split}):
+    for ssl_split in sorted({score.ssl_split for score in probe_results if score.ssl_split}):
         yield f"pre-trained without labels on: {ssl_split} videos (ssl_split = {ssl_split})"
     if result.note:
         yield result.note
@@ -48,22 +55,22 @@ def score_table(results: Sequence[ProbeResult]) -> Table:
     """The scores of probes, with their intervals."""
     from clipset.report.wording import row_name
 
-    figure = "{:.4g}" if results[0].is_error else "{:.1%}"
+    number_format = "{:.4g}" if results[0].is_error else "{:.1%}"
     metric = "squared error" if results[0].is_error else "top-1"
-    columns = ("probe", metric, "95 % interval", "videos", "seeds", "grid", "selected on")
-    rows = []
+    column_names = ("probe", metric, "95 % interval", "videos", "seeds", "grid", "selected on")
+    table_rows = []
     for result in results:
         counts = (result.n, len(result.seeds), result.num_candidates)
-        rows.append(
+        table_rows.append(
             (
                 row_name(*result.key),
-                figure.format(result.value),
-                " – ".join(map(figure.format, result.interval)),
+                number_format.format(result.value),
+                " – ".join(map(number_format.format, result.interval)),
                 *("–" if count is None else str(count) for count in counts),
                 result.selected_on or "–",
             )
         )
-    return make_table(columns, rows)
+    return make_table(column_names, table_rows)
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
@@ -71,29 +78,47 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     from clipset.evaluation.results import ERROR_METRICS
     from clipset.report.wording import format_p_value, row_name
 
-    figure = "{:+.4g}" if comparisons[0].metric in ERROR_METRICS else "{:+.1%}"
-    rows = [
+    number_format = "{:+.4g}" if comparisons[0].metric in ERROR_METRICS else "{:+.1%}"
+    table_rows = [
         (
             row_name(*comparison.key),
             row_name(*comparison.baseline),
-            figure.format(comparison.difference),
-            " – ".join(map(figure.format, comparison.interval)),
+            number_format.format(comparison.difference),
+            " – ".join(map(number_format.format, comparison.interval)),
             format_p_value(comparison.p),
         )
         for comparison in comparisons
     ]
-    return make_table(("probe", "baseline", "difference", "95 % interval", "p"), rows)
+    return make_table(("probe", "baseline", "difference", "95 % interval", "p"), table_rows)
+
+
+def retrieval_table(results: Sequence[RetrievalResult]) -> Table:
+    """How well the training videos of a test video's label are found."""
+    from clipset.report.wording import vector_name
+
+    ranks = list(results[0].recall)
+    rows = [
+        (
+            vector_name(result.features, result.vectors),
+            f"{result.mean_average_precision:.1%}",
+            " – ".join(map("{:.1%}".format, result.interval)),
+            *(f"{result.recall[rank]:.1%}" if rank in result.recall else "–" for rank in ranks),
+        )
+        for result in results
+    ]
+    recall_names = [f"recall@{rank}" for rank in ranks]
+    return make_table(("retrieval by", "mAP", "95 % interval", *recall_names), rows)
 
 
 def curve_table(curves: Sequence[LowShotCurve]) -> Table:
     """Scores by fraction of the labels."""
     from clipset.report.wording import row_name
 
-    points = curves[0].points if curves else ()
-    rows = [["videos", *(str(point.videos) for point in points)]]
+    first_points = curves[0].points if curves else ()
+    table_rows = [["videos", *(str(point.videos) for point in first_points)]]
     for curve in curves:
-        rows.append([row_name(*curve.key), *(f"{point.value:.1%}" for point in curve.points)])
-    return make_table(("labels", *(f"{point.fraction:.0%}" for point in points)), rows)
+        table_rows.append([row_name(*curve.key), *(f"{point.value:.1%}" for point in curve.points)])
+    return make_table(("labels", *(f"{point.fraction:.0%}" for point in first_points)), table_rows)
 
 
 def report_failures(failed: Mapping[str, str], total: int, common: flags.Common) -> None:

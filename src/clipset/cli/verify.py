@@ -31,21 +31,21 @@ def verify_command(
     if (store / "run.json").is_file():
         from clipset.pipeline import verify_run
 
-        problems, folder = verify_run(store, videos=videos), store / "store"
+        problems, store_folder = verify_run(store, videos=videos), store / "store"
     else:
-        problems, folder = verify_store(store, videos=videos), store
-    feature_store = FeatureStore(folder)
-    counts = {
+        problems, store_folder = verify_store(store, videos=videos), store
+    feature_store = FeatureStore(store_folder)
+    video_counts = {
         "videos": len(feature_store),
         "failed": len(feature_store.failed),
         "pending": len(feature_store.pending),
     }
-    digest = store_digest(folder) if not problems else None
-    result = {"store": store, **counts, "problems": dict(problems), "digest": digest}
+    content_digest = store_digest(store_folder) if not problems else None
+    result = {"store": store, **video_counts, "problems": dict(problems), "digest": content_digest}
     verdict = f"{len(problems)} with problems" if problems else "all as written"
-    lines = [f"{video}: {problem}" for video, problem in problems]
-    summary = ", ".join(f"{number} {name}" for name, number in counts.items())
-    lines.append(f"{summary}: {verdict}")
-    show_result(result, common, lines)
+    output_lines = [f"{video}: {problem}" for video, problem in problems]
+    summary = ", ".join(f"{number} {name}" for name, number in video_counts.items())
+    output_lines.append(f"{summary}: {verdict}")
+    show_result(result, common, output_lines)
     if problems:
         raise SystemExit(1)

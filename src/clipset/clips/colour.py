@@ -74,8 +74,8 @@ def change_colours(
         if step == "brightness":
             pixels = pixels * change.brightness
         elif step == "contrast":
-            mean = _to_grey(pixels).mean(dim=(1, 2, 3), keepdim=True)  # (T, 1, 1, 1)
-            pixels = mean + (pixels - mean) * change.contrast
+            mean_grey = _to_grey(pixels).mean(dim=(1, 2, 3), keepdim=True)  # (T, 1, 1, 1)
+            pixels = mean_grey + (pixels - mean_grey) * change.contrast
         else:
             grey = _to_grey(pixels)
             pixels = grey + (pixels - grey) * change.saturation
@@ -95,8 +95,8 @@ def _to_grey(pixels: Float[Tensor, "T 3 H W"]) -> Float[Tensor, "T 1 H W"]:
 def _rotate_hue(pixels: Float[Tensor, "T 3 H W"], turns: float) -> Float[Tensor, "T 3 H W"]:
     """Rotate the hue by a fraction of the colour circle; value and saturation stay."""
     red, green, blue = pixels.unbind(1)  # (T, H, W) each
-    value, low = pixels.amax(1), pixels.amin(1)
-    chroma = value - low
+    value, min_channel = pixels.amax(1), pixels.amin(1)
+    chroma = value - min_channel
     scale = chroma.clamp(min=1e-12)
     sector = torch.where(value == green, 2 + (blue - red) / scale, 4 + (red - green) / scale)
     sector = torch.where(value == red, (green - blue) / scale, sector) + 6 * turns
@@ -112,8 +112,8 @@ def _gaussian_blur(pixels: Float[Tensor, "T 3 H W"], sigma: float) -> Float[Tens
     """A blur along both axes; the image is mirrored at its edges."""
     for axis in (2, 3):
         radius = min(math.ceil(3 * sigma), pixels.shape[axis] - 1)
-        offsets = torch.arange(-radius, radius + 1, device=pixels.device)
-        weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
+        pixel_offsets = torch.arange(-radius, radius + 1, device=pixels.device)
+        weights = torch.exp(-0.5 * (pixel_offsets / sigma) ** 2)
         shape = (1, 1, -1, 1) if axis == 2 else (1, 1, 1, -1)
         kernel = (weights / weights.sum()).reshape(shape).expand(3, -1, -1, -1)  # one per channel
         margin = (0, 0, radius, radius) if axis == 2 else (radius, radius, 0, 0)

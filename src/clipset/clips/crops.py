@@ -77,13 +77,13 @@ def regular_crops(width: int, height: int, sampling: Sampling) -> list[Crop]:
     long_side, short_side, num_crops = max(width, height), min(width, height), sampling.num_crops
     if sampling.grid is None:
         positions = np.linspace(0.0, 1.0, num_crops).tolist() if num_crops > 1 else [0.5]
-        lows = [position * (long_side - short_side) / long_side for position in positions]
-        ranges = [(low, min(low + short_side / long_side, 1.0)) for low in lows]
+        low_edges = [position * (long_side - short_side) / long_side for position in positions]
+        crop_ranges = [(low, min(low + short_side / long_side, 1.0)) for low in low_edges]
     else:
         long_side, short_side = math.floor(long_side / short_side * sampling.grid), sampling.grid
         room, steps = long_side - short_side, num_crops - 1
         pixels = [-(-i * room // steps) for i in range(num_crops)] if steps else [-(-room // 2)]
-        ranges = [(pixel / long_side, (pixel + short_side) / long_side) for pixel in pixels]
+        crop_ranges = [(pixel / long_side, (pixel + short_side) / long_side) for pixel in pixels]
     if height > width:
-        return [Crop(low, 0.0, high, 1.0) for low, high in ranges]
-    return [Crop(0.0, low, 1.0, high) for low, high in ranges]
+        return [Crop(low, 0.0, high, 1.0) for low, high in crop_ranges]
+    return [Crop(0.0, low, 1.0, high) for low, high in crop_ranges]

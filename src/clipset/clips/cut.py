@@ -70,10 +70,10 @@ def _fill_clips(
             by_clip[clip_index][frame_index].append(position)
     for clip_index, in_clip in by_clip.items():
         crops = _crop([frames[i] for i in in_clip], boxes[clip_index], clips.shape[-1])
-        source, target = crops.numpy(), clips[clip_index].numpy()  # whose copies are faster
+        crop_pixels, target = crops.numpy(), clips[clip_index].numpy()  # whose copies are faster
         for crop_index, clip_positions in enumerate(in_clip.values()):
             for position in clip_positions:
-                target[position] = source[crop_index]
+                target[position] = crop_pixels[crop_index]
 
 
 def _crop(

@@ -6,7 +6,7 @@ several chunks, each of clips that are close in time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -100,17 +100,17 @@ class DecodedClips:
         cls, content: bytearray, facts: VideoFacts, request: DecodeRequest
     ) -> DecodedClips:
         """Clips from the bytes of `to_buffers`. Boxes and times are copied to free the pixels."""
-        frames, size = request.frames, request.size
-        num_clips = len(content) // (4 * 7 + 4 * frames + frames * 3 * size**2)
+        num_frames, clip_size = request.frames, request.size
+        num_clips = len(content) // (4 * 7 + 4 * num_frames + num_frames * 3 * clip_size**2)
         boxes = np.frombuffer(content, np.float32, num_clips * 7)
-        times = np.frombuffer(content, np.float32, num_clips * frames, boxes.nbytes)
+        times = np.frombuffer(content, np.float32, num_clips * num_frames, boxes.nbytes)
         first_pixel = boxes.nbytes + times.nbytes
         pixels = torch.frombuffer(content, dtype=torch.uint8, offset=first_pixel)
         return cls(
             facts=facts,
             boxes=boxes.reshape(num_clips, 7).copy(),
-            times=times.reshape(num_clips, frames).copy(),
-            pixels=pixels.reshape(num_clips, frames, 3, size, size),
+            times=times.reshape(num_clips, num_frames).copy(),
+            pixels=pixels.reshape(num_clips, num_frames, 3, clip_size, clip_size),
         )
 
 
@@ -133,13 +133,11 @@ def _plan_chunks(
 ) -> Iterator[tuple[ClipPlan, dict[str, Any]]]:
     """The clips of each chunk in order of time, and facts about it."""
     sampling, span, frames = request.sampling, request.span, request.frames
-    windows = request.window or request.grid
-    if windows is not None:
-        grid = windows.bounded(video_info.duration, len(video_info.frame_times))
-        num_chunks = grid.count(video_info.duration)
-        for window in grid.windows(video_info.duration):
+    if request.window is not None or request.grid is not None:
+        num_windows, windows = _list_windows(video_info, request)
+        for window in windows:
             clip_plan = plan_window(video_info, window, sampling, span, frames)
-            facts = {"random_count": 0, "regular_count": len(clip_plan), "num_chunks": num_chunks}
+            facts = {"random_count": 0, "regular_count": len(clip_plan), "num_chunks": num_windows}
             yield clip_plan, facts | {"window": window}
         return
     plans: list[ClipPlan] = []
@@ -160,6 +158,15 @@ def _plan_chunks(
     chunks = [tuple(order[i : i + chunk_size]) for i in range(0, len(order), chunk_size)]
     for clips in chunks:
         yield clip_plan.select(clips), counts | {"num_chunks": len(chunks), "clip_indices": clips}
+
+
+def _list_windows(info: VideoInfo, request: DecodeRequest) -> tuple[int, Iterable[Window]]:
+    """The number of requested windows, and the windows."""
+    if request.window is not None:
+        return 1, [request.window.bounded(info.duration)]
+    assert request.grid is not None
+    grid = request.grid.bounded(info.duration, len(info.frame_times))
+    return grid.count(info.duration), grid.windows(info.duration)
 
 
 def _decode_chunk(

@@ -57,12 +57,12 @@ class ClipPlan:
             colour_changes=self.colour_changes + other.colour_changes,
         )
 
-    def select(self, clips: Sequence[int]) -> ClipPlan:
+    def select(self, clip_indices: Sequence[int]) -> ClipPlan:
         """The plan of some of the clips, by index."""
         return ClipPlan(
-            boxes=tuple(self.boxes[clip] for clip in clips),
-            frame_indices=self.frame_indices[list(clips)],
-            colour_changes=tuple(self.colour_changes[clip] for clip in clips),
+            boxes=tuple(self.boxes[clip_index] for clip_index in clip_indices),
+            frame_indices=self.frame_indices[list(clip_indices)],
+            colour_changes=tuple(self.colour_changes[clip_index] for clip_index in clip_indices),
         )
 
 
@@ -80,22 +80,22 @@ def sample_random_clips(
 ) -> ClipPlan:
     """Clips at uniformly random times, each with its own random crop, flip and colour change."""
     num_clips = max(sampling.num_clips, math.ceil(sampling.clips_per_minute * info.duration / 60))
-    starts, boxes = [], []
+    start_times, boxes = [], []
     for _ in range(num_clips):
-        starts.append(generator.uniform(0.0, 1.0) * max(info.duration - span, 0.0))
+        start_times.append(generator.uniform(0.0, 1.0) * max(info.duration - span, 0.0))
         crop = draw_crop(info.width, info.height, sampling, generator)
         is_flipped = bool(generator.random() < 0.5) and sampling.flip
-        start, end = _clip_range(starts[-1], info, sampling, span)
+        start, end = _clip_range(start_times[-1], info, sampling, span)
         boxes.append(ClipBox(start=start, end=end, **crop._asdict(), flipped=is_flipped))
     shape = (num_clips, frames)
     offsets = generator.random(shape) if sampling.timing == "segments" else np.zeros(shape)
-    changes: tuple[ColourChange, ...] = ()
+    colour_changes: tuple[ColourChange, ...] = ()
     if sampling.augmentation != Augmentation():
-        changes = tuple(draw_colour_change(sampling.augmentation, generator) for _ in boxes)
+        colour_changes = tuple(draw_colour_change(sampling.augmentation, generator) for _ in boxes)
     return ClipPlan(
         boxes=tuple(boxes),
-        frame_indices=_clip_frame_indices(np.array(starts), offsets, info, sampling, span),
-        colour_changes=changes,
+        frame_indices=_clip_frame_indices(np.array(start_times), offsets, info, sampling, span),
+        colour_changes=colour_changes,
     )
 
 
@@ -117,8 +117,8 @@ def regular_clips(info: VideoInfo, sampling: Sampling, span: float, frames: int)
         ClipBox(start=start, end=end, **crop._asdict()) for start, end in ranges for crop in crops
     )
     offsets = np.repeat((np.arange(num_times) + 0.5)[:, None] / num_times, frames, axis=1)
-    indices = _clip_frame_indices(starts, offsets, info, sampling, span)  # (times, T)
-    return ClipPlan(boxes=boxes, frame_indices=np.repeat(indices, len(crops), axis=0))
+    frame_indices = _clip_frame_indices(starts, offsets, info, sampling, span)  # (times, T)
+    return ClipPlan(boxes=boxes, frame_indices=np.repeat(frame_indices, len(crops), axis=0))
 
 
 def _clip_range(
@@ -137,7 +137,7 @@ def _clip_range(
 
 
 def _clip_frame_indices(
-    starts: Float[np.ndarray, " V"],
+    start_times: Float[np.ndarray, " V"],
     offsets: Float[np.ndarray, "V T"],
     info: VideoInfo,
     sampling: Sampling,
@@ -149,13 +149,13 @@ def _clip_frame_indices(
         times = (np.arange(num_frames) + offsets) * (info.duration / num_frames)
         return frame_indices_at(times, info.frame_times)
     if sampling.timing == "seconds":
-        times = starts[:, None] + np.arange(num_frames) * (span / num_frames)
+        times = start_times[:, None] + np.arange(num_frames) * (span / num_frames)
         return frame_indices_at(times, info.frame_times)
     # evenly spaced from the first to the last source frame of the span, in single precision
-    rate = frame_rate(info)
-    length = max(span * rate - 1, 0.0)
-    firsts = [start * rate for start in starts.tolist()]
-    rows = [torch.linspace(first, first + length, num_frames) for first in firsts]
+    source_rate = frame_rate(info)
+    length = max(span * source_rate - 1, 0.0)
+    first_frames = [start * source_rate for start in start_times.tolist()]
+    rows = [torch.linspace(first, first + length, num_frames) for first in first_frames]
     return torch.stack(rows).clamp(0, len(info.frame_times) - 1).long().numpy()
 
 
@@ -175,7 +175,7 @@ def frame_rate(info: VideoInfo) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """An interval of a video, in seconds; also a grid of this one window."""
+    """An interval of a video, in seconds."""
 
     start: float
     end: float
@@ -187,21 +187,13 @@ class Window:
                 f"got {self.start:g}-{self.end:g}"
             )
 
-    def count(self, duration: float) -> int:  # noqa: ARG002 (as of a grid)
-        """One window."""
-        return 1
-
-    def bounded(self, duration: float, frames: int) -> Window:  # noqa: ARG002 (as of a grid)
+    def bounded(self, duration: float) -> Window:
         """The same window, which may end up to `END_TOLERANCE` seconds after the video."""
         if self.start >= duration or self.end > duration + END_TOLERANCE:
             raise VideoError(
                 f"{self.start:g}-{self.end:g} s is outside the video of {duration:.2f} s"
             )
         return Window(start=self.start, end=min(self.end, duration))
-
-    def windows(self, duration: float) -> Iterator[Window]:  # noqa: ARG002 (as of a grid)
-        """This window."""
-        yield self
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,22 +216,22 @@ class WindowGrid:
         steps = (duration - self.length - 1e-9) / self.step
         return max(0, math.ceil(min(steps, 2**62))) + 1
 
-    def bounded(self, duration: float, frames: int) -> WindowGrid:
+    def bounded(self, duration: float, num_frames: int) -> WindowGrid:
         """The same grid, or one with larger steps if windows would outnumber the frames."""
-        limit = max(frames, MIN_WINDOW_LIMIT)
-        if self.count(duration) <= limit:
+        max_windows = max(num_frames, MIN_WINDOW_LIMIT)
+        if self.count(duration) <= max_windows:
             return self
-        return WindowGrid(self.length, (duration - self.length) / (limit - 1.5))
+        return WindowGrid(self.length, (duration - self.length) / (max_windows - 1.5))
 
     def windows(self, duration: float) -> Iterator[Window]:
         """The windows in the order of time; the last one ends with the video."""
         if duration <= self.length:
             yield Window(start=0.0, end=duration)
             return
-        latest = duration - self.length
+        latest_start = duration - self.length
         for index in range(self.count(duration) - 1):
             yield Window(start=index * self.step, end=index * self.step + self.length)
-        yield Window(start=latest, end=latest + self.length)
+        yield Window(start=latest_start, end=latest_start + self.length)
 
 
 def plan_window(
@@ -247,11 +239,11 @@ def plan_window(
 ) -> ClipPlan:
     """The regular clips of a window: frame indices of the video, boxes relative to the window."""
     first, last = frame_indices_at(np.array([window.start, window.end]), info.frame_times).tolist()
-    interval = VideoInfo(
+    window_info = VideoInfo(
         width=info.width,
         height=info.height,
         frame_times=info.frame_times[first : last + 1] - window.start,
         duration=window.end - window.start,
     )
-    plan = regular_clips(interval, sampling, span, frames)
-    return ClipPlan(boxes=plan.boxes, frame_indices=plan.frame_indices + first)
+    clip_plan = regular_clips(window_info, sampling, span, frames)
+    return ClipPlan(boxes=clip_plan.boxes, frame_indices=clip_plan.frame_indices + first)

@@ -149,14 +149,14 @@ def describe_catalog(catalog: Catalog) -> str:
 
 def find_missing(catalog: Catalog) -> tuple[list[str], list[str]]:
     """The ids of videos whose files do not exist, and a line of text for each split."""
-    missing = [v for v in catalog if not os.path.isfile(v.path)]  # noqa: PTH113 (never raises)
+    missing_videos = [v for v in catalog if not os.path.isfile(v.path)]  # noqa: PTH113 (never raises)
     num_listed = Counter(video.split or "no split" for video in catalog)
-    num_missing = Counter(video.split or "no split" for video in missing)
+    num_missing = Counter(video.split or "no split" for video in missing_videos)
     lines = [
         f"{split}: {count - num_missing[split]} of {count} videos found"
         for split, count in sorted(num_listed.items())
     ]
-    return [video.id for video in missing], lines
+    return [video.id for video in missing_videos], lines
 
 
 def write_catalog(catalog: Catalog, table_path: str | Path) -> None:
@@ -190,13 +190,13 @@ def read_catalog(source: str | Path, *, name: str | None = None) -> Catalog:
 def read_folder(folder: str | Path, *, name: str | None = None) -> Catalog:
     """All video files under a folder, in natural order, labelled by `label_by_folder`."""
     folder = Path(folder).absolute()
-    paths = {path_text(path.as_posix()): folder / path for path in list_videos(folder)}
-    if not paths:
+    video_paths = {path_text(path.as_posix()): folder / path for path in list_videos(folder)}
+    if not video_paths:
         raise CatalogError(
             f"{folder} contains no videos; supported file extensions: {', '.join(EXTENSIONS)}"
         )
-    ids = unique_ids(sorted(paths, key=natural_key))
-    files = {video_id: paths[text] for text, video_id in ids.items()}
+    ids = unique_ids(sorted(video_paths, key=natural_key))
+    files = {video_id: video_paths[text] for text, video_id in ids.items()}
     return label_by_folder(files, folder, name=name or name_text(folder.name) or "videos")
 
 
@@ -209,10 +209,10 @@ def label_by_folder(files: Mapping[str, Path], folder: Path, *, name: str) -> Ca
     sub_folders = [
         [name_text(part) for part in path.relative_to(folder).parts[:-1]] for path in files.values()
     ]
-    top_folders = {names[0] for names in sub_folders if names}
+    top_folders = {folder_names[0] for folder_names in sub_folders if folder_names}
     has_splits = all(split_name(text) in SPLIT_NAMES.values() for text in top_folders)
     columns = ("split", "label") if has_splits else ("label",)
-    rows = (dict(zip(columns, names, strict=False)) for names in sub_folders)
+    rows = (dict(zip(columns, folder_names, strict=False)) for folder_names in sub_folders)
     videos = (
         Video(id=video_id, path=path, label=row.get("label"), split=row.get("split"))
         for (video_id, path), row in zip(files.items(), clean_rows(rows, name), strict=True)
@@ -244,14 +244,14 @@ def walk_files(folder: Path, *, quiet: bool = False) -> Iterator[Path]:
             log(f"skipped: {message}")
 
     visited: set[str] = set()
-    for parent, sub_folders, names in os.walk(folder, onerror=skip, followlinks=True):
+    for parent, sub_folders, file_names in os.walk(folder, onerror=skip, followlinks=True):
         real_path = os.path.realpath(parent)
         if real_path in visited:
             sub_folders.clear()
             continue
         visited.add(real_path)
         sub_folders[:] = sorted((n for n in sub_folders if not n.startswith(".")), reverse=True)
-        yield from (Path(parent, name) for name in names if not name.startswith("."))
+        yield from (Path(parent, name) for name in file_names if not name.startswith("."))
 
 
 def natural_key(text: str) -> list[tuple[int, int, str]]:

@@ -52,18 +52,18 @@ class FileFinder:
         self.folder = folder.absolute()
         self.by_stem = {path.stem: path for path in sorted(list_videos(folder), reverse=True)}
 
-    def find(self, listed: str, *other_stems: str) -> Path:
+    def find(self, listed_path: str, *other_stems: str) -> Path:
         """The path of a listed file; the expected path if the file is missing."""
-        path = text_path(listed)
+        path = text_path(listed_path)
         if os.path.isfile(self.folder / path):  # noqa: PTH113 (never raises)
             return self.folder / path
         stems = (path.stem, *(str(text_path(stem)) for stem in other_stems))
         return self.folder / next((self.by_stem[s] for s in stems if s in self.by_stem), path)
 
-    def make_video(self, listed: str, label: str, split: str | None) -> Video:
+    def make_video(self, listed_path: str, label: str, split: str | None) -> Video:
         """The video of a listed file, which is also its id."""
-        id, label = escape_undecodable(listed), escape_undecodable(label)
-        return Video(id=id, path=self.find(listed), label=label, split=split)
+        video_id, label = escape_undecodable(listed_path), escape_undecodable(label)
+        return Video(id=video_id, path=self.find(listed_path), label=label, split=split)
 
 
 def read_dataset(
@@ -109,18 +109,18 @@ def _search_files(folder: Path, pattern: str) -> Iterator[Path]:
 def read_ucf101(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
     """UCF101 with an official split: trainlist01.txt and testlist01.txt (02, 03) in `lists`."""
     _check_fold(fold)
-    files = FileFinder(video_folder)
+    video_files = FileFinder(video_folder)
     listed_videos = []
     for split in ("train", "test"):
         for line in _read_lines(lists / f"{split}list{fold:02d}.txt"):
-            listed = line.split(" ")[0]
-            label, _, file_name = listed.partition("/")
+            listed_path = line.split(" ")[0]
+            label, _, file_name = listed_path.partition("/")
             group = re.search(r"_(g\d+)_", file_name)
             if group is None:
                 raise CatalogError(
                     f"{line!r} is not a line of a UCF101 list (Class/v_Class_g01_c01.avi)"
                 )
-            video = files.make_video(listed, label, split)
+            video = video_files.make_video(listed_path, label, split)
             listed_videos.append(replace(video, group=f"{video.label}_{group[1]}"))
     return Catalog(name=f"ucf101-{fold}", videos=tuple(listed_videos))
 
@@ -131,7 +131,7 @@ def read_hmdb51(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
     Videos that a split does not use are in the catalog without a split.
     """
     _check_fold(fold)
-    files = FileFinder(video_folder)
+    video_files = FileFinder(video_folder)
     suffix = f"_test_split{fold}.txt"
     class_lists = sorted(lists.glob(f"*{suffix}"))
     if not class_lists:
@@ -143,14 +143,14 @@ def read_hmdb51(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
             file_name, _, flag = line.rpartition(" ")
             if flag not in HMDB51_SPLITS:
                 raise CatalogError(f"{line!r} in {class_list} must end in 0, 1 (train) or 2 (test)")
-            listed = f"{label}/{file_name.strip()}"
-            listed_videos.append(files.make_video(listed, label, HMDB51_SPLITS[flag]))
+            listed_path = f"{label}/{file_name.strip()}"
+            listed_videos.append(video_files.make_video(listed_path, label, HMDB51_SPLITS[flag]))
     return Catalog(name=f"hmdb51-{fold}", videos=tuple(listed_videos))
 
 
 def read_kinetics(video_folder: Path, lists: Path) -> Catalog:
     """Kinetics by its csv files; clips are called <youtube_id>_<start>_<end> or <youtube_id>."""
-    files = FileFinder(video_folder)
+    video_files = FileFinder(video_folder)
     listed_videos = []
     common_names = {column: (column,) for column in KINETICS_COLUMNS}
     for path in sorted(lists.glob("*.csv")) if lists.is_dir() else [lists]:
@@ -165,10 +165,10 @@ def read_kinetics(video_folder: Path, lists: Path) -> Catalog:
                     f"{path} has a row without a youtube_id, or with times that are not numbers"
                 ) from None
             label = row.get("label")
-            listed = f"{label}/{video_id}.mp4" if label else f"{video_id}.mp4"
+            listed_path = f"{label}/{video_id}.mp4" if label else f"{video_id}.mp4"
             video = Video(
                 id=video_id,
-                path=files.find(listed, youtube_id),
+                path=video_files.find(listed_path, youtube_id),
                 label=label,
                 split=split_name(row["split"]) if "split" in row else None,
                 group=youtube_id,
@@ -182,7 +182,7 @@ def read_ssv2(video_folder: Path, lists: Path) -> Catalog:
 
     The class of a video is its template without brackets; the test list has none.
     """
-    files = FileFinder(video_folder)
+    video_files = FileFinder(video_folder)
     classes = _read_ssv2_list(lists, "labels.json")
     listed_videos = []
     for list_name, split in SSV2_SPLITS.items():
@@ -198,7 +198,7 @@ def read_ssv2(video_folder: Path, lists: Path) -> Catalog:
                     raise CatalogError(
                         f"{label!r} (video {entry['id']}) is not in SSv2's labels.json"
                     )
-            path = files.find(f"{entry['id']}.webm")
+            path = video_files.find(f"{entry['id']}.webm")
             listed_videos.append(Video(id=str(entry["id"]), path=path, label=label, split=split))
     return Catalog(name="ssv2", videos=tuple(listed_videos))
 
@@ -215,7 +215,7 @@ def read_lvu(
     """
     if task not in LVU_TASKS:
         raise CatalogError(f"LVU has no task {task!r}; {near_names(task, LVU_TASKS)}")
-    files = FileFinder(video_folder)
+    video_files = FileFinder(video_folder)
     ends = _read_durations(durations) if durations is not None else {}
     columns = [*LVU_COLUMNS.get(task, ["class_id", "class_name"]), "youtube_id", "imdb_id"]
     listed_videos = []
@@ -235,7 +235,7 @@ def read_lvu(
             number = f"#{id_counts[youtube_id]}" if id_counts[youtube_id] > 1 else ""
             video = Video(
                 id=youtube_id + number,
-                path=files.find(f"{youtube_id}.mp4"),
+                path=video_files.find(f"{youtube_id}.mp4"),
                 label=None if task in REGRESSION else values[1],
                 target=_parse_lvu_target(values, task) if task in REGRESSION else None,
                 split=split,
@@ -246,9 +246,9 @@ def read_lvu(
     return Catalog(name=f"lvu-{task}", videos=tuple(listed_videos))
 
 
-def _read_lines(path: Path) -> Iterator[str]:
+def _read_lines(list_path: Path) -> Iterator[str]:
     """The non-empty lines of a list, stripped."""
-    return (line.strip() for line in read_text(path).splitlines() if line.strip())
+    return (line.strip() for line in read_text(list_path).splitlines() if line.strip())
 
 
 def _check_fold(fold: int) -> None:
@@ -257,14 +257,14 @@ def _check_fold(fold: int) -> None:
 
 
 def _read_ssv2_list(folder: Path, suffix: str) -> Any:
-    paths = sorted(folder.glob(f"*{suffix}"))
-    if len(paths) != 1:
-        names = ", ".join(path.name for path in paths) or "none"
+    list_paths = sorted(folder.glob(f"*{suffix}"))
+    if len(list_paths) != 1:
+        names = ", ".join(path.name for path in list_paths) or "none"
         raise CatalogError(f"{folder} must contain one file that ends in {suffix}, found: {names}")
-    content = decode_json(read_text(paths[0]), str(paths[0]))
+    content = decode_json(read_text(list_paths[0]), str(list_paths[0]))
     kind = dict if suffix == "labels.json" else list
     if not isinstance(content, kind):
-        raise CatalogError(f"{paths[0]} must contain a JSON {kind.__name__}")
+        raise CatalogError(f"{list_paths[0]} must contain a JSON {kind.__name__}")
     return content
 
 
@@ -276,14 +276,14 @@ def _parse_lvu_target(values: list[str], task: str) -> float:
         raise CatalogError(f"{task} needs counts above zero, got {' '.join(values)!r}") from None
 
 
-def _read_durations(path: Path) -> dict[str, float]:
-    names = {"videoid": ("videoid",), "duration": ("duration",)}
-    rows, _ = read_table(path, names, required="duration")
+def _read_durations(table_path: Path) -> dict[str, float]:
+    column_names = {"videoid": ("videoid",), "duration": ("duration",)}
+    rows, _ = read_table(table_path, column_names, required="duration")
     try:
         return {
             row["videoid"]: float(row["duration"]) for row in rows if float(row["duration"]) > 0
         }
     except (KeyError, ValueError):
         raise CatalogError(
-            f"{path} needs a videoid and a duration in seconds in each row"
+            f"{table_path} needs a videoid and a duration in seconds in each row"
         ) from None

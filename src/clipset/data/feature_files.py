@@ -44,18 +44,18 @@ def list_feature_files(source: Path, *, quiet: bool = False) -> dict[str, Path]:
         path = all_paths[text]
         is_sidecar = path.suffix == ".npy" and path.stem.endswith((".times", ".boxes"))
         if path.suffix.lower() in READERS and path.is_file() and not is_sidecar:
-            name = path_text(path.relative_to(source).with_suffix("").as_posix())
-            if name in paths:
-                raise StoreError(f"{path} and {paths[name]} are both of one video; keep one")
-            paths[name] = path
+            file_name = path_text(path.relative_to(source).with_suffix("").as_posix())
+            if file_name in paths:
+                raise StoreError(f"{path} and {paths[file_name]} are both of one video; keep one")
+            paths[file_name] = path
     if not paths:
         suffixes = ", ".join(READERS)
         raise StoreError(f"{source} has no feature files; looked for files ending in {suffixes}")
     ids = unique_ids(paths)
-    return {ids[name]: path for name, path in paths.items()}
+    return {ids[file_name]: path for file_name, path in paths.items()}
 
 
-def read_arrays(path: Path, key: str = "features") -> Arrays:
+def read_arrays(path: Path, array_name: str = "features") -> Arrays:
     """The arrays of a file; a single one is the features, whatever its name."""
     try:
         arrays = dict(READERS[path.suffix.lower()](path))
@@ -63,12 +63,12 @@ def read_arrays(path: Path, key: str = "features") -> Arrays:
         raise
     except Exception as error:  # damaged files make a library raise anything
         raise StoreError(f"it cannot be read ({describe_read_error(error)})") from None
-    if key not in arrays:
+    if array_name not in arrays:
         names = [name for name in arrays if name not in SIDECARS]
         if len(names) != 1:
             listed = ", ".join(names) or "none"
-            raise StoreError(f"it has no array {key!r}, it has: {listed}; --key names it")
-        arrays[key] = arrays.pop(names[0])
+            raise StoreError(f"it has no array {array_name!r}, it has: {listed}; --key names it")
+        arrays[array_name] = arrays.pop(names[0])
     return arrays
 
 
@@ -82,31 +82,31 @@ def as_rows(features: NDArray[Any]) -> NDArray[Any]:
 
 def make_boxes(num_clips: int, arrays: Arrays, clip_seconds: float) -> Float[np.ndarray, "V 7"]:
     """The boxes of the clips: as in the file, else consecutive clips of the whole frame."""
-    rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (num_clips, 1))
-    rows[:, 0] = np.arange(num_clips) * clip_seconds
-    rows[:, 1] = rows[:, 0] + clip_seconds
+    box_rows = np.tile(np.array([0, 0, 0, 0, 1, 1, 0], np.float32), (num_clips, 1))
+    box_rows[:, 0] = np.arange(num_clips) * clip_seconds
+    box_rows[:, 1] = box_rows[:, 0] + clip_seconds
     columns_of_shape: dict[str, dict[tuple[int, ...], slice]] = {
         "times": {(num_clips, 2): slice(0, 2), (num_clips,): slice(0, 1)},
         "boxes": {(num_clips, 4): slice(2, 6), (num_clips, 7): slice(0, 7)},
     }
-    for name, columns in columns_of_shape.items():
-        array = arrays.get(name)
+    for array_name, columns in columns_of_shape.items():
+        array = arrays.get(array_name)
         if array is None:
             continue
         if array.dtype.kind not in "fiu" or array.shape not in columns:
             shapes = " or ".join(str(shape) for shape in columns)
-            raise StoreError(f"{name} must be numbers {shapes}, got {_describe(array)}")
+            raise StoreError(f"{array_name} must be numbers {shapes}, got {_describe(array)}")
         if not (np.abs(array.astype(np.float64)) < MAX_SECONDS).all():
-            raise StoreError(f"{name} hold NaN or more than {MAX_SECONDS:g}")
+            raise StoreError(f"{array_name} hold NaN or more than {MAX_SECONDS:g}")
         if array.ndim == 1:  # starts alone
-            rows[:, 0], rows[:, 1] = array, array + clip_seconds
+            box_rows[:, 0], box_rows[:, 1] = array, array + clip_seconds
         else:
-            rows[:, columns[array.shape]] = array
-    low, high = rows[:, [0, 2, 3]], rows[:, [1, 4, 5]]
-    inside = (rows[:, 2:6] >= 0).all() and (rows[:, 2:6] <= 1).all()
-    if not (np.isfinite(rows).all() and (low < high).all() and inside):
+            box_rows[:, columns[array.shape]] = array
+    low, high = box_rows[:, [0, 2, 3]], box_rows[:, [1, 4, 5]]
+    inside = (box_rows[:, 2:6] >= 0).all() and (box_rows[:, 2:6] <= 1).all()
+    if not (np.isfinite(box_rows).all() and (low < high).all() and inside):
         raise StoreError("a clip must end after it starts, and its box must lie within 0 and 1")
-    return rows
+    return box_rows
 
 
 def describe_read_error(error: Exception) -> str:
@@ -195,11 +195,11 @@ def _check_archive(path: Path) -> None:
                 raise StoreError(f"an array claims {dtype} {shape}, more than the file holds")
 
 
-def _check_size(claimed: int, path: Path) -> None:
+def _check_size(num_bytes: int, path: Path) -> None:
     """Refuse arrays that are far larger than their file: real features compress little."""
     allowed = max(MIN_BYTES_ALLOWED, path.stat().st_size * MAX_COMPRESSION)
-    if claimed > allowed:
-        raise StoreError(f"it claims {claimed} bytes, a file of its size holds {allowed}")
+    if num_bytes > allowed:
+        raise StoreError(f"it claims {num_bytes} bytes, a file of its size holds {allowed}")
 
 
 READERS: dict[str, Callable[[Path], Arrays]] = {

@@ -30,8 +30,11 @@ class FileState:
     digest: str
 
     def is_current(self, path: Path) -> bool:
-        """Whether the file at a path is this one, unchanged. Raises OSError if it is missing."""
-        status = path.stat()
+        """Whether the file at a path is this one, unchanged."""
+        try:
+            status = path.stat()
+        except (OSError, ValueError):  # it is missing, or no path at all
+            return False
         current = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         is_unchanged = (self.size, self.modified_ns, self.changed_ns) == current
         return is_unchanged and self.path == resolve_path(path)
@@ -44,14 +47,14 @@ class FileState:
 def read_file_state(path: Path) -> FileState | None:
     """The current state of a file, or None if it cannot be read."""
     try:
-        status, digest = _read_blocks(path)
+        file_status, digest = _read_blocks(path)
     except (OSError, ValueError):  # a path with a NUL byte is a ValueError
         return None
     return FileState(
         path=resolve_path(path),
-        size=status.st_size,
-        modified_ns=status.st_mtime_ns,
-        changed_ns=status.st_ctime_ns,
+        size=file_status.st_size,
+        modified_ns=file_status.st_mtime_ns,
+        changed_ns=file_status.st_ctime_ns,
         digest=digest,
     )
 
@@ -70,10 +73,10 @@ def _read_blocks(path: Path) -> tuple[os.stat_result, str]:
     """The status and the digest of a file. A pipe or a device raises OSError without blocking."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with FileIO(os.open(path, flags), closefd=True) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
+        file_status = os.fstat(file.fileno())
+        if not stat.S_ISREG(file_status.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        size = status.st_size
+        size = file_status.st_size
         blocks = [(0, size)]  # offset and number of bytes
         if size > MAX_WHOLE_BYTES:
             inner = size - 2 * EDGE_BYTES
@@ -84,4 +87,4 @@ def _read_blocks(path: Path) -> tuple[os.stat_result, str]:
         for offset, num_bytes in blocks:
             file.seek(offset)
             digest.update(file.read(num_bytes))
-    return status, digest.hexdigest()
+    return file_status, digest.hexdigest()

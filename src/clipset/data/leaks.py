@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections import defaultdict
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
+from clipset.checksums import sha256_of_file
 from clipset.data.catalog import Catalog, Video
 from clipset.data.file_state import sampled_digest
 from clipset.errors import CatalogError
@@ -83,10 +83,10 @@ def find_file_keys(paths: Iterable[Path]) -> dict[Path, str]:
     """The keys of files. Only files of equal size are read, and whole only if digests agree."""
     real_paths = {path: _real_path(path) for path in dict.fromkeys(paths)}
     groups = [list(dict.fromkeys(real_paths.values()))]
-    for find_key in (_regular_size, sampled_digest, _whole_digest):
+    for find_key in (_regular_size, sampled_digest, sha256_of_file):
         groups = [copies for group in groups for copies in _group_by_key(group, find_key)]
-    originals = {file: copies[0] for copies in groups for file in copies}
-    return {path: originals.get(file, file) for path, file in real_paths.items()}
+    originals = {real_path: copies[0] for copies in groups for real_path in copies}
+    return {path: originals.get(real_path, real_path) for path, real_path in real_paths.items()}
 
 
 def _real_path(path: Path) -> str:
@@ -99,9 +99,9 @@ def _real_path(path: Path) -> str:
 def _group_by_key(files: Sequence[str], find_key: Callable[[Path], int | str]) -> list[list[str]]:
     """Files with equal keys, two or more."""
     groups: defaultdict[int | str, list[str]] = defaultdict(list)
-    for file in files:
+    for real_path in files:
         try:
-            groups[find_key(Path(file))].append(file)
+            groups[find_key(Path(real_path))].append(real_path)
         except (OSError, ValueError):  # reported when it is opened as a video
             continue
     return [group for group in groups.values() if len(group) > 1]
@@ -112,11 +112,6 @@ def _regular_size(path: Path) -> int:
     if not stat.S_ISREG(status.st_mode) or not status.st_size:
         raise OSError(f"{path} is not a file with content")
     return status.st_size
-
-
-def _whole_digest(path: Path) -> str:
-    with path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _describe_copies(catalog: Catalog, file_keys: FileKeys) -> str:

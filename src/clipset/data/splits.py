@@ -27,8 +27,8 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
         raise CatalogError(f"the test fraction must be between 0 and 1, got {test_fraction}")
     if catalog.splits:
         return catalog
-    labelled = [video for video in catalog if video.label is not None]
-    test_ids = _draw_test_ids(labelled, test_fraction, np.random.default_rng(seed))
+    labelled_videos = [video for video in catalog if video.label is not None]
+    test_ids = _draw_test_ids(labelled_videos, test_fraction, np.random.default_rng(seed))
     return catalog.only(
         replace(video, split="test" if video.id in test_ids else "train") if video.label else video
         for video in catalog
@@ -38,10 +38,10 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
 def select_part(catalog: Catalog, part: str) -> Catalog:
     """Part I of N of the videos (`2/8`), by a hash of their ids."""
     numbers = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part.strip())
-    index, count = map(int, numbers.groups()) if numbers else (0, 0)
-    if not 1 <= index <= count:
+    part_index, num_parts = map(int, numbers.groups()) if numbers else (0, 0)
+    if not 1 <= part_index <= num_parts:
         raise CatalogError(f"--part must be I/N with 1 ≤ I ≤ N, such as 2/8; got {part}")
-    videos = [video for video in catalog if _hash_id(video.id) % count == index - 1]
+    videos = [video for video in catalog if _hash_id(video.id) % num_parts == part_index - 1]
     if not videos:
         raise CatalogError(f"none of the {len(catalog)} videos is in part {part}; use fewer parts")
     return catalog.only(videos)
@@ -84,10 +84,10 @@ def keep_fraction(
     """
     if not 0.0 < fraction <= 1.0:
         raise CatalogError(f"the fraction to keep must be above 0 and up to 1, got {fraction}")
-    labelled = [video for video in catalog.split("train") if video.label is not None]
-    labels = [video.label for video in labelled]
-    indices = subset_indices(labels, fraction=fraction, generator=generator)
-    train_ids = {labelled[index].id for index in indices}
+    labelled_videos = [video for video in catalog.split("train") if video.label is not None]
+    class_labels = [video.label for video in labelled_videos]
+    indices = subset_indices(class_labels, fraction=fraction, generator=generator)
+    train_ids = {labelled_videos[index].id for index in indices}
     return catalog.only(
         video for video in catalog if video.split != "train" or video.id in train_ids
     )

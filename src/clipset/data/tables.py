@@ -28,7 +28,7 @@ BYTE_ORDER_MARKS = (  # the longer ones first
 
 
 def read_table(
-    path: Path,
+    table_path: Path,
     common_names: Mapping[str, Sequence[str]],
     *,
     required: str,
@@ -39,33 +39,33 @@ def read_table(
     A row has no keys for its empty cells. `columns` maps our names to the table's. Others are
     matched by their common names, in any case. The column `required` must exist.
     """
-    header, records = _read_records(path)
+    header, records = _read_records(table_path)
     available = f"its columns: {', '.join(header) or 'none'}"
     for column in (columns or {}).values():
         if column not in header:
-            raise CatalogError(f"{path} has no column {column!r}; {available}")
-    by_name = {column.lower(): column for column in reversed(header)}
+            raise CatalogError(f"{table_path} has no column {column!r}; {available}")
+    by_lower_name = {column.lower(): column for column in reversed(header)}
     matched = {
-        key: next(by_name[name] for name in names if name in by_name)
+        key: next(by_lower_name[name] for name in names if name in by_lower_name)
         for key, names in common_names.items()
-        if any(name in by_name for name in names)
+        if any(name in by_lower_name for name in names)
     } | dict(columns or {})
     if required not in matched:
-        raise CatalogError(f"{path} needs a column {required!r}; {available}")
+        raise CatalogError(f"{table_path} needs a column {required!r}; {available}")
     rows = []
     for record in records:
         cells = {key: record.get(column) for key, column in matched.items()}
         rows.append({key: _to_text(cell) for key, cell in cells.items() if cell not in (None, "")})
     for key in matched:
-        _decode_column(rows, key, path)
+        _decode_column(rows, key, table_path)
     names = [name for name in header if name not in matched.values()]
     return rows, _read_others(records, [name for name in names if name.lower() not in common_names])
 
 
-def _read_others(records: list[dict[str, Any]], names: list[str]) -> list[dict[str, str]]:
+def _read_others(records: list[dict[str, Any]], column_names: list[str]) -> list[dict[str, str]]:
     """The cells of columns that hold short texts, numbers or truth values only."""
-    columns = {name: [record.get(name) for record in records] for name in names}
-    plain = [
+    columns = {name: [record.get(name) for record in records] for name in column_names}
+    text_columns = [
         name
         for name, cells in columns.items()
         if name and not set(name) & set(",;\t\r\n")
@@ -73,7 +73,7 @@ def _read_others(records: list[dict[str, Any]], names: list[str]) -> list[dict[s
         if max((len(str(cell)) for cell in cells), default=0) <= MAX_OTHER_TEXT
     ]
     rows: list[dict[str, str]] = [{} for _ in records]
-    for name in plain:
+    for name in text_columns:
         for row, cell in zip(rows, columns[name], strict=True):
             if cell not in (None, ""):
                 text = escape_undecodable(decode_western(_to_text(cell)))
@@ -112,12 +112,12 @@ def decode_json(text: str, source: str) -> Any:
         raise CatalogError(f"{source} is not valid JSON: {error}") from None
 
 
-def _read_records(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+def _read_records(table_path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     """The columns and the rows of a table; the suffix selects the format."""
-    suffix = path.suffix.lower()
+    suffix = table_path.suffix.lower()
     if suffix not in (".jsonl", ".parquet"):
-        return _read_csv(path)
-    records = _read_parquet(path) if suffix == ".parquet" else _read_json_lines(path)
+        return _read_csv(table_path)
+    records = _read_parquet(table_path) if suffix == ".parquet" else _read_json_lines(table_path)
     return list(dict.fromkeys(column for record in records for column in record)), records
 
 
@@ -142,29 +142,29 @@ def _read_csv(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     return header, [dict(zip(header, line, strict=True)) for line in lines[1:]]
 
 
-def _read_json_lines(path: Path) -> list[dict[str, Any]]:
+def _read_json_lines(table_path: Path) -> list[dict[str, Any]]:
     records = []
-    for line_number, line in enumerate(read_text(path).split("\n"), start=1):
+    for line_number, line in enumerate(read_text(table_path).split("\n"), start=1):
         if line.strip():
-            record = decode_json(line, f"line {line_number} of {path}")
+            record = decode_json(line, f"line {line_number} of {table_path}")
             if not isinstance(record, dict):
-                raise CatalogError(f"line {line_number} of {path} is not a JSON object")
+                raise CatalogError(f"line {line_number} of {table_path} is not a JSON object")
             records.append(record)
     return records
 
 
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
+def _read_parquet(table_path: Path) -> list[dict[str, Any]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise CatalogError(
-            f"reading {path} needs pyarrow; run `pip install 'clipset[tables]'`"
+            f"reading {table_path} needs pyarrow; run `pip install 'clipset[tables]'`"
         ) from None
     try:
-        records: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+        records: list[dict[str, Any]] = parquet.read_table(table_path).to_pylist()
     except (ArrowException, OSError) as error:
         first_line = str(error).split("\n", 1)[0]
-        raise CatalogError(f"{path} is not a readable parquet file: {first_line}") from None
+        raise CatalogError(f"{table_path} is not a readable parquet file: {first_line}") from None
     return records
 
 

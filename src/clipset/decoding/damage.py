@@ -17,9 +17,9 @@ def describe_damage(
 ) -> str | None:
     """What is wrong with a usable video; None if it is intact."""
     problems = []
-    needed, missing = frames_needed or 0, frames_missing or 0
-    if missing > (1 - MIN_INTACT_FRACTION) * needed:
-        problems.append(describe_missing(needed, missing))
+    num_needed, num_missing = frames_needed or 0, frames_missing or 0
+    if num_missing > (1 - MIN_INTACT_FRACTION) * num_needed:
+        problems.append(describe_missing(num_needed, num_missing))
     if frames_found is not None and frames_found < MIN_INTACT_FRACTION * (frames_expected or 0):
         problems.append(f"holds {frames_found} of {frames_expected} frames")
     if claimed_duration is not None:

@@ -229,17 +229,17 @@ def _packet_seconds(
     timestamps: Int64[ndarray, " n"], dts: Int64[ndarray, " n"], stream: VideoStream
 ) -> Float64[ndarray, " n"]:
     """The times of packets; segments between which the clock jumps back follow one another."""
-    gap = _header_gap(stream)
+    frame_gap = _header_gap(stream)
     if (timestamps == MISSING_TIMESTAMP).any():
-        return np.arange(len(timestamps)) * gap
+        return np.arange(len(timestamps)) * frame_gap
     time_base = float(stream.time_base or Fraction(1))
     seconds: Float64[ndarray, " n"] = timestamps * time_base
-    clock = seconds if (dts == MISSING_TIMESTAMP).any() else dts * time_base
-    segment_starts = np.flatnonzero(np.diff(clock) < -MAX_JUMP_BACK) + 1
+    clock_seconds = seconds if (dts == MISSING_TIMESTAMP).any() else dts * time_base
+    segment_starts = np.flatnonzero(np.diff(clock_seconds) < -MAX_JUMP_BACK) + 1
     end: float | None = None
     for segment in np.split(seconds, segment_starts):  # views: adding to them changes `seconds`
         segment += 0.0 if end is None else end - segment.min()
-        end = float(segment.max()) + gap
+        end = float(segment.max()) + frame_gap
     return seconds
 
 
@@ -276,7 +276,7 @@ def _shorten_gaps(
 
 def _header_gap(stream: VideoStream) -> float:
     """Seconds between two frames by the header's frame rate, if that is plausible."""
-    rate = stream.average_rate or stream.guessed_rate
-    if rate is None or not 1 / MAX_GAP <= rate <= 1000:
-        rate = DEFAULT_RATE
-    return 1.0 / float(rate)
+    frame_rate = stream.average_rate or stream.guessed_rate
+    if frame_rate is None or not 1 / MAX_GAP <= frame_rate <= 1000:
+        frame_rate = DEFAULT_RATE
+    return 1.0 / float(frame_rate)

@@ -109,6 +109,6 @@ class VideoReader:
 
     def check_usable(self) -> None:
         """Raise VideoError if most of the needed frames were replaced by others."""
-        needed, missing = len(self.needed_frames), len(self.missing_frames)
-        if needed - missing < MIN_USABLE_FRACTION * needed:
-            raise VideoError(describe_missing(needed, missing))
+        num_needed, num_missing = len(self.needed_frames), len(self.missing_frames)
+        if num_needed - num_missing < MIN_USABLE_FRACTION * num_needed:
+            raise VideoError(describe_missing(num_needed, num_missing))

@@ -42,9 +42,9 @@ class RgbConverter:
         check_size(width, height)
         self.transpose = self.flip_vertical = self.flip_horizontal = False
         side_data = cast(SideDataContainer, first_frame.side_data)
-        matrices = [bytes(item) for item in side_data if item.type == Type.DISPLAYMATRIX]
-        if matrices:
-            a, b, c, d = np.frombuffer(matrices[0], dtype="<i4")[[0, 1, 3, 4]].tolist()
+        display_matrices = [bytes(item) for item in side_data if item.type == Type.DISPLAYMATRIX]
+        if display_matrices:
+            a, b, c, d = np.frombuffer(display_matrices[0], dtype="<i4")[[0, 1, 3, 4]].tolist()
             self.transpose = abs(a) + abs(d) < abs(b) + abs(c)
             self.flip_vertical = (b if self.transpose else d) < 0
             self.flip_horizontal = (c if self.transpose else a) < 0

@@ -53,12 +53,12 @@ class FrameDecoder:
             while frame_index not in recent:
                 if self.may_skip and start_packet > self.packet_index:
                     self._skip_to(start_packet)
-                decoded = self._decode_next()
-                recent.update(decoded or {})
+                decoded_frames = self._decode_next()
+                recent.update(decoded_frames or {})
                 for earlier in sorted(i for i in recent if i < frame_index)[:-1]:
                     del recent[earlier]
                 is_late = self.packet_index > own_packet + MAX_DELAY
-                if frame_index in recent or not (decoded is None or (is_late and recent)):
+                if frame_index in recent or not (decoded_frames is None or (is_late and recent)):
                     continue
                 if not self.may_skip:
                     break
@@ -138,11 +138,11 @@ class FrameDecoder:
         self.drained = packet is None
         self.packet_index += packet is not None
         try:
-            frames = self.codec.decode(packet)
+            decoded_frames = self.codec.decode(packet)
         except READ_ERRORS:
             self.num_returned += packet is not None
             return {}
-        by_index = {self._frame_index(frame): frame for frame in frames}
+        by_index = {self._frame_index(frame): frame for frame in decoded_frames}
         return {index: frame for index, frame in by_index.items() if index >= 0}
 
     def _frame_index(self, frame: VideoFrame) -> int:

@@ -79,19 +79,19 @@ def _claim_folder(folder: Path, marker: dict[str, Any]) -> None:
 def _render_pending(folder: Path, seed: int, videos: int, workers: int) -> Iterator[None]:
     """Render the pending videos; yields once for each video, existing or new."""
     pending_indices = []
-    for index in range(videos):
-        path = folder / demo_video_id(index)
-        path.parent.mkdir(exist_ok=True)
-        if path.is_file():
+    for video_index in range(videos):
+        video_path = folder / demo_video_id(video_index)
+        video_path.parent.mkdir(exist_ok=True)
+        if video_path.is_file():
             yield
         else:
-            pending_indices.append(index)
+            pending_indices.append(video_index)
     workers = min(workers, len(pending_indices) // MIN_VIDEOS_PER_WORKER)
     if workers > 1:
         yield from _render_parallel(folder, seed, pending_indices, workers)
         return
-    for index in pending_indices:
-        render_file(folder, seed, index)
+    for video_index in pending_indices:
+        render_file(folder, seed, video_index)
         yield
 
 
@@ -107,8 +107,8 @@ def _render_parallel(
         for first in range(workers)
     ]
     try:
-        for lines in zip_longest(*(process.stdout or () for process in processes)):
-            yield from (None for line in lines if line is not None)
+        for video_lines in zip_longest(*(process.stdout or () for process in processes)):
+            yield from (None for line in video_lines if line is not None)
         exit_codes = [process.wait() for process in processes]
     finally:
         for process in processes:

@@ -133,10 +133,10 @@ def sample_video_spec(rng: Generator) -> VideoSpec:
 def list_shots(spec: VideoSpec, class_name: str) -> list[Shot]:
     """The shots of a class in order: those of an event share its span equally."""
     shots = []
-    spans = pairwise((0.0, *spec.cut_times, spec.duration))
-    for kind, (start, end) in zip(class_name.split("-"), spans, strict=True):
-        bounds = np.linspace(start, end, SHOTS_PER_EVENT + 1).tolist()
-        shots += [Shot(kind, number, *span) for number, span in enumerate(pairwise(bounds))]
+    event_spans = pairwise((0.0, *spec.cut_times, spec.duration))
+    for kind, (start, end) in zip(class_name.split("-"), event_spans, strict=True):
+        shot_bounds = np.linspace(start, end, SHOTS_PER_EVENT + 1).tolist()
+        shots += [Shot(kind, number, *span) for number, span in enumerate(pairwise(shot_bounds))]
     return shots
 
 
@@ -165,35 +165,35 @@ def compose_frames(
 ) -> Iterator[Image.Image]:
     """The frames of a video: each shot in its time span, cut or faded into the next one."""
     shots = list_shots(spec, class_name)
-    for index in range(spec.num_frames):
-        time = index / spec.frame_rate
+    for frame_index in range(spec.num_frames):
+        frame_time = frame_index / spec.frame_rate
         frame: Image.Image | None = None
         for shot in shots:
-            opacity = _opacity(shot, time, spec.fade_seconds)
+            opacity = _opacity(shot, frame_time, spec.fade_seconds)
             if opacity == 0:
                 continue
             background, animation = scenes[shot.kind, shot.number]
             drawn_frame = background.copy()
-            for sprite, x, y in animation(time):
+            for sprite, x, y in animation(frame_time):
                 corner = round(x - sprite.width / 2), round(y - sprite.height / 2)
                 drawn_frame.paste(sprite, corner, sprite)
             frame = drawn_frame if frame is None else Image.blend(frame, drawn_frame, opacity)
         assert frame is not None  # the shots fill the video
         left, top = (
-            round(spec.camera_drift * (1 + math.sin(2 * math.pi * frequency * time)))
+            round(spec.camera_drift * (1 + math.sin(2 * math.pi * frequency * frame_time)))
             for frequency in spec.drift_frequency
         )
         yield frame.crop((left, top, left + spec.width, top + spec.height))
 
 
-def _opacity(shot: Shot, time: float, fade_seconds: float) -> float:
+def _opacity(shot: Shot, frame_time: float, fade_seconds: float) -> float:
     """The opacity of a shot over the one before it: 0, 1, or between them during a fade."""
     half_fade = fade_seconds / 2
-    if time >= shot.end + half_fade:
+    if frame_time >= shot.end + half_fade:
         return 0.0
     if half_fade == 0 or shot.start == 0:
-        return float(time >= shot.start)
-    return min(1.0, max(0.0, (time - shot.start + half_fade) / fade_seconds))
+        return float(frame_time >= shot.start)
+    return min(1.0, max(0.0, (frame_time - shot.start + half_fade) / fade_seconds))
 
 
 def encode_mp4(frames: Iterator[Image.Image], spec: VideoSpec, rng: Generator) -> bytes:
@@ -205,15 +205,15 @@ def encode_mp4(frames: Iterator[Image.Image], spec: VideoSpec, rng: Generator) -
         stream = container.add_stream("libx264", rate=spec.frame_rate, options=options)
         stream.width, stream.height, stream.pix_fmt = spec.width, spec.height, "yuv420p"
         stream.time_base = Fraction(1, spec.frame_rate)
-        for index, image in enumerate(frames):
+        for frame_index, image in enumerate(frames):
             rgb_frame = av.VideoFrame.from_ndarray(np.asarray(image), format="rgb24")
-            frame = converter.reformat(rgb_frame, format="yuv420p", threads=1)
-            luma_plane = frame.planes[0]
+            yuv_frame = converter.reformat(rgb_frame, format="yuv420p", threads=1)
+            luma_plane = yuv_frame.planes[0]
             luma = np.frombuffer(memoryview(luma_plane), np.uint8).reshape(-1, luma_plane.line_size)
             top, left = rng.integers(0, GRAIN_MARGIN, 2, endpoint=True)
             luma[: spec.height, : spec.width] += grain[top:, left:][: spec.height, : spec.width]
-            frame.pts = index
-            container.mux(stream.encode(frame))
+            yuv_frame.pts = frame_index
+            container.mux(stream.encode(yuv_frame))
         container.mux(stream.encode(None))
     return output_file.getvalue()
 
@@ -221,8 +221,8 @@ def encode_mp4(frames: Iterator[Image.Image], spec: VideoSpec, rng: Generator) -
 def _sample_grain(rng: Generator, spec: VideoSpec) -> UInt8[ndarray, "H W"]:
     """Noise to be added to the luma modulo 256; video luma is 16..235, so that nothing wraps."""
     grain_shape = (spec.height + GRAIN_MARGIN, spec.width + GRAIN_MARGIN)
-    noise = rng.normal(0, spec.noise_std, grain_shape).round().clip(-15, 15)
-    return noise.astype(np.int8).view(np.uint8)
+    luma_noise = rng.normal(0, spec.noise_std, grain_shape).round().clip(-15, 15)
+    return luma_noise.astype(np.int8).view(np.uint8)
 
 
 def render_file(folder: Path, seed: int, video_index: int) -> None:

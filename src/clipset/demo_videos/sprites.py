@@ -81,28 +81,28 @@ def draw_background(rng: Generator, canvas: Canvas) -> Image.Image:
     colour_ramp = x * math.cos(angle) + y * math.sin(angle)
     colour_ramp = (colour_ramp - colour_ramp.min()) / np.ptp(colour_ramp)
     first, second, third = canvas.palette[:3]
-    image = _blend(first, second, colour_ramp)
-    for mask in _overlay_masks(rng, x, y, colour_ramp, canvas.short_side):
-        image = _blend(image, third, mask)
-    return Image.fromarray(image.round().astype(np.uint8))
+    background_image = _blend(first, second, colour_ramp)
+    for overlay_mask in _overlay_masks(rng, x, y, colour_ramp, canvas.short_side):
+        background_image = _blend(background_image, third, overlay_mask)
+    return Image.fromarray(background_image.round().astype(np.uint8))
 
 
 def _overlay_masks(rng: Generator, x: Plane, y: Plane, ramp: Plane, short_side: int) -> list[Plane]:
     """Opacity of the third colour over the gradient: a corner, bands, hills, glows or bokeh."""
-    style = rng.choice(BACKGROUND_STYLES)
-    if style == "corner":
+    background_style = rng.choice(BACKGROUND_STYLES)
+    if background_style == "corner":
         return [np.clip(2 * ramp - 1, 0, 1)]
-    if style == "bands":
+    if background_style == "bands":
         frequency = 2 * math.pi * rng.uniform(3, 7)
         return [0.5 * _smooth_step(np.sin(frequency * ramp) * short_side / frequency)]
-    if style == "hills":
+    if background_style == "hills":
         waves = [np.sin(x * rng.uniform(2, 5) + rng.uniform(0, 6)) for _ in range(3)]
         crests = [0.45 + 0.2 * depth + 0.07 * wave for depth, wave in enumerate(waves)]
         return [0.35 * _smooth_step((y - crest) * short_side) for crest in crests]
-    count = 3 if style == "glows" else 9
-    spots = [rng.uniform(0, (x.max(), y.max())) for _ in range(count)]
-    distances = [np.hypot(x - left, y - top) for left, top in spots]
-    if style == "glows":
+    num_spots = 3 if background_style == "glows" else 9
+    spot_centers = [rng.uniform(0, (x.max(), y.max())) for _ in range(num_spots)]
+    distances = [np.hypot(x - left, y - top) for left, top in spot_centers]
+    if background_style == "glows":
         return [np.exp(-((distance / rng.uniform(0.3, 0.6)) ** 2)) for distance in distances]
     return [
         0.3 * _smooth_step((rng.uniform(0.06, 0.18) - distance) * short_side / 3)
@@ -115,21 +115,21 @@ def animate_ball(rng: Generator, canvas: Canvas) -> Animation:
     radius = canvas.short_side * rng.uniform(0.14, 0.25)
     sprites = _ball_sprites(rng, canvas, radius)
     x, y = _centered_grid(radius)
-    flat = np.hypot(x / 0.9, 4 * y) / radius
-    shadow = _rgba(np.zeros((*flat.shape, 3)), 0.35 * np.clip(1.1 - flat, 0, 1))
-    floor = canvas.height * rng.uniform(0.82, 0.92)
-    height = (floor - 2 * radius) * rng.uniform(0.5, 0.95)
+    flat_distance = np.hypot(x / 0.9, 4 * y) / radius
+    shadow = _rgba(np.zeros((*flat_distance.shape, 3)), 0.35 * np.clip(1.1 - flat_distance, 0, 1))
+    floor_height = canvas.height * rng.uniform(0.82, 0.92)
+    bounce_height = (floor_height - 2 * radius) * rng.uniform(0.5, 0.95)
     bounce_rate = rng.uniform(0.7, 1.3)  # in Hz
     turn_rate = _random_sign(rng) * rng.uniform(0.5, 1.2)
     amplitude = rng.uniform(0.05, 0.2) * canvas.width
-    center = canvas.sample_center(rng, (radius + amplitude) / canvas.short_side)[0]
+    center_x = canvas.sample_center(rng, (radius + amplitude) / canvas.short_side)[0]
 
     def sprites_at(time: float) -> list[PlacedSprite]:
         phase = (bounce_rate * time) % 1
-        x = center + amplitude * math.sin(0.4 * math.pi * bounce_rate * time)
-        y = floor - radius - 4 * height * phase * (1 - phase)
+        x = center_x + amplitude * math.sin(0.4 * math.pi * bounce_rate * time)
+        y = floor_height - radius - 4 * bounce_height * phase * (1 - phase)
         sprite = sprites[int(turn_rate * time * NUM_PHASES) % NUM_PHASES]
-        return [(shadow, x, floor), (sprite, x, y)]
+        return [(shadow, x, floor_height), (sprite, x, y)]
 
     return sprites_at
 
@@ -152,20 +152,20 @@ def animate_star(rng: Generator, canvas: Canvas) -> Animation:
 
 def animate_rain(rng: Generator, canvas: Canvas) -> Animation:
     """Many small squares that fall, the larger ones faster."""
-    count = int(rng.integers(16, 34))
+    num_drops = int(rng.integers(16, 34))
     sizes = canvas.short_side * rng.uniform(0.025, 0.04) * np.array([1.0, 1.35, 1.8])
     drop_tilts, colours = rng.uniform(0, math.pi / 2, 2), canvas.sample_colours(rng, 3)
     sprites = [[_square(size, tilt, c) for tilt in drop_tilts for c in colours] for size in sizes]
-    layers = np.sort(rng.integers(0, 3, count))
+    drop_layers = np.sort(rng.integers(0, 3, num_drops))
     drop_sprites = [
         sprites[layer][variant]
-        for layer, variant in zip(layers, rng.integers(0, 6, count), strict=True)
+        for layer, variant in zip(drop_layers, rng.integers(0, 6, num_drops), strict=True)
     ]
-    (x0, y0), slant = rng.uniform(0, 1, (2, count)), rng.uniform(-0.15, 0.15)
-    speed = rng.uniform(0.35, 0.7) * (0.7 + 0.3 * layers)
+    (x0, y0), slant = rng.uniform(0, 1, (2, num_drops)), rng.uniform(-0.15, 0.15)
+    fall_speed = rng.uniform(0.35, 0.7) * (0.7 + 0.3 * drop_layers)
 
     def sprites_at(time: float) -> list[PlacedSprite]:
-        y = (y0 + speed * time) % 1
+        y = (y0 + fall_speed * time) % 1
         x = (x0 + slant * y) % 1
         top = (1.2 * y - 0.1) * canvas.height
         return list(zip(drop_sprites, (x * canvas.width).tolist(), top.tolist(), strict=True))
@@ -175,21 +175,21 @@ def animate_rain(rng: Generator, canvas: Canvas) -> Animation:
 
 def animate_wheel(rng: Generator, canvas: Canvas) -> Animation:
     """A rotating circle of discs that grows and shrinks."""
-    count = int(rng.integers(7, 12))
+    num_discs = int(rng.integers(7, 12))
     radius = canvas.short_side * rng.uniform(0.2, 0.34)
-    sizes = radius * rng.uniform(0.18, 0.26) * np.linspace(0.8, 1.2, 8)
+    disc_sizes = radius * rng.uniform(0.18, 0.26) * np.linspace(0.8, 1.2, 8)
     colours = canvas.sample_colours(rng, 2)
-    sprites = [[_disc(size, colour) for colour in colours] for size in sizes]
+    sprites = [[_disc(size, colour) for colour in colours] for size in disc_sizes]
     left, top = canvas.sample_center(rng, 0.4)
-    speed = _random_sign(rng) * rng.uniform(0.6, 1.6)
+    turn_speed = _random_sign(rng) * rng.uniform(0.6, 1.6)
     frequency = 2 * math.pi * rng.uniform(0.4, 0.9)
 
     def sprites_at(time: float) -> list[PlacedSprite]:
         growth = math.sin(frequency * time)
-        angles = speed * time + 2 * math.pi * np.arange(count) / count
+        disc_angles = turn_speed * time + 2 * math.pi * np.arange(num_discs) / num_discs
         orbit, disc_sprites = radius * (1 + 0.22 * growth), sprites[round(3.5 + 3.5 * growth)]
-        x, y = left + orbit * np.cos(angles), top + orbit * np.sin(angles)
-        return [(disc_sprites[i % 2], float(x[i]), float(y[i])) for i in range(count)]
+        x, y = left + orbit * np.cos(disc_angles), top + orbit * np.sin(disc_angles)
+        return [(disc_sprites[i % 2], float(x[i]), float(y[i])) for i in range(num_discs)]
 
     return sprites_at
 
@@ -208,12 +208,12 @@ def _ball_sprites(rng: Generator, canvas: Canvas, radius: float) -> list[Image.I
     distance = np.hypot(x, y)
     z = np.sqrt(np.clip(radius**2 - distance**2, 0, None))
     light = np.clip(0.62 + 0.5 * (z - 0.6 * x - 0.8 * y) / (1.6 * radius), 0.35, 1.12)
-    tilt, stripes = rng.uniform(-0.6, 0.6), 2 * int(rng.integers(3, 5))
+    tilt, num_stripes = rng.uniform(-0.6, 0.6), 2 * int(rng.integers(3, 5))
     longitude = np.arctan2(x * math.cos(tilt) + y * math.sin(tilt), z) / (2 * math.pi)
     first, second = canvas.sample_colours(rng, 2)
     sprites = []
     for phase in range(NUM_PHASES):
-        stripe = np.sin(math.pi * (stripes * longitude + 2 * phase / NUM_PHASES))
+        stripe = np.sin(math.pi * (num_stripes * longitude + 2 * phase / NUM_PHASES))
         colour = _blend(first, second, _smooth_step(stripe * radius / 4)) * light[..., None]
         sprites.append(_sprite(distance - radius, np.clip(colour, 0, 255)))
     return sprites
@@ -224,15 +224,15 @@ def _star_sprites(rng: Generator, canvas: Canvas, radius: float) -> list[Image.I
     x, y = _centered_grid(radius)
     from_center, angle = np.hypot(x, y), np.arctan2(y, x)
     fifth = 2 * math.pi / 5
-    inner = radius * rng.uniform(0.4, 0.5)
-    along, up = inner * math.cos(fifth / 2) - radius, inner * math.sin(fifth / 2)
-    edge = math.hypot(along, up)
+    inner_radius = radius * rng.uniform(0.4, 0.5)
+    along, up = inner_radius * math.cos(fifth / 2) - radius, inner_radius * math.sin(fifth / 2)
+    edge_length = math.hypot(along, up)
     (colour,) = canvas.sample_colours(rng, 1)
     sprites = []
     for phase in range(NUM_PHASES):
         folded = (angle + fifth * (0.5 + phase / NUM_PHASES)) % fifth - fifth / 2
         u, v = from_center * np.cos(folded), from_center * np.sin(folded)
-        distance = (up * (u - radius) - along * np.abs(v)) / edge
+        distance = (up * (u - radius) - along * np.abs(v)) / edge_length
         sprites.append(_sprite(distance, colour * (0.78 + 0.22 * _smooth_step(-v)[..., None])))
     return sprites
 
@@ -242,20 +242,20 @@ def _disc(radius: float, colour: Colour) -> Image.Image:
     return _sprite(np.hypot(x, y) - radius, np.broadcast_to(colour, (*x.shape, 3)))
 
 
-def _square(half: float, tilt: float, colour: Colour) -> Image.Image:
-    """A square with round corners; `half` is half its side."""
-    x, y = _centered_grid(1.5 * half)
-    u = np.abs(x * math.cos(tilt) + y * math.sin(tilt)) - 0.7 * half
-    v = np.abs(y * math.cos(tilt) - x * math.sin(tilt)) - 0.7 * half
+def _square(half_side: float, tilt: float, colour: Colour) -> Image.Image:
+    """A square with round corners; `half_side` is half its side."""
+    x, y = _centered_grid(1.5 * half_side)
+    u = np.abs(x * math.cos(tilt) + y * math.sin(tilt)) - 0.7 * half_side
+    v = np.abs(y * math.cos(tilt) - x * math.sin(tilt)) - 0.7 * half_side
     distance = np.hypot(np.maximum(u, 0), np.maximum(v, 0)) + np.minimum(np.maximum(u, v), 0)
-    return _sprite(distance - 0.3 * half, np.broadcast_to(colour, (*x.shape, 3)))
+    return _sprite(distance - 0.3 * half_side, np.broadcast_to(colour, (*x.shape, 3)))
 
 
 def _sprite(distance: Plane, colour: RgbImage) -> Image.Image:
     """A shape, given by the signed distance to its edge, with a soft shadow."""
     inside = _smooth_step(-distance)
-    shadow = 0.3 * np.clip(1 - np.roll(distance, 2, axis=0) / (SHADOW_MARGIN - 2), 0, 1) ** 2
-    alpha = inside + shadow * (1 - inside)
+    shadow_alpha = 0.3 * np.clip(1 - np.roll(distance, 2, axis=0) / (SHADOW_MARGIN - 2), 0, 1) ** 2
+    alpha = inside + shadow_alpha * (1 - inside)
     return _rgba(colour * (inside / np.maximum(alpha, 1e-6))[..., None], alpha)
 
 

@@ -78,8 +78,8 @@ class EndToEndModel(SetModel):
             else:
                 parts = zip(clips.split(chunk), tokens.split(chunk), strict=True)
                 features = [self._encode(part, own_tokens) for part, own_tokens in parts]
-        joined: Tensor = torch.cat(features).float().unflatten(0, shape)
-        return joined
+        encoded = torch.cat(features).float()
+        return encoded.unflatten(0, shape)  # type: ignore[no-any-return]
 
     @property
     def vit(self) -> VideoMAE:

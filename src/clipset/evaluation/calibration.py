@@ -30,8 +30,8 @@ def apply_temperature(
     probabilities: Float[Tensor, "M C"], temperature: float
 ) -> Float[Tensor, "M C"]:
     """Sharper probabilities below 1, flatter ones above; the order of the classes stays."""
-    logs = probabilities.double().clamp_min(1e-12).log()  # (M, C)
-    return (logs / temperature).softmax(dim=1).to(probabilities.dtype)
+    log_probabilities = probabilities.double().clamp_min(1e-12).log()  # (M, C)
+    return (log_probabilities / temperature).softmax(dim=1).to(probabilities.dtype)
 
 
 def fit_temperature(probabilities: Float[Tensor, "M C"], classes: Int[Tensor, " M"]) -> float:
@@ -39,21 +39,21 @@ def fit_temperature(probabilities: Float[Tensor, "M C"], classes: Int[Tensor, " 
 
     Labels are smoothed by 1 / (M + 2): a few videos without a mistake do not mean certainty.
     """
-    count, num_classes = probabilities.shape
+    num_videos, num_classes = probabilities.shape
     logs = probabilities.double().clamp_min(1e-12).log()  # (M, C)
-    smoothing = 1.0 / (count + 2)
+    smoothing = 1.0 / (num_videos + 2)
     truth = (1 - smoothing) * F.one_hot(classes, num_classes) + smoothing / num_classes  # (M, C)
-    observed = (truth * logs).sum(dim=1).mean()
+    observed_mean = (truth * logs).sum(dim=1).mean()
 
     def slope(sharpness: float) -> float:
         """The derivative of the loss by 1 / temperature; it only grows: the loss is convex."""
-        expected = ((sharpness * logs).softmax(dim=1) * logs).sum(dim=1).mean()
-        return float(expected - observed)
+        expected_mean = ((sharpness * logs).softmax(dim=1) * logs).sum(dim=1).mean()
+        return float(expected_mean - observed_mean)
 
     low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
     for _ in range(60):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+        middle_value = math.sqrt(low * high)
+        low, high = (middle_value, high) if slope(middle_value) < 0 else (low, middle_value)
     return 1 / math.sqrt(low * high)
 
 
@@ -63,16 +63,16 @@ def reliability(
     num_bins: int = NUM_BINS,
 ) -> list[ReliabilityBin]:
     """Predictions in bins of equal width by their confidence, without empty bins."""
-    index = np.clip((confidence * num_bins).astype(np.int64), 0, num_bins - 1)
+    bin_index = np.clip((confidence * num_bins).astype(np.int64), 0, num_bins - 1)
     return [
         ReliabilityBin(
             low=number / num_bins,
             high=(number + 1) / num_bins,
-            count=int((index == number).sum()),
-            confidence=float(confidence[index == number].mean()),
-            accuracy=float(correct[index == number].mean()),
+            count=int((bin_index == number).sum()),
+            confidence=float(confidence[bin_index == number].mean()),
+            accuracy=float(correct[bin_index == number].mean()),
         )
-        for number in np.unique(index).tolist()
+        for number in np.unique(bin_index).tolist()
     ]
 
 
@@ -87,6 +87,6 @@ def prediction_calibration_error(
     probabilities: Float[Tensor, "M C"], classes: Int[Tensor, " M"]
 ) -> float:
     """The calibration error of predictions."""
-    confidence, predicted = probabilities.double().max(dim=1)
-    correct = (predicted == classes).double()
-    return calibration_error(reliability(confidence.numpy(), correct.numpy()))
+    confidence, predicted_classes = probabilities.double().max(dim=1)
+    is_correct = (predicted_classes == classes).double()
+    return calibration_error(reliability(confidence.numpy(), is_correct.numpy()))

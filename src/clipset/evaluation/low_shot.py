@@ -50,24 +50,24 @@ def run_low_shot(
         results[fraction] = run_suite(task, model, config, seed=seed, probes=probes).results
         num_videos[fraction] = len(task.train)
     curves = []
-    for index, first in enumerate(next(iter(results.values()))):
+    for probe_index, first_result in enumerate(next(iter(results.values()))):
         points = tuple(
             LowShotPoint(
                 fraction=fraction,
                 videos=num_videos[fraction],
-                value=scores[index].value,
-                interval=scores[index].interval,
-                selected_on=scores[index].selected_on,
+                value=probe_results[probe_index].value,
+                interval=probe_results[probe_index].interval,
+                selected_on=probe_results[probe_index].selected_on,
             )
-            for fraction, scores in results.items()
+            for fraction, probe_results in results.items()
         )
         curves.append(
             LowShotCurve(
-                features=first.features,
-                probe=first.probe,
-                metric=first.metric,
-                split=first.split,
-                n=first.n,
+                features=first_result.features,
+                probe=first_result.probe,
+                metric=first_result.metric,
+                split=first_result.split,
+                n=first_result.n,
                 points=points,
             )
         )

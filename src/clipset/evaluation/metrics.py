@@ -42,22 +42,22 @@ def _score_classes(
     task: EvaluationTask, predictions: list[Float[Tensor, "M C"]]
 ) -> ScoredPredictions:
     """Top-1, top-5 (of more than five classes), mean class accuracy, per class, confusion."""
-    pairs = np.stack([task.test.evaluate(outputs) for outputs in predictions])  # (S, M, 2)
-    truth = pairs[0, :, 0]
-    correct = (pairs[..., 0] == pairs[..., 1]).astype(np.float64)  # (S, M)
-    confusion = count_confusion(pairs.reshape(-1, 2), task.classes)
-    largest = torch.bincount(task.train.classes).argmax().item()
+    class_pairs = np.stack([task.test.evaluate(outputs) for outputs in predictions])  # (S, M, 2)
+    truth = class_pairs[0, :, 0]
+    is_correct = (class_pairs[..., 0] == class_pairs[..., 1]).astype(np.float64)  # (S, M)
+    confusion = count_confusion(class_pairs.reshape(-1, 2), task.classes)
+    largest_class = torch.bincount(task.train.classes).argmax().item()
     metrics: dict[str, float | None] = {
-        "top1": float(correct.mean()),
+        "top1": float(is_correct.mean()),
         "mean_class": confusion.mean_class_accuracy(),
     }
     if len(task.classes) > 5:
         metrics["top5"] = float(np.mean([top_k(p.numpy(), truth, 5).mean() for p in predictions]))
     return ScoredPredictions(
         metric="top1",
-        values=correct,
+        values=is_correct,
         truth=truth,
-        chance_level=float((truth == largest).mean()),
+        chance_level=float((truth == largest_class).mean()),
         metrics=metrics,
         per_class=confusion.class_accuracy(),
         confusion=confusion,
@@ -70,16 +70,16 @@ def _score_targets(
     """Mean squared error in the unit of the targets, mean absolute error, R²."""
     if task.train.targets is None:
         raise ProbeError("the training videos have classes, not targets")
-    pairs = np.stack([task.test.evaluate(outputs) for outputs in predictions])  # (S, M, 2)
-    errors = pairs[..., 1] - pairs[..., 0]  # (S, M)
-    truth = pairs[0, :, 0]
-    explained = [value for of_seed in pairs if (value := r_squared(of_seed)) is not None]
+    target_pairs = np.stack([task.test.evaluate(outputs) for outputs in predictions])  # (S, M, 2)
+    errors = target_pairs[..., 1] - target_pairs[..., 0]  # (S, M)
+    true_targets = target_pairs[0, :, 0]
+    explained = [value for of_seed in target_pairs if (value := r_squared(of_seed)) is not None]
     mean_target = float(task.train.targets.mean())
     return ScoredPredictions(
         metric="mse",
         values=errors**2,
-        truth=truth,
-        chance_level=float(((truth - mean_target) ** 2).mean()),
+        truth=true_targets,
+        chance_level=float(((true_targets - mean_target) ** 2).mean()),
         metrics={
             "mse": float((errors**2).mean()),
             "mae": float(np.abs(errors).mean()),
@@ -94,21 +94,21 @@ def top_k(
     probabilities: Float[np.ndarray, "M C"], classes: Int[np.ndarray, " M"], k: int
 ) -> Bool[np.ndarray, " M"]:
     """Whether the true class is among the k most probable ones; of equal ones it counts last."""
-    own = np.take_along_axis(probabilities, classes[:, None], axis=1)
-    rank = (probabilities > own).sum(axis=1)
-    ties = (probabilities == own).sum(axis=1) - 1
-    correct: Bool[np.ndarray, " M"] = rank + ties < k
-    return correct
+    true_probability = np.take_along_axis(probabilities, classes[:, None], axis=1)
+    class_rank = (probabilities > true_probability).sum(axis=1)
+    num_ties = (probabilities == true_probability).sum(axis=1) - 1
+    is_correct: Bool[np.ndarray, " M"] = class_rank + num_ties < k
+    return is_correct
 
 
 def count_confusion(pairs: Int[np.ndarray, "M 2"], classes: tuple[str, ...]) -> Confusion:
     """How often a video of class row was predicted as class column, from (true, predicted)."""
-    counts = confusion_matrix(*pairs.T, labels=range(len(classes)))
-    return Confusion(classes=classes, counts=tuple(map(tuple, counts.tolist())))
+    pair_counts = confusion_matrix(*pairs.T, labels=range(len(classes)))
+    return Confusion(classes=classes, counts=tuple(map(tuple, pair_counts.tolist())))
 
 
 def r_squared(pairs: Float[np.ndarray, "M 2"]) -> float | None:
     """The explained fraction of the targets' variance; None if all targets are equal."""
-    truth, predicted = pairs.T
-    variance = float(((truth - truth.mean()) ** 2).sum())
-    return 1.0 - float(((truth - predicted) ** 2).sum()) / variance if variance > 0 else None
+    true_targets, predicted = pairs.T
+    variance = float(((true_targets - true_targets.mean()) ** 2).sum())
+    return 1.0 - float(((true_targets - predicted) ** 2).sum()) / variance if variance > 0 else None

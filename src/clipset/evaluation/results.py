@@ -43,10 +43,10 @@ class Confusion:
     counts: tuple[tuple[int | float, ...], ...]
 
     def __post_init__(self) -> None:
-        sizes = {len(self.counts), *(len(row) for row in self.counts)}
-        if sizes != {len(self.classes)}:
+        row_sizes = {len(self.counts), *(len(row) for row in self.counts)}
+        if row_sizes != {len(self.classes)}:
             raise ValueError(
-                f"a confusion matrix of {len(self.classes)} classes has rows of {sorted(sizes)}"
+                f"a confusion matrix of {len(self.classes)} classes has rows of {sorted(row_sizes)}"
             )
         if not all(0 <= count <= 2**53 for row in self.counts for count in row):
             raise ValueError(f"a confusion matrix counts videos, from 0 to {2**53}")
@@ -54,14 +54,14 @@ class Confusion:
     def class_accuracy(self) -> dict[str, float | None]:
         """The accuracy of each class; None for a class without videos."""
         return {
-            name: row[index] / sum(row) if sum(row) else None
-            for index, (name, row) in enumerate(zip(self.classes, self.counts, strict=True))
+            name: row[class_index] / sum(row) if sum(row) else None
+            for class_index, (name, row) in enumerate(zip(self.classes, self.counts, strict=True))
         }
 
     def mean_class_accuracy(self) -> float:
         """The mean over the classes that have videos."""
-        accuracies = self.class_accuracy().values()
-        return float(np.mean([accuracy for accuracy in accuracies if accuracy is not None]))
+        class_accuracies = self.class_accuracy().values()
+        return float(np.mean([accuracy for accuracy in class_accuracies if accuracy is not None]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +102,13 @@ class ProbeResult:
 
     def __post_init__(self) -> None:
         low, high = self.interval
-        most = LARGEST_VALUE if self.is_error else 1 + ROUNDING
-        if not (-ROUNDING <= low <= high <= most and -ROUNDING <= self.value <= most):
+        upper_bound = LARGEST_VALUE if self.is_error else 1 + ROUNDING
+        if not (-ROUNDING <= low <= high <= upper_bound and -ROUNDING <= self.value <= upper_bound):
             raise ValueError(
                 f"the {self.probe} probe on {self.features} features scored {self.value} with the "
                 f"interval [{low}, {high}]; scores and intervals lie in [0, 1]"
             )
-        if self.chance_level is not None and not -ROUNDING <= self.chance_level <= most:
+        if self.chance_level is not None and not -ROUNDING <= self.chance_level <= upper_bound:
             raise ValueError(f"the chance level must lie in [0, 1], got {self.chance_level}")
 
     @property
@@ -169,6 +169,32 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalResult:
+    """How well vectors find training videos with the label of a test video. In retrieval.json."""
+
+    features: str
+    vectors: str
+    """`mean` over clips or `time_course`"""
+    mean_average_precision: Fraction
+    interval: tuple[Fraction, Fraction]
+    recall: dict[str, Fraction]
+    """by k: the fraction of queries with a relevant video among the k nearest"""
+    n: Count
+    """queries: test videos"""
+    num_train: Count
+    split: str | None = None
+    num_pretrainings: Count | None = None
+    """pre-trainings of different seeds that this is a mean over; None without a model"""
+
+    def __post_init__(self) -> None:
+        low, high = self.interval
+        if low > high:
+            raise ValueError(f"the interval {list(self.interval)} ends before it begins")
+        if not all(rank.isdecimal() and len(rank) < 7 for rank in self.recall):
+            raise ValueError(f"recall is at ranks such as 1 and 10, got {list(self.recall)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LowShotPoint:
     """The score with a fraction of the training labels."""
 
@@ -216,13 +242,13 @@ class Predictions:
         """The metric of the scores."""
         return "top1" if self.classes else "mse"
 
-    def values(self, key: ProbeKey) -> Float[np.ndarray, "S M"]:
+    def values(self, probe_key: ProbeKey) -> Float[np.ndarray, "S M"]:
         """Whether each video was classified correctly (1 or 0), or its squared error."""
-        outputs = self.outputs[key]
+        probe_outputs = self.outputs[probe_key]
         if self.classes:
-            correct: Float[np.ndarray, "S M"] = (outputs.argmax(axis=2) == self.truth) * 1.0
+            correct: Float[np.ndarray, "S M"] = (probe_outputs.argmax(axis=2) == self.truth) * 1.0
             return correct
-        errors: Float[np.ndarray, "S M"] = outputs[..., 0].astype(np.float64) - self.truth
+        errors: Float[np.ndarray, "S M"] = probe_outputs[..., 0].astype(np.float64) - self.truth
         return errors**2
 
 
@@ -238,10 +264,10 @@ def parse_records(content: Any, kind: type[T], where: str) -> list[T]:
 
 def read_results(folder: Path) -> list[ProbeResult]:
     """The results of a run."""
-    path = folder / "results.json"
-    if not path.is_file():
+    results_path = folder / "results.json"
+    if not results_path.is_file():
         raise RunError(f"{folder} has no results.json; run `clipset run` first")
-    return read_records(path, ProbeResult)
+    return read_records(results_path, ProbeResult)
 
 
 def read_records(path: Path, kind: type[T]) -> list[T]:
@@ -249,20 +275,25 @@ def read_records(path: Path, kind: type[T]) -> list[T]:
     return parse_records(read_json(path), kind, str(path))
 
 
+def read_optional(path: Path, kind: type[T]) -> list[T]:
+    """The records in a file of a run; none without the file."""
+    return read_records(path, kind) if path.is_file() else []
+
+
 def encode_predictions(predictions: Predictions) -> bytes:
     """A safetensors file: `truth`, and one array for each probe; names are in its metadata."""
-    arrays = {str(key): outputs for key, outputs in predictions.outputs.items()}
+    output_arrays = {str(key): outputs for key, outputs in predictions.outputs.items()}
     metadata = {
         "ids": json.dumps(predictions.ids),
         "groups": json.dumps(predictions.groups),
         "classes": json.dumps(predictions.classes),
         "seeds": json.dumps({str(key): seeds for key, seeds in predictions.seeds.items()}),
     }
-    contiguous = {
+    contiguous_arrays = {
         name: np.ascontiguousarray(array)  # safetensors would write the memory behind a view
-        for name, array in ({"truth": predictions.truth} | arrays).items()
+        for name, array in ({"truth": predictions.truth} | output_arrays).items()
     }
-    return seal(save(contiguous, metadata=metadata))
+    return seal(save(contiguous_arrays, metadata=metadata))
 
 
 def write_predictions(predictions: Predictions, path: Path) -> None:
@@ -279,14 +310,14 @@ def read_predictions(path: Path) -> Predictions:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        seeds = _parse_metadata(metadata["seeds"], dict[str, tuple[int, ...]])
-        keys = {name: ProbeKey(*name.split("/")) for name in seeds}
+        seeds_by_name = _parse_metadata(metadata["seeds"], dict[str, tuple[int, ...]])
+        probe_keys = {name: ProbeKey(*name.split("/")) for name in seeds_by_name}
         predictions = Predictions(
             ids=_parse_metadata(metadata["ids"], tuple[str, ...]),
             classes=_parse_metadata(metadata["classes"], tuple[str, ...]),
             truth=arrays["truth"],
-            seeds={keys[name]: own for name, own in seeds.items()},
-            outputs={keys[name]: arrays[name] for name in seeds},
+            seeds={probe_keys[name]: probe_seeds for name, probe_seeds in seeds_by_name.items()},
+            outputs={probe_keys[name]: arrays[name] for name in seeds_by_name},
             groups=_parse_metadata(metadata["groups"], tuple[str | None, ...]),
         )
         _check_arrays(predictions)
@@ -306,11 +337,11 @@ def _check_arrays(predictions: Predictions) -> None:
     if len(predictions.groups) not in (0, count):
         raise ValueError(f"{count} videos have {len(predictions.groups)} groups")
     shapes: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {"truth": (predictions.truth, (count,))}
-    for key, outputs in predictions.outputs.items():
-        width = len(predictions.classes) or max((1, *outputs.shape[2:3]))
-        shapes[str(key)] = (outputs, (len(predictions.seeds[key]), count, width))
-    for name, (array, shape) in shapes.items():
-        if array.shape != shape:
-            raise ValueError(f"{name} has the shape {array.shape}, not {shape}")
+    for probe_key, outputs in predictions.outputs.items():
+        num_outputs = len(predictions.classes) or max((1, *outputs.shape[2:3]))
+        shapes[str(probe_key)] = (outputs, (len(predictions.seeds[probe_key]), count, num_outputs))
+    for name, (array, expected_shape) in shapes.items():
+        if array.shape != expected_shape:
+            raise ValueError(f"{name} has the shape {array.shape}, not {expected_shape}")
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
             raise ValueError(f"{name} holds values that are not finite numbers")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -97,9 +97,9 @@ def p_value(difference: float, sources: Sequence[Variance]) -> float:
 
 def mcnemar(values: Float[np.ndarray, " M"], baseline: Float[np.ndarray, " M"]) -> float:
     """The exact two-sided p of McNemar's test on the videos that only one classified correctly."""
-    gained = int(((values > 0) & (baseline <= 0)).sum())
-    lost = int(((values <= 0) & (baseline > 0)).sum())
-    return min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
+    num_gained = int(((values > 0) & (baseline <= 0)).sum())
+    num_lost = int(((values <= 0) & (baseline > 0)).sum())
+    return min(1.0, 2 * float(bdtr(min(num_gained, num_lost), num_gained + num_lost, 0.5)))
 
 
 def compare_probes(*tasks: Predictions) -> list[Comparison]:
@@ -117,11 +117,8 @@ def compare_probes(*tasks: Predictions) -> list[Comparison]:
                 baseline_features=baseline.features,
                 baseline_probe=baseline.probe,
                 metric=tasks[0].metric,
-                difference=test.difference,
-                interval=test.interval,
-                p=test.p,
-                mcnemar=test.mcnemar,
-                n=len({id for task in tasks for id in task.ids}),
+                n=len({video_id for task in tasks for video_id in task.ids}),
+                **asdict(test),
             )
         )
     return comparisons
@@ -129,19 +126,19 @@ def compare_probes(*tasks: Predictions) -> list[Comparison]:
 
 def intervals_over_tasks(tasks: Sequence[Predictions]) -> dict[ProbeKey, tuple[float, float]]:
     """The 95 % interval of each probe's mean over the tasks."""
-    units = _units_of_tasks(tasks)
+    task_units = _units_of_tasks(tasks)
     return {
-        key: _interval_of_mean([task.values(key) for task in tasks], units)
-        for key in common_probes(tasks)
+        probe_key: _interval_of_mean([task.values(probe_key) for task in tasks], task_units)
+        for probe_key in common_probes(tasks)
     }
 
 
 def join_results(tasks: Mapping[str, Sequence[ProbeResult]]) -> list[ProbeResult]:
     """The results of different tasks in one list, without per-class results."""
     return [
-        replace(result, task=name, per_class={}, confusion=None)
-        for name, results in tasks.items()
-        for result in results
+        replace(result, task=task_name, per_class={}, confusion=None)
+        for task_name, task_results in tasks.items()
+        for result in task_results
     ]
 
 
@@ -151,11 +148,11 @@ def mean_results(
 ) -> list[ProbeResult]:
     """The mean of each probe that all tasks have, with the intervals of `intervals_over_tasks`."""
     by_probe: dict[ProbeKey, dict[str, ProbeResult]] = {}
-    for name, results in tasks.items():
-        for result in results:
-            by_probe.setdefault(result.key, {})[name] = result
-    means = [mean_result(own) for own in by_probe.values() if len(own) == len(tasks)]
-    return [replace(mean, interval=intervals.get(mean.key, mean.interval)) for mean in means]
+    for task_name, task_results in tasks.items():
+        for result in task_results:
+            by_probe.setdefault(result.key, {})[task_name] = result
+    probe_means = [mean_result(own) for own in by_probe.values() if len(own) == len(tasks)]
+    return [replace(mean, interval=intervals.get(mean.key, mean.interval)) for mean in probe_means]
 
 
 def mean_result(tasks: Mapping[str, ProbeResult]) -> ProbeResult:
@@ -165,7 +162,7 @@ def mean_result(tasks: Mapping[str, ProbeResult]) -> ProbeResult:
     and otherwise too wide. `intervals_over_tasks` needs the predictions and is exact.
     """
     results = list(tasks.values())
-    levels = [result.chance_level for result in results if result.chance_level is not None]
+    chance_levels = [result.chance_level for result in results if result.chance_level is not None]
     return replace(
         results[0],
         task=MEAN,
@@ -176,12 +173,12 @@ def mean_result(tasks: Mapping[str, ProbeResult]) -> ProbeResult:
         ),
         n=sum(result.n for result in results),
         seconds=sum(result.seconds for result in results),
-        chance_level=statistics.mean(levels) if len(levels) == len(results) else None,
+        chance_level=statistics.mean(chance_levels) if len(chance_levels) == len(results) else None,
         learning_rate=None,
         epochs=None,
         per_class={},
         confusion=None,
-        task_values={name: result.value for name, result in tasks.items()},
+        task_values={task_name: result.value for task_name, result in tasks.items()},
     )
 
 
@@ -192,56 +189,56 @@ def common_probes(tasks: Sequence[Predictions]) -> list[ProbeKey]:
 
 def list_pairs(keys: list[ProbeKey]) -> list[tuple[ProbeKey, ProbeKey]]:
     """The pairs of probe and baseline that are compared."""
-    pairs = [(key, BASELINES[key]) for key in keys if BASELINES.get(key) in keys]
-    return pairs + [(key, ORDERED) for key in keys if ORDERED in keys and key != ORDERED]
+    baseline_pairs = [(key, BASELINES[key]) for key in keys if BASELINES.get(key) in keys]
+    return baseline_pairs + [(key, ORDERED) for key in keys if ORDERED in keys and key != ORDERED]
 
 
 def _units_of_groups(groups: Groups, num_videos: int) -> Int[np.ndarray, " M"]:
     """The index of each video's group; of the video itself if there are too few groups."""
-    names = [(index,) if name is None else name for index, name in enumerate(groups)]
-    units = {name: unit for unit, name in enumerate(dict.fromkeys(names))}
-    if len(units) < MIN_GROUPS:
+    group_names = [(index,) if name is None else name for index, name in enumerate(groups)]
+    unit_by_group = {name: unit_index for unit_index, name in enumerate(dict.fromkeys(group_names))}
+    if len(unit_by_group) < MIN_GROUPS:
         return np.arange(num_videos)
-    return np.array([units[name] for name in names])
+    return np.array([unit_by_group[name] for name in group_names])
 
 
 def _units_of_tasks(tasks: Sequence[Predictions]) -> Units:
     """The same for several tasks, with one numbering; a video of several tasks is one unit."""
-    groups: dict[str, str | None] = {}
+    group_by_id: dict[str, str | None] = {}
     for task in tasks:
-        groups |= dict(zip(task.ids, task.groups or [None] * len(task.ids), strict=True))
-    units = _units_of_groups(list(groups.values()), len(groups))
-    unit_of = dict(zip(groups, units, strict=True))
-    return [np.array([unit_of[id] for id in task.ids]) for task in tasks]
+        group_by_id |= dict(zip(task.ids, task.groups or [None] * len(task.ids), strict=True))
+    group_units = _units_of_groups(list(group_by_id.values()), len(group_by_id))
+    unit_of = dict(zip(group_by_id, group_units, strict=True))
+    return [np.array([unit_of[video_id] for video_id in task.ids]) for task in tasks]
 
 
 def _interval_of_mean(
     tasks: Sequence[Values], units: Units, folds: Sequence[str] = ()
 ) -> tuple[float, float]:
     """The interval of the mean over tasks."""
-    means = [values.mean(axis=0) for values in tasks]
-    value = float(np.mean([mean.mean() for mean in means]))
-    half = half_width([video_variance(means, units), _seed_source([tasks], units, folds)])
-    highest = 1.0 if _is_accuracy(tasks) else math.inf
-    return max(value - half, 0.0), min(value + half, highest)
+    video_means = [values.mean(axis=0) for values in tasks]
+    mean_value = float(np.mean([task_mean.mean() for task_mean in video_means]))
+    half = half_width([video_variance(video_means, units), _seed_source([tasks], units, folds)])
+    upper_bound = 1.0 if _is_accuracy(tasks) else math.inf
+    return max(mean_value - half, 0.0), min(mean_value + half, upper_bound)
 
 
 def _paired_test(
     pairs: Sequence[tuple[Values, Values]], units: Units, folds: Sequence[str] = ()
 ) -> PairedTest:
     """The difference of the means over the tasks, from values and baseline of each task."""
-    gaps = [values.mean(axis=0) - baseline.mean(axis=0) for values, baseline in pairs]
-    difference = float(np.mean([gap.mean() for gap in gaps]))
+    video_gaps = [values.mean(axis=0) - baseline.mean(axis=0) for values, baseline in pairs]
+    difference = float(np.mean([task_gap.mean() for task_gap in video_gaps]))
     ours, baselines = zip(*pairs, strict=True)
-    sources = [video_variance(gaps, units), _seed_source([ours, baselines], units, folds)]
-    if not any(gap.any() for gap in gaps):
+    sources = [video_variance(video_gaps, units), _seed_source([ours, baselines], units, folds)]
+    if not any(task_gap.any() for task_gap in video_gaps):
         sources = []  # the same predictions
     half, is_accuracy = half_width(sources), _is_accuracy([*ours, *baselines])
-    largest = 1.0 if is_accuracy else math.inf
+    upper_bound = 1.0 if is_accuracy else math.inf
     is_single = len(pairs) == len(ours[0]) == len(baselines[0]) == 1  # one task, one seed each
     return PairedTest(
         difference=difference,
-        interval=(max(difference - half, -largest), min(difference + half, largest)),
+        interval=(max(difference - half, -upper_bound), min(difference + half, upper_bound)),
         p=p_value(difference, sources),
         mcnemar=mcnemar(ours[0][0], baselines[0][0]) if is_single and is_accuracy else None,
     )
@@ -252,11 +249,11 @@ def video_variance(tasks: Sequence[Float[np.ndarray, " _"]], units: Units) -> Va
 
     It is that of a bootstrap over units, times U / (U - 1) for U units.
     """
-    scaled = [(values - values.mean()) / (len(values) * len(tasks)) for values in tasks]
+    scaled_deviations = [(values - values.mean()) / (len(values) * len(tasks)) for values in tasks]
     unit_of = np.concatenate(units)
-    deviations = np.bincount(unit_of, np.concatenate(scaled))
+    unit_deviations = np.bincount(unit_of, np.concatenate(scaled_deviations))
     dof = int((np.bincount(unit_of) > 0).sum()) - 1
-    return Variance(float((deviations**2).sum()) * (dof + 1) / max(dof, 1), dof)
+    return Variance(float((unit_deviations**2).sum()) * (dof + 1) / max(dof, 1), dof)
 
 
 def _seed_source(
@@ -267,25 +264,25 @@ def _seed_source(
     The seeds of tasks and sides are independent, and their variances are taken to be alike: the
     degrees of freedom add up.
     """
-    own = [
+    seed_variances = [
         _seed_variance_of_folds(values, of_task, folds)
         for tasks in sides
         for values, of_task in zip(tasks, units, strict=True)
     ]
-    value = sum(variance.value for variance in own) / len(units) ** 2
-    return Variance(value, sum(variance.dof for variance in own))
+    mean_variance = sum(variance.value for variance in seed_variances) / len(units) ** 2
+    return Variance(mean_variance, sum(variance.dof for variance in seed_variances))
 
 
 def _seed_variance_of_folds(
     values: Values, units: Int[np.ndarray, " M"], folds: Sequence[str]
 ) -> Variance:
     """The variance from the seeds of all folds, which are independent trainings."""
-    parts = [np.flatnonzero(np.array(folds) == fold) for fold in dict.fromkeys(folds)]
-    parts = parts or [np.arange(len(units))]
-    own = [_seed_variance(values[:, part], units[part]) for part in parts]
-    weights = [len(part) / len(units) for part in parts]
-    value = sum(w**2 * source.value for w, source in zip(weights, own, strict=True))
-    return Variance(value, sum(source.dof for source in own))
+    fold_indices = [np.flatnonzero(np.array(folds) == fold) for fold in dict.fromkeys(folds)]
+    fold_indices = fold_indices or [np.arange(len(units))]
+    fold_variances = [_seed_variance(values[:, part], units[part]) for part in fold_indices]
+    fold_weights = [len(part) / len(units) for part in fold_indices]
+    value = sum(w**2 * source.value for w, source in zip(fold_weights, fold_variances, strict=True))
+    return Variance(value, sum(source.dof for source in fold_variances))
 
 
 def _seed_variance(values: Values, units: Int[np.ndarray, " M"]) -> Variance:
@@ -298,12 +295,12 @@ def _seed_variance(values: Values, units: Int[np.ndarray, " M"]) -> Variance:
     num_seeds = len(values)
     if num_seeds == 1:
         return Variance(0.0, 0)  # unknown
-    scores = values.mean(axis=1)  # (S,)
-    residuals = values - values.mean(axis=0) - (scores - scores.mean())[:, None]  # (S, M)
+    seed_scores = values.mean(axis=1)  # (S,)
+    residuals = values - values.mean(axis=0) - (seed_scores - seed_scores.mean())[:, None]  # (S, M)
     interaction = sum(video_variance([row], [units]).value for row in residuals)
     interaction /= num_seeds * (num_seeds - 1)
-    variance = float(scores.var(ddof=1)) / num_seeds
-    return Variance(max(variance - SUBTRACTED * interaction, 0.0), num_seeds - 1)
+    seed_variance = float(seed_scores.var(ddof=1)) / num_seeds
+    return Variance(max(seed_variance - SUBTRACTED * interaction, 0.0), num_seeds - 1)
 
 
 def _is_accuracy(tasks: Sequence[Values]) -> bool:

@@ -16,7 +16,13 @@ from torch import Tensor
 from clipset.config import encode_json, to_mapping
 from clipset.errors import ProbeError, StoreError
 from clipset.evaluation.metrics import ScoredPredictions, score_predictions
-from clipset.evaluation.results import Comparison, Predictions, ProbeResult, encode_predictions
+from clipset.evaluation.results import (
+    Comparison,
+    Predictions,
+    ProbeResult,
+    RetrievalResult,
+    encode_predictions,
+)
 from clipset.evaluation.statistics import MIN_GROUPS, compare_probes, interval
 from clipset.files import write_together
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
@@ -26,8 +32,6 @@ from clipset.probes.task import EvaluationTask
 from clipset.progress import bar, log
 from clipset.representation.encode import check_width
 from clipset.training.checkpoint import ScaleModel
-
-TIME_COURSES = ("course_knn", "scale_course_knn", "ordered", "scale_ordered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,37 +43,37 @@ class SuiteResult:
     predictions: Predictions
     left_out: tuple[ProbeName, ...] = ()
     """probes that the deadline left no time for"""
+    retrieval: list[RetrievalResult] | None = None
+    """of `score_retrieval`, if it was called"""
 
     def write(self, path: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Write the results, with `comparisons.json` and `predictions.safetensors` beside them.
 
         `facts` are fields of every result, such as `ssl_split`.
         """
-        records = to_mapping([replace(result, **(facts or {})) for result in self.results])
+        result_records = to_mapping([replace(result, **(facts or {})) for result in self.results])
+        retrieval = {}
+        if self.retrieval is not None:
+            retrieval[path.with_name("retrieval.json")] = encode_json(to_mapping(self.retrieval))
         write_together(
             {
+                **retrieval,
                 path.with_name("predictions.safetensors"): encode_predictions(self.predictions),
                 path.with_name("comparisons.json"): encode_json(to_mapping(self.comparisons)),
-                path: encode_json(records),
+                path: encode_json(result_records),
             }
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRun:
-    """The test predictions of a probe, one for each seed, and its settings."""
+    """The test predictions of a probe, one for each seed, and its selected settings."""
 
     outputs: list[Float[Tensor, "M C"]]
     seeds: tuple[int, ...]
     selection: Selection
-    labels: str | None = None
-    """how many training labels were used, if not all"""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The selected settings, for the record."""
-        settings = asdict(self.selection.settings)
-        return settings if self.labels is None else settings | {"labels": self.labels}
+    settings: dict[str, Any]
+    """the selected settings, for the record"""
 
 
 def run_suite(
@@ -96,19 +100,16 @@ def run_suite(
             f"the test videos are of {num_groups} groups only: intervals are over videos and say "
             f"nothing about other groups"
         )
-    names = [
-        name
-        for name in (config.probes if probes is None else probes)
-        if model is not None or probe_key(name).features == "backbone"
-    ]
+    names = config.probes if probes is None else probes
+    names = [n for n in names if model is not None or probe_key(n).features == "backbone"]
     if not names:
         raise ProbeError("all probes need a trained model; give one, or other probes")
-    models = [] if model is None else [_checked_copy(m, task) for m in (model, *more_models)]
+    model_copies = [] if model is None else [_checked_copy(m, task) for m in (model, *more_models)]
     seeds = tuple(range(seed, seed + config.num_seeds))
     results: list[ProbeResult] = []
     left_out: list[ProbeName] = []
-    runs: dict[ProbeKey, ProbeRun] = {}
-    scores: ScoredPredictions | None = None
+    probe_runs: dict[ProbeKey, ProbeRun] = {}
+    test_scores: ScoredPredictions | None = None
     ordered_weights: dict[int, float] = {}
     with bar("probing", len(names), "probes") as advance:
         for name in names:
@@ -117,26 +118,24 @@ def run_suite(
                 left_out.append(name)
                 advance()
                 continue
-            own_task = select_clips(task, config, name)
-            runs[key] = _run_probe(name, own_task, models, config, seeds, ordered_weights)
-            scores = score_predictions(task, runs[key].outputs)
-            result = _make_result(key, task, runs[key], scores, time.perf_counter() - began)
-            num_pretrainings = len(models) if result.is_scale else None
-            results.append(replace(result, num_pretrainings=num_pretrainings))
+            probe_task = select_clips(task, config, name)
+            run = _run_probe(name, probe_task, model_copies, config, seeds, ordered_weights)
+            probe_runs[key], test_scores = run, score_predictions(task, run.outputs)
+            seconds = time.perf_counter() - began
+            results.append(_make_result(key, task, run, test_scores, seconds, len(model_copies)))
             advance(note=f"{key.features} {key.probe} {results[-1].value:.3f}")
-    assert scores is not None  # there is at least one probe
+    assert test_scores is not None  # there is at least one probe
     predictions = Predictions(
         ids=task.test.ids,
         classes=task.classes,
-        truth=scores.truth,
-        seeds={key: run.seeds for key, run in runs.items()},
-        outputs={key: torch.stack(run.outputs).numpy() for key, run in runs.items()},
+        truth=test_scores.truth,
+        seeds={key: run.seeds for key, run in probe_runs.items()},
+        outputs={key: torch.stack(run.outputs).numpy() for key, run in probe_runs.items()},
         groups=task.test.groups,
     )
-    comparisons = compare_probes(predictions)
     return SuiteResult(
         results=results,
-        comparisons=comparisons,
+        comparisons=compare_probes(predictions),
         predictions=predictions,
         left_out=tuple(left_out),
     )
@@ -144,12 +143,10 @@ def run_suite(
 
 def select_clips(task: EvaluationTask, config: EvaluateConfig, name: ProbeName) -> EvaluationTask:
     """The task with the clips of the settings; clips in order stay the regular ones."""
-    random = task.train.random
-    if config.training.train_clips == "all":
-        random = task.train.train_on_all_clips().random
-    if config.test_clips == "all" and name not in TIME_COURSES:
+    train = task.train.train_on_all_clips() if config.training.train_clips == "all" else task.train
+    if config.test_clips == "all" and not PROBES[name][1].has_course:
         task = task.predict_from_all_clips()
-    return replace(task, train=replace(task.train, random=random))
+    return replace(task, train=replace(task.train, random=train.random))
 
 
 def _checked_copy(model: ScaleModel, task: EvaluationTask) -> ScaleModel:
@@ -162,43 +159,39 @@ def _checked_copy(model: ScaleModel, task: EvaluationTask) -> ScaleModel:
 
 
 def _run_probe(
-    name: ProbeName,
-    task: EvaluationTask,
-    models: Sequence[ScaleModel],
-    config: EvaluateConfig,
-    seeds: tuple[int, ...],
-    ordered_weights: dict[int, float],
-) -> ProbeRun:
+    name: ProbeName, task: EvaluationTask, models: Sequence[ScaleModel], config: EvaluateConfig,
+    seeds: tuple[int, ...], ordered_weights: dict[int, float],
+) -> ProbeRun:  # fmt: skip
     """One probe; each seed has its own search if it has its own model, or its own labels."""
-    model = models[0] if models else None
-    has_own_model = len(models) > 1 and probe_key(name).features == "scale"
-    if has_own_model:
+    has_own_models = len(models) > 1 and probe_key(name).features == "scale"
+    if has_own_models:
         seeds = tuple(range(seeds[0], seeds[0] + len(models)))
-    tasks, labels = [task] * len(seeds), None
-    if config.label_fraction is not None:
-        tasks = _label_tasks(task, config, seeds)
-        labels = f"{len(tasks[-1].train)} of {len(task.train)} training labels"
-    if not has_own_model and tasks[0] is tasks[-1]:
-        run = _search_and_fit(name, tasks[0], model, config, seeds, ordered_weights)
-        return replace(run, labels=labels)
-    own_models = models if has_own_model else [model] * len(seeds)
-    runs = [
-        _search_and_fit(name, few, own_model, config, (seed,), ordered_weights)
-        for few, own_model, seed in zip(tasks, own_models, seeds, strict=True)
+    seed_models = models if has_own_models else [models[0] if models else None] * len(seeds)
+    seed_tasks = _label_tasks(task, config, seeds)
+    probe_setups = [
+        ProbeSetup(
+            task=seed_task, model=model, config=config, seed=seed, ordered_weights=ordered_weights
+        )
+        for seed_task, model, seed in zip(seed_tasks, seed_models, seeds, strict=True)
     ]
-    return ProbeRun(
-        outputs=[run.outputs[0] for run in runs],
-        seeds=seeds,
-        selection=runs[0].selection,
-        labels=labels,
-    )
+    if has_own_models or seed_tasks[0] is not seed_tasks[-1]:
+        seed_runs = [_search_and_fit(name, setup, (setup.seed,)) for setup in probe_setups]
+        seed_outputs = [probe_run.outputs[0] for probe_run in seed_runs]
+        probe_run = replace(seed_runs[0], outputs=seed_outputs, seeds=seeds)
+    else:
+        probe_run = _search_and_fit(name, probe_setups[0], seeds)
+    if config.label_fraction is not None:
+        labels = f"{len(seed_tasks[-1].train)} of {len(task.train)} training labels"
+        probe_run = replace(probe_run, settings=probe_run.settings | {"labels": labels})
+    return probe_run
 
 
 def _label_tasks(
     task: EvaluationTask, config: EvaluateConfig, seeds: tuple[int, ...]
 ) -> list[EvaluationTask]:
     """The task with a fraction of the labels: the first, or those that each seed draws."""
-    assert config.label_fraction is not None
+    if config.label_fraction is None:
+        return [task] * len(seeds)
     if task.is_regression:
         raise ProbeError("label_fraction needs classes; this catalog has targets")
     if config.label_selection == "first":
@@ -206,48 +199,35 @@ def _label_tasks(
     return [task.subsample_labels(config.label_fraction, seed) for seed in seeds]
 
 
-def _search_and_fit(
-    name: ProbeName,
-    task: EvaluationTask,
-    model: ScaleModel | None,
-    config: EvaluateConfig,
-    seeds: tuple[int, ...],
-    ordered_weights: dict[int, float],
-) -> ProbeRun:
+def _search_and_fit(probe_name: ProbeName, setup: ProbeSetup, seeds: tuple[int, ...]) -> ProbeRun:
     """Select settings on validation videos, then train on all training videos with each seed."""
-    mean, std = 0.0, 1.0
+    task, target_mean, std = setup.task, 0.0, 1.0
     if task.train.targets is not None:
-        mean = float(task.train.targets.mean())
+        target_mean = float(task.train.targets.mean())
         std = max(float(task.train.targets.std(correction=0)), 1e-12)
         task = replace(
             task,
-            train=task.train.standardise_targets(mean, std),
-            validation=task.validation and task.validation.standardise_targets(mean, std),
+            train=task.train.standardise_targets(target_mean, std),
+            validation=task.validation and task.validation.standardise_targets(target_mean, std),
         )
-    setup = ProbeSetup(
-        task=task, model=model, config=config, seed=seeds[0], ordered_weights=ordered_weights
-    )
-    probe = make_probe(name, setup)
-    selection, every = probe.search(), torch.arange(len(task.train))
+    probe = make_probe(probe_name, replace(setup, task=task))
+    selection, all_videos = probe.search(), torch.arange(len(task.train))
     seeds = seeds if probe.is_seeded else seeds[:1]
-    outputs = [
-        predict_videos(
-            probe.fit(selection, every, seed), task.test.clips, is_regression=task.is_regression
-        )
-        for seed in seeds
+    classifiers = (probe.fit(selection, all_videos, seed) for seed in seeds)
+    test_outputs = [
+        predict_videos(classifier, task.test.clips, is_regression=task.is_regression)
+        for classifier in classifiers
     ]
     if task.is_regression:
-        outputs = [targets * std + mean for targets in outputs]
-    return ProbeRun(outputs=outputs, seeds=seeds, selection=selection)
+        test_outputs = [seed_targets * std + target_mean for seed_targets in test_outputs]
+    settings = asdict(selection.settings)
+    return ProbeRun(outputs=test_outputs, seeds=seeds, selection=selection, settings=settings)
 
 
 def _make_result(
-    key: ProbeKey,
-    task: EvaluationTask,
-    run: ProbeRun,
-    scores: ScoredPredictions,
-    seconds: float,
-) -> ProbeResult:
+    key: ProbeKey, task: EvaluationTask, run: ProbeRun, scores: ScoredPredictions, seconds: float,
+    num_models: int,
+) -> ProbeResult:  # fmt: skip
     return ProbeResult(
         features=key.features,
         probe=key.probe,
@@ -267,4 +247,5 @@ def _make_result(
         metrics=scores.metrics,
         settings=run.settings,
         num_candidates=run.selection.num_candidates,
+        num_pretrainings=num_models if key.features == "scale" else None,
     )

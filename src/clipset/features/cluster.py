@@ -98,38 +98,38 @@ def _start_actors(
 ) -> tuple[list[Any], str]:
     """As many actors as the cluster has room for, all with the engine of the first one."""
     max_actors, resources = actor_resources(ray, device)
-    actor = ray.remote(EncodeActor).options(
+    actor_class = ray.remote(EncodeActor).options(
         max_restarts=-1,
         max_task_retries=MAX_RETRIES,
         max_concurrency=CONCURRENT_VIDEOS,
         **resources,
     )
-    threads, engine_name = torch.get_num_threads(), choose_engine(writer, config)
-    actors = [actor.remote(writer.manifest, config, engine_name, device, threads)]
+    num_threads, engine_name = torch.get_num_threads(), choose_engine(writer, config)
+    actors = [actor_class.remote(writer.manifest, config, engine_name, device, num_threads)]
     engine_name = get_result(ray, actors[0].engine_name.remote())
     for _ in range(min(max_actors, len(writer.pending)) - 1):
-        actors.append(actor.remote(writer.manifest, config, engine_name, device, threads))
+        actors.append(actor_class.remote(writer.manifest, config, engine_name, device, num_threads))
     return actors, engine_name
 
 
 def _encode_all(ray: Any, actors: Sequence[Any], videos: Sequence[Video]) -> Iterator[EncodeResult]:
     """Give each free actor the next video; results come as they are ready."""
-    idle = deque(list(actors) * CONCURRENT_VIDEOS)
-    running: dict[Any, tuple[Any, int]] = {}
+    idle_actors = deque(list(actors) * CONCURRENT_VIDEOS)
+    running_calls: dict[Any, tuple[Any, int]] = {}
     next_index = 0
-    while next_index < len(videos) or running:
-        first = min((index for _, index in running.values()), default=next_index)
-        if idle and next_index < len(videos) and next_index - first <= MAX_AHEAD:
-            actor, video = idle.popleft(), videos[next_index]
+    while next_index < len(videos) or running_calls:
+        first_unfinished = min((index for _, index in running_calls.values()), default=next_index)
+        if idle_actors and next_index < len(videos) and next_index - first_unfinished <= MAX_AHEAD:
+            actor, video = idle_actors.popleft(), videos[next_index]
             video = replace(video, path=video.path.absolute())
-            running[actor.encode.remote(next_index, video)] = (actor, next_index)
+            running_calls[actor.encode.remote(next_index, video)] = (actor, next_index)
             next_index += 1
             continue
-        [ready], _ = ray.wait(list(running), num_returns=1)
-        actor, video_index = running.pop(ready)
-        idle.append(actor)
+        [ready_call], _ = ray.wait(list(running_calls), num_returns=1)
+        actor, video_index = running_calls.pop(ready_call)
+        idle_actors.append(actor)
         try:
-            yield get_result(ray, ready)
+            yield get_result(ray, ready_call)
         except ray.exceptions.RayActorError:
             reason = f"its machine was lost {MAX_RETRIES + 1} times"
             yield video_index, VideoError(reason, transient=True)

@@ -5,35 +5,40 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 import msgspec
+import torch
 
 from clipset.clips.decode import DecodedClips, DecodeRequest, VideoFacts, decode_video
 from clipset.data.catalog import Video
 from clipset.errors import StoreError, VideoError
-from clipset.features.decode_worker import DecodeTask
+from clipset.features.config import ExtractConfig
 from clipset.process.isolation import python_command
-from clipset.process.worker import WorkerProcess, as_video_error
+from clipset.process.worker import Answer, WorkerProcess, answer_messages, as_video_error
 
 START_SECONDS = 5.0  # a worker usually starts and decodes its first video within this time
 MAX_AHEAD = 1024  # videos that may be started after one that is not finished
-COMMAND = python_command("clipset.features.decode_worker")
+COMMAND = python_command("clipset.features.decode_pool")
 
+DecodeTask = tuple[str, bytes, float | None, int] | None
+"""The id, path, end and draw of a video; None for the next chunk of the previous one."""
 DecodeResult = tuple[int, DecodedClips | VideoError]
 """The index of a video, and a chunk of it or the reason why it failed."""
 
 
 @contextmanager
 def decode_videos(
-    videos: Sequence[Video], request: DecodeRequest, *, workers: int, timeout: float
+    videos: Sequence[Video], request: DecodeRequest, config: ExtractConfig
 ) -> Iterator[Iterator[DecodeResult]]:
-    """Decode videos in worker processes (0: in this one); results come as they are ready."""
-    if workers == 0:
+    """Decode videos in the workers of a config (0: in this process); results come when ready."""
+    max_workers = min(config.num_workers, max(len(videos), 1))
+    if max_workers == 0:
         yield decode_in_process(videos, request)
         return
-    with closing(DecodePool(videos, request, min(workers, max(len(videos), 1)), timeout)) as pool:
+    with closing(DecodePool(videos, request, max_workers, config.timeout_seconds)) as pool:
         yield pool.results()
 
 
@@ -116,14 +121,14 @@ class DecodePool:
 
     def results(self) -> Iterator[DecodeResult]:
         """The results of all videos, as they are ready."""
-        remaining = len(self.videos)
-        while remaining:
+        num_remaining = len(self.videos)
+        while num_remaining:
             result = self._wait_for_result()
             if isinstance(result, BaseException):
                 raise result
             video_index, clips = result
             if isinstance(clips, VideoError) or clips.facts.is_last_chunk:
-                remaining -= 1
+                num_remaining -= 1
                 with self._state:
                     self._unfinished.discard(video_index)
                     self._state.notify_all()
@@ -145,8 +150,8 @@ class DecodePool:
 
     def _grow(self) -> None:
         """Double the number of workers, up to the maximum."""
-        count = min(max(len(self.workers), 1), self.max_workers - len(self.workers))
-        for _ in range(count):
+        num_new = min(max(len(self.workers), 1), self.max_workers - len(self.workers))
+        for _ in range(num_new):
             worker = DecodeWorker(self.request, timeout=self.timeout)
             thread = threading.Thread(target=self._run, args=(worker,), daemon=True, name="decode")
             self.workers.append(worker)
@@ -166,13 +171,13 @@ class DecodePool:
 
     def _run(self, worker: DecodeWorker) -> None:
         """Decode videos with one worker until the pool is closed."""
-        proven = False
+        is_proven = False
         try:
             while (video_index := self._next_video()) is not None:
                 for result in worker.decode(video_index, self.videos[video_index], self.draw):
                     with self._state:
-                        self._num_proven += not proven
-                    proven = True
+                        self._num_proven += not is_proven
+                    is_proven = True
                     self.queue.put(result)
                     if self._closed:
                         return
@@ -211,11 +216,39 @@ class DecodeWorker(WorkerProcess):
         is_last = False
         try:
             while not is_last:
-                value, content = self.call(task)
-                facts = msgspec.json.decode(value, type=VideoFacts)
+                facts_line, content = self.call(task)
+                facts = msgspec.json.decode(facts_line, type=VideoFacts)
                 clips = DecodedClips.from_buffer(content, facts, self.request)
                 task, is_last = None, facts.is_last_chunk
                 yield video_index, clips
                 del clips, content  # free a chunk before the next one is decoded
         except VideoError as error:
             yield video_index, error
+
+
+def make_decoder(setup: bytes) -> Callable[[bytes], Answer]:
+    """What a worker process does: decode chunk after chunk to its facts and its arrays as bytes."""
+    request = msgspec.json.decode(setup, type=DecodeRequest)
+    chunks: Iterator[DecodedClips] = iter(())
+
+    def decode(line: bytes) -> Answer:
+        nonlocal chunks
+        task = msgspec.json.decode(line, type=DecodeTask)
+        if task is not None:
+            video_id, path, end, draw = task
+            video_file = Path(os.fsdecode(path))
+            chunks = iter(decode_video(video_id, video_file, request, end=end, draw=draw))
+        clips = next(chunks)
+        return clips.facts, clips.to_buffers()
+
+    return decode
+
+
+def run_worker() -> None:
+    """Be a worker process, on standard input and output."""
+    torch.set_num_threads(1)
+    answer_messages(make_decoder)
+
+
+if __name__ == "__main__":
+    run_worker()

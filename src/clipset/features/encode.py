@@ -59,24 +59,24 @@ def encode_chunks(engine: Engine, results: Iterable[DecodeResult]) -> Iterator[E
     the batch before it ended.
     """
     min_clips = 1 if engine.device == "cpu" else MAX_CHUNK
-    waiting: list[tuple[int, DecodedClips]] = []
-    running: deque[_Batch] = deque()
+    waiting_chunks: list[tuple[int, DecodedClips]] = []
+    running_batches: deque[_Batch] = deque()
     last_end = 0.0
     for video_index, clips in results:
         if isinstance(clips, VideoError):
             yield video_index, clips
             continue
-        waiting.append((video_index, clips))
-        if sum(len(chunk.pixels) for _, chunk in waiting) >= min_clips:
-            running.append(_Batch(engine, waiting))
-            waiting = []
-        if len(running) > 1:
-            encoded = running.popleft().finish(last_end)
+        waiting_chunks.append((video_index, clips))
+        if sum(len(chunk.pixels) for _, chunk in waiting_chunks) >= min_clips:
+            running_batches.append(_Batch(engine, waiting_chunks))
+            waiting_chunks = []
+        if len(running_batches) > 1:
+            encoded = running_batches.popleft().finish(last_end)
             last_end = time.perf_counter()
             yield from encoded
-    if waiting:
-        running.append(_Batch(engine, waiting))
-    for batch in running:
+    if waiting_chunks:
+        running_batches.append(_Batch(engine, waiting_chunks))
+    for batch in running_batches:
         encoded = batch.finish(last_end)
         last_end = time.perf_counter()
         yield from encoded
@@ -100,36 +100,36 @@ class _Batch:
             batches = (_Batch(self.engine, [chunk]) for chunk in self.chunks)
             return [result for batch in batches for result in batch.finish(last_end)]
         seconds = (time.perf_counter() - max(self.started, last_end)) / len(self.chunks)
-        parts = features.split([len(clips.pixels) for _, clips in self.chunks])
-        encoded: list[EncodeResult] = []
-        for (video_index, clips), part in zip(self.chunks, parts, strict=True):
-            rows = ClipRows(part.numpy(), clips.boxes, clips.times)
-            encoded.append((video_index, EncodedVideo(clips.facts, rows, seconds)))
-        return encoded
+        chunk_features = features.split([len(clips.pixels) for _, clips in self.chunks])
+        encoded_chunks: list[EncodeResult] = []
+        for (video_index, clips), clip_features in zip(self.chunks, chunk_features, strict=True):
+            rows = ClipRows(clip_features.numpy(), clips.boxes, clips.times)
+            encoded_chunks.append((video_index, EncodedVideo(clips.facts, rows, seconds)))
+        return encoded_chunks
 
 
 def join_chunks(chunks: Iterable[EncodeResult]) -> Iterator[EncodeResult]:
     """Whole videos from their chunks; a chunk that failed fails its video."""
-    waiting: dict[int, list[EncodedVideo]] = {}
-    failed: set[int] = set()
+    waiting_chunks: dict[int, list[EncodedVideo]] = {}
+    failed_videos: set[int] = set()
     for video_index, chunk in chunks:
         if not isinstance(chunk, EncodedVideo):
-            failed.add(video_index)
-            waiting.pop(video_index, None)
+            failed_videos.add(video_index)
+            waiting_chunks.pop(video_index, None)
             yield video_index, chunk
         elif chunk.facts.num_chunks == 1:
             yield video_index, chunk
-        elif video_index not in failed:
-            parts = waiting.setdefault(video_index, [])
-            parts.append(chunk)
-            if len(parts) == chunk.facts.num_chunks:
-                yield video_index, _join(waiting.pop(video_index))
+        elif video_index not in failed_videos:
+            video_chunks = waiting_chunks.setdefault(video_index, [])
+            video_chunks.append(chunk)
+            if len(video_chunks) == chunk.facts.num_chunks:
+                yield video_index, _join(waiting_chunks.pop(video_index))
 
 
 def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
     facts, rows = [chunk.facts for chunk in chunks], [chunk.rows for chunk in chunks]
-    order = np.argsort([index for chunk in facts for index in chunk.clip_indices or ()])
-    whole = replace(
+    clip_order = np.argsort([index for chunk in facts for index in chunk.clip_indices or ()])
+    video_facts = replace(
         facts[0],
         frames_missing=max(chunk.frames_missing for chunk in facts),
         frames_needed=max(chunk.frames_needed for chunk in facts),
@@ -137,9 +137,9 @@ def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
         num_chunks=1,
         clip_indices=None,
     )
-    joined = ClipRows(
-        features=np.concatenate([chunk_rows.features for chunk_rows in rows])[order],
-        boxes=np.concatenate([chunk_rows.boxes for chunk_rows in rows])[order],
-        times=np.concatenate([chunk_rows.times for chunk_rows in rows])[order],
+    video_rows = ClipRows(
+        features=np.concatenate([chunk_rows.features for chunk_rows in rows])[clip_order],
+        boxes=np.concatenate([chunk_rows.boxes for chunk_rows in rows])[clip_order],
+        times=np.concatenate([chunk_rows.times for chunk_rows in rows])[clip_order],
     )
-    return EncodedVideo(whole, joined, sum(chunk.seconds for chunk in chunks))
+    return EncodedVideo(video_facts, video_rows, sum(chunk.seconds for chunk in chunks))

@@ -61,26 +61,26 @@ def estimate_extraction(
     manifest, network = plan_store(config, catalog.videos)
     engine = open_engine(manifest.backbone, network, device=device, engine=config.engine)
     with closing(DecodeWorker(decode_request(manifest), timeout=config.timeout_seconds)) as worker:
-        sample, decode_seconds = _decode_sample(worker, catalog.videos)
-    clips_per_video = np.mean([c.facts.random_count + c.facts.regular_count for c in sample])
+        sample_clips, decode_seconds = _decode_sample(worker, catalog.videos)
+    clips_per_video = np.mean([c.facts.random_count + c.facts.regular_count for c in sample_clips])
     num_clips = float(clips_per_video) * len(catalog)
-    encode = num_clips * (
-        1 / clips_per_second if clips_per_second else _time_engine(engine, sample)
+    encode_seconds = num_clips * (
+        1 / clips_per_second if clips_per_second else _time_engine(engine, sample_clips)
     )
-    decode, workers = decode_seconds * len(catalog), config.num_workers
-    if workers == 0:
-        seconds = encode + decode
+    decode, num_workers = decode_seconds * len(catalog), config.num_workers
+    if num_workers == 0:
+        seconds = encode_seconds + decode
     elif engine.device == "cpu":  # decoding and the backbone run on the same cores
-        seconds = max(encode + decode / (os.cpu_count() or 1), decode / workers)
+        seconds = max(encode_seconds + decode / (os.cpu_count() or 1), decode / num_workers)
     else:
-        seconds = max(encode, decode / workers)
+        seconds = max(encode_seconds, decode / num_workers)
     return Estimate(
         videos=len(catalog),
         clips=round(num_clips),
         disk_bytes=count_bytes(manifest, round(num_clips)),
-        memory_bytes=_memory(sample, workers),
+        memory_bytes=_memory(sample_clips, num_workers),
         seconds=seconds,
-        sampled=len(sample),
+        sampled=len(sample_clips),
         dim=manifest.backbone.dim,
     )
 
@@ -120,41 +120,41 @@ def _decode_sample(
     They are from all over the list, as long and short videos are often grouped.
     """
     spread = np.linspace(0, len(videos) - 1, min(MAX_ATTEMPTS, len(videos))).round().astype(int)
-    order = np.random.default_rng(0).permutation(np.unique(spread)).tolist()
-    sample: list[DecodedClips] = []
-    seconds: list[float] = []
+    video_order = np.random.default_rng(0).permutation(np.unique(spread)).tolist()
+    sample_clips: list[DecodedClips] = []
+    decode_times: list[float] = []
     reason = "the catalog is empty"
-    for attempt, index in enumerate([*order[:1], *order]):
-        started = time.perf_counter()
-        _, clips = next(worker.decode(index, videos[index]))
+    for attempt, video_index in enumerate([*video_order[:1], *video_order]):
+        start_time = time.perf_counter()
+        _, clips = next(worker.decode(video_index, videos[video_index]))
         if isinstance(clips, VideoError):
             reason = str(clips)
         elif attempt > 0:  # the first one starts the worker
-            sample.append(clips)
-            seconds.append((time.perf_counter() - started) * clips.facts.num_chunks)
-        if len(sample) == SAMPLE_VIDEOS:
+            sample_clips.append(clips)
+            decode_times.append((time.perf_counter() - start_time) * clips.facts.num_chunks)
+        if len(sample_clips) == SAMPLE_VIDEOS:
             break
-    if not sample:
-        raise StoreError(f"none of {len(order)} videos could be read ({reason})")
-    return sample, float(np.mean(seconds))
+    if not sample_clips:
+        raise StoreError(f"none of {len(video_order)} videos could be read ({reason})")
+    return sample_clips, float(np.mean(decode_times))
 
 
-def _time_engine(engine: Engine, sample: Sequence[DecodedClips]) -> float:
+def _time_engine(engine: Engine, sample_clips: Sequence[DecodedClips]) -> float:
     """The seconds that one clip takes."""
-    batches = [clips.pixels[:SAMPLE_CLIPS] for clips in sample]
-    engine.features(batches[0])
-    started = time.perf_counter()
-    for batch in batches:
-        engine.features(batch)
-    return (time.perf_counter() - started) / sum(map(len, batches))
+    clip_batches = [clips.pixels[:SAMPLE_CLIPS] for clips in sample_clips]
+    engine.features(clip_batches[0])
+    start_time = time.perf_counter()
+    for clip_batch in clip_batches:
+        engine.features(clip_batch)
+    return (time.perf_counter() - start_time) / sum(map(len, clip_batches))
 
 
 def _memory(sample: Sequence[DecodedClips], workers: int) -> int | None:
     """The peak memory of this process and all workers, where the system tells."""
-    parent, worker = peak_memory(), peak_memory(of_children=True)
-    if parent is None or worker is None:
+    parent_bytes, worker_bytes = peak_memory(), peak_memory(of_children=True)
+    if parent_bytes is None or worker_bytes is None:
         return None
-    return parent + workers * (worker + max(clips.pixels.numel() for clips in sample))
+    return parent_bytes + workers * (worker_bytes + max(clips.pixels.numel() for clips in sample))
 
 
 def peak_memory(of_children: bool = False) -> int | None:

@@ -54,10 +54,7 @@ def extract(
         if writer.pending:
             engine_name = choose_engine(writer, config)
             with decode_videos(
-                writer.pending_videos,
-                decode_request(manifest),
-                workers=config.num_workers,
-                timeout=config.timeout_seconds,
+                writer.pending_videos, decode_request(manifest), config
             ) as results:  # workers start while the engine is opened
                 engine = open_engine(manifest.backbone, network, device=device, engine=engine_name)
                 writer.record_provenance(engine.name, absolute_name(config.backbone.strip()))
@@ -88,11 +85,11 @@ def plan_store(
         if store_folder is not None and (store_folder / "manifest.json").is_file():
             started = read_manifest(store_folder).made_by.get("duration")
         # More videos do not change the clips of a store that was started.
-        duration = median_duration(videos, config) if started is None else float(started)
-        spec, sampling = fit_clips(config, spec, duration)
+        median_seconds = median_duration(videos, config) if started is None else float(started)
+        spec, sampling = fit_clips(config, spec, median_seconds)
         made_by = {
-            "duration": f"{duration:.3f}",
-            "clips": describe_fit(spec, sampling, duration),
+            "duration": f"{median_seconds:.3f}",
+            "clips": describe_fit(spec, sampling, median_seconds),
         }
     manifest = Manifest(
         backbone=spec, sampling=sampling, seed=config.seed, dtype=config.dtype, made_by=made_by
@@ -114,10 +111,10 @@ def decode_request(manifest: Manifest) -> DecodeRequest:
 
 def choose_engine(writer: StoreWriter, config: ExtractConfig) -> str:
     """The engine that started a store also finishes it: engines agree, but not bit for bit."""
-    started_with = writer.manifest.made_by.get("engine")
-    if started_with is not None and config.engine not in ("auto", started_with):
-        raise StoreError(f"{writer.folder} was started with {started_with}, not {config.engine}")
-    return started_with or config.engine
+    first_engine = writer.manifest.made_by.get("engine")
+    if first_engine is not None and config.engine not in ("auto", first_engine):
+        raise StoreError(f"{writer.folder} was started with {first_engine}, not {config.engine}")
+    return first_engine or config.engine
 
 
 def name_to_load(manifest: Manifest, backbone: str | None = None) -> str:

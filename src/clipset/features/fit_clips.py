@@ -45,18 +45,18 @@ def fit_clips(
     if config.frames == 0 and spec.is_image:
         frames = 1
     if config.stride == 0:
-        longest = int(duration / CLIPS_SIDE_BY_SIDE * 30 / frames)
-        stride = IMAGE_STRIDE if spec.is_image else max(min(stride, longest), 1)
+        longest_stride = int(duration / CLIPS_SIDE_BY_SIDE * 30 / frames)
+        stride = IMAGE_STRIDE if spec.is_image else max(min(stride, longest_stride), 1)
     sampling = config.sampling
-    per_minute = 60 / SECONDS_PER_CLIP * min(1.0, MAX_CLIPS * SECONDS_PER_CLIP / duration)
+    clips_per_minute = 60 / SECONDS_PER_CLIP * min(1.0, MAX_CLIPS * SECONDS_PER_CLIP / duration)
     if duration <= NUM_TIMES * SECONDS_PER_CLIP:
-        per_minute = 0.0
+        clips_per_minute = 0.0
     if sampling.num_clips == 0:
-        rate = sampling.clips_per_minute or per_minute
-        sampling = replace(sampling, num_clips=NUM_CLIPS, clips_per_minute=rate)
+        clip_rate = sampling.clips_per_minute or clips_per_minute
+        sampling = replace(sampling, num_clips=NUM_CLIPS, clips_per_minute=clip_rate)
     if sampling.num_times == 0:
-        rate = sampling.times_per_minute or per_minute
-        sampling = replace(sampling, num_times=NUM_TIMES, times_per_minute=rate)
+        clip_rate = sampling.times_per_minute or clips_per_minute
+        sampling = replace(sampling, num_times=NUM_TIMES, times_per_minute=clip_rate)
     if sampling.num_crops == 0:
         sampling = replace(sampling, num_crops=1)
     return replace(spec, frames=frames, stride=stride), sampling
@@ -65,13 +65,13 @@ def fit_clips(
 def describe_fit(spec: BackboneSpec, sampling: Sampling, duration: float) -> str:
     """What was decided and why, in one line."""
     if spec.is_image:
-        length = f"single frames, as {spec.name} encodes frames one by one"
+        clip_length = f"single frames, as {spec.name} encodes frames one by one"
     else:
-        length = f"{spec.frames} frames in {spec.span:.2g} s"
-    counts = f"{sampling.num_times} regular and {sampling.num_clips} random ones"
+        clip_length = f"{spec.frames} frames in {spec.span:.2g} s"
+    clip_counts = f"{sampling.num_times} regular and {sampling.num_clips} random ones"
     if sampling.times_per_minute:
-        counts += f" (long videos: {sampling.times_per_minute:.3g} a minute)"
-    return f"clips for videos of about {duration:.2g} s: {length}; {counts}"
+        clip_counts += f" (long videos: {sampling.times_per_minute:.3g} a minute)"
+    return f"clips for videos of about {duration:.2g} s: {clip_length}; {clip_counts}"
 
 
 def median_duration(videos: Sequence[Video], config: ExtractConfig) -> float:
@@ -80,13 +80,11 @@ def median_duration(videos: Sequence[Video], config: ExtractConfig) -> float:
     Videos that cannot be read are left out; 1 s if there is no other.
     """
     indices = np.linspace(0, len(videos) - 1, min(SAMPLE_VIDEOS, len(videos))).round().astype(int)
-    sample = [videos[index] for index in np.unique(indices)] if videos else []
-    frame = Sampling(num_clips=1, num_times=1, num_crops=1)
-    request = DecodeRequest(sampling=frame, span=0.1, frames=1, size=16, seed=0)
+    sample_videos = [videos[video_index] for video_index in np.unique(indices)] if videos else []
+    single_frame = Sampling(num_clips=1, num_times=1, num_crops=1)
+    request = DecodeRequest(sampling=single_frame, span=0.1, frames=1, size=16, seed=0)
     durations = []
-    with decode_videos(
-        sample, request, workers=config.num_workers, timeout=config.timeout_seconds
-    ) as results:
+    with decode_videos(sample_videos, request, config) as results:
         for _, clips in results:
             if not isinstance(clips, VideoError):
                 durations.append(clips.facts.duration)

@@ -59,18 +59,18 @@ def import_features(
     sources = [replace(v, path=files[v.id], end=None) for v in catalog if v.id in files]
     with StoreWriter(Path(out), manifest, catalog, sources=sources) as writer:
         writer.record_provenance("import", IMPORTED)
-        paths = (files.get(entry.id) for entry in writer.pending)
-        rows = (_import_video(path, feature_dim, num_clips, config) for path in paths)
-        writer.write_all(enumerate(rows), "importing")
+        feature_paths = (files.get(entry.id) for entry in writer.pending)
+        video_rows = (_import_video(path, feature_dim, num_clips, config) for path in feature_paths)
+        writer.write_all(enumerate(video_rows), "importing")
     return FeatureStore(out)
 
 
 def catalog_of_features(source: str | Path) -> Catalog:
     """A catalog of the files themselves: sub-folders are labels (or splits, and then labels)."""
     source = Path(source)
-    files = list_feature_files(source, quiet=True)  # `import_features` lists them again
+    feature_files = list_feature_files(source, quiet=True)  # `import_features` lists them again
     title = name_text(source.absolute().name) or "features"
-    return label_by_folder(files, source, name=title)
+    return label_by_folder(feature_files, source, name=title)
 
 
 def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
@@ -101,25 +101,25 @@ def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def _import_video(
-    path: Path | None, feature_dim: int, num_clips: int, config: ImportConfig
+    feature_path: Path | None, feature_dim: int, num_clips: int, config: ImportConfig
 ) -> EncodedVideo | VideoError:
     """The rows of one video, or the reason why there are none."""
-    if path is None:
+    if feature_path is None:
         return VideoError("it has no feature file", transient=True)
-    file = read_file_state(path)
+    file_state = read_file_state(feature_path)
     try:
-        rows = _read_rows(path, config)
+        rows = _read_rows(feature_path, config)
         if rows.features.shape[1] != feature_dim:
             width = rows.features.shape[1]
             raise StoreError(f"its features have {width} numbers, others {feature_dim}")
     except Exception as error:  # damaged files make a library raise anything
-        reason = f"{path_text(path.name)}: {describe_read_error(error)}"
+        reason = f"{path_text(feature_path.name)}: {describe_read_error(error)}"
         return VideoError(escape_undecodable(reason))
-    clips = np.linspace(0, len(rows.features) - 1, num_clips).round().astype(np.int64)
-    both = np.concatenate([clips, clips])  # random clips, regular clips
+    clip_indices = np.linspace(0, len(rows.features) - 1, num_clips).round().astype(np.int64)
+    both = np.concatenate([clip_indices, clip_indices])  # random clips, regular clips
     facts = VideoFacts(
         random_count=num_clips, regular_count=num_clips, duration=float(rows.boxes[:, 1].max()),
-        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0, file=file,
+        width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0, file=file_state,
     )  # fmt: skip
     return EncodedVideo(facts, ClipRows(rows.features[both], rows.boxes[both], rows.times[both]))
 
@@ -130,19 +130,19 @@ def _read_rows(path: Path, config: ImportConfig) -> ClipRows:
     features = as_rows(arrays[config.key])
     if not np.isfinite(features).all():
         raise StoreError("features hold NaN or infinity")
-    largest = float(np.finfo(config.dtype).max)
-    if max(float(features.max()), -float(features.min())) > largest:
+    largest_value = float(np.finfo(config.dtype).max)
+    if max(float(features.max()), -float(features.min())) > largest_value:
         remedy = "; store them as float32" if config.dtype == "float16" else ""
         raise StoreError(f"features are too large for {config.dtype}{remedy}")
     boxes = make_boxes(len(features), arrays, config.clip_seconds)
-    middles = boxes[:, :2].mean(axis=1, keepdims=True)
-    return ClipRows(features.astype(np.float32), boxes, middles)
+    clip_middles = boxes[:, :2].mean(axis=1, keepdims=True)
+    return ClipRows(features.astype(np.float32), boxes, clip_middles)
 
 
 def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tuple[int, int]:
     """The feature width of most files, and the number of clips of a video."""
-    dims: Counter[int] = Counter()
-    counts: dict[int, dict[int, Path]] = {}
+    dim_counts: Counter[int] = Counter()
+    clip_counts: dict[int, dict[int, Path]] = {}
     first_reason = ""
     for path in files.values():
         try:
@@ -150,15 +150,15 @@ def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tu
         except Exception as error:  # damaged files make a library raise anything
             first_reason = first_reason or f"{path.name}: {describe_read_error(error)}"
             continue
-        dims[feature_dim] += 1
-        counts.setdefault(feature_dim, {}).setdefault(count, path)
-    if not dims:
+        dim_counts[feature_dim] += 1
+        clip_counts.setdefault(feature_dim, {}).setdefault(count, path)
+    if not dim_counts:
         raise StoreError(f"no file in {source} could be read ({first_reason})")
-    [(feature_dim, _)] = dims.most_common(1)
-    (count, first), *others = counts[feature_dim].items()
+    [(feature_dim, _)] = dim_counts.most_common(1)
+    (count, first_path), *others = clip_counts[feature_dim].items()
     if config.clips is None and others:
         raise StoreError(
-            f"the videos have different numbers of clips ({first.name}: {count}, "
+            f"the videos have different numbers of clips ({first_path.name}: {count}, "
             f"{others[0][1].name}: {others[0][0]}); set how many to use of each: --clips {count}"
         )
     return feature_dim, config.clips or count

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -66,12 +66,12 @@ class LedgerEntry:
             claimed_duration=self.claimed_duration,
         )
 
-    def rows(self) -> tuple[tuple[Kind, int, int], ...]:
-        """Where the rows of the video's clips are: kind, first row, count."""
-        return (
-            ("random", self.random_first, self.random_count),
-            ("regular", self.regular_first, self.regular_count),
-        )
+    def rows(self) -> dict[Kind, tuple[int, int]]:
+        """Where the rows of the video's clips are, by their kind: first row, number of rows."""
+        return {
+            "random": (self.random_first, self.random_count),
+            "regular": (self.regular_first, self.regular_count),
+        }
 
     def reset(self) -> LedgerEntry:
         """The same video as a pending one."""
@@ -79,15 +79,8 @@ class LedgerEntry:
 
     def failed(self, reason: str, transient: bool, file: FileState | None) -> LedgerEntry:
         """The same video as one that failed and has no rows."""
-        return LedgerEntry(
-            ordinal=self.ordinal,
-            id=self.id,
-            status="failed",
-            reason=reason,
-            transient=transient,
-            file=file,
-            video_end=self.video_end,
-        )
+        entry = replace(self.reset(), status="failed", reason=reason, transient=transient)
+        return replace(entry, file=file, video_end=self.video_end)
 
 
 _COLUMNS = tuple(field.name for field in fields(LedgerEntry))
@@ -121,9 +114,9 @@ class Ledger:
             raise StoreError(f"{path.parent} is not a feature store (no {path.name})")
         self.path = path
         writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-        mode = "rwc" if create else "rw" if writable else "ro"
+        open_mode = "rwc" if create else "rw" if writable else "ro"
         with self._errors():
-            address = f"{path.absolute().as_uri()}?mode={mode}"
+            address = f"{path.absolute().as_uri()}?mode={open_mode}"
             self._connection = sqlite3.connect(address, uri=True, timeout=30.0)
         try:
             with self._errors():
@@ -138,8 +131,8 @@ class Ledger:
     def append(self, ids: Iterable[str]) -> None:
         """Add new videos as pending ones, behind the others."""
         entries = self.entries()
-        existing = {entry.id for entry in entries}
-        new_ids = [id for id in ids if id not in existing]
+        existing_ids = {entry.id for entry in entries}
+        new_ids = [id for id in ids if id not in existing_ids]
         after_last = entries[-1].ordinal + 1 if entries else 0
         first = max(self._count("next_ordinal"), after_last)
         marks = ", ".join("?" * len(_COLUMNS))
@@ -213,10 +206,10 @@ class Ledger:
         """Refuse the ledger of another version, or of another program."""
         self._connection.execute("PRAGMA trusted_schema = OFF")
         columns = {row[1] for row in self._connection.execute("PRAGMA table_info(videos)")}
-        missing, unknown = sorted(set(_COLUMNS) - columns), sorted(columns - set(_COLUMNS))
-        if not missing and not unknown:
+        missing, unknown_columns = sorted(set(_COLUMNS) - columns), sorted(columns - set(_COLUMNS))
+        if not missing and not unknown_columns:
             return
-        problem = f"no {', '.join(missing)}" if missing else f"also {', '.join(unknown)}"
+        problem = f"no {', '.join(missing)}" if missing else f"also {', '.join(unknown_columns)}"
         problem = f"its videos have {problem}" if columns else "it has no table of videos"
         raise StoreError(
             f"the ledger {self.path} is of another version or program ({problem}); "
@@ -234,8 +227,8 @@ class Ledger:
 
 def _to_row(entry: LedgerEntry) -> list[object]:
     """An entry as SQLite stores it: the file's state is JSON."""
-    file = None if entry.file is None else msgspec.json.encode(entry.file).decode()
-    return [file if name == "file" else getattr(entry, name) for name in _COLUMNS]
+    file_state = None if entry.file is None else msgspec.json.encode(entry.file).decode()
+    return [file_state if name == "file" else getattr(entry, name) for name in _COLUMNS]
 
 
 def _from_row(row: tuple[object, ...]) -> LedgerEntry:

@@ -49,36 +49,33 @@ def repair_store(
     """
     config = ExtractConfig(workers=workers, timeout=timeout)
     store = FeatureStore(folder)
-    done = [entry for entry in store.all_entries if entry.status == "done"]
-    for video_id, problem in find_overlaps(done):
+    done_entries = [entry for entry in store.all_entries if entry.status == "done"]
+    for video_id, problem in find_overlaps(done_entries):
         raise StoreError(
             f"{folder} cannot be repaired ({video_id}: {problem}); extract to a new folder"
         )
-    damaged_ids = dict(find_damaged_rows(store, done))
+    damaged_ids = dict(find_damaged_rows(store, done_entries))
     videos = {video.id: video for video in store.catalog}
-    damaged = [entry for entry in done if entry.id in damaged_ids]
-    listed = [entry for entry in damaged if entry.id in videos]
-    if listed:
+    damaged_entries = [entry for entry in done_entries if entry.id in damaged_ids]
+    listed_entries = [entry for entry in damaged_entries if entry.id in videos]
+    if listed_entries:
         network = load_network(store.manifest, name_to_load(store.manifest, backbone))
     manifest, result = replace(store.manifest, made_by={}), RepairResult()
     with StoreWriter(store.folder, manifest, store.catalog, sources=None) as writer:
-        for entry in damaged:
+        for entry in damaged_entries:
             if entry.id not in videos:
                 _replace_rows(writer, entry, VideoError("the catalog does not list it"), result)
-        if listed:
+        if listed_entries:
             engine_name = choose_engine(writer, config)
             engine = open_engine(manifest.backbone, network, device=device, engine=engine_name)
             with (
-                bar("repairing", len(listed), "videos") as advance,
+                bar("repairing", len(listed_entries), "videos") as advance,
                 decode_videos(
-                    [videos[entry.id] for entry in listed],
-                    decode_request(manifest),
-                    workers=config.num_workers,
-                    timeout=config.timeout_seconds,
+                    [videos[entry.id] for entry in listed_entries], decode_request(manifest), config
                 ) as results,
             ):
                 for video_index, video in encode_videos(engine, results):
-                    _replace_rows(writer, listed[video_index], video, result)
+                    _replace_rows(writer, listed_entries[video_index], video, result)
                     advance()
     return result
 
@@ -99,10 +96,10 @@ def _replace_rows(
         reason = f"its rows were damaged and could not be extracted again: {video}"
         writer.record(entry.failed(reason, video.transient, entry.file))
         return
-    written = writer.write_rows(video.update(entry), video.rows)
-    is_restored = written.checksum == entry.checksum
+    new_entry = writer.write_rows(video.update(entry), video.rows)
+    is_restored = new_entry.checksum == entry.checksum
     (result.restored if is_restored else result.changed).append(entry.id)
-    writer.record(entry if is_restored else written)
+    writer.record(entry if is_restored else new_entry)
 
 
 def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore:
@@ -142,8 +139,10 @@ def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore
                             f"{source.id} is damaged in {store.folder}; "
                             f"run `clipset repair {store.folder}` first"
                         )
-                    both = {n: np.concatenate([rows[k, n] for k in KINDS]) for _, n in rows}
-                    writer.add(source, ClipRows(**both))
+                    clip_rows = {
+                        name: np.concatenate([rows[k, name] for k in KINDS]) for _, name in rows
+                    }
+                    writer.add(source, ClipRows(**clip_rows))
                 elif source.status == "failed":
                     writer.record(source)
                 advance()
@@ -155,7 +154,7 @@ def _select_entries(
 ) -> dict[str, tuple[FeatureStore, LedgerEntry]]:
     """For each video the first store that has its rows, else the first in which it failed."""
     selection: dict[str, tuple[FeatureStore, LedgerEntry]] = {}
-    rank = {"done": 0, "failed": 1, "pending": 2}
+    status_rank = {"done": 0, "failed": 1, "pending": 2}
     for store in stores:
         for entry in (*store.entries, *store.failed, *store.pending):
             first, selected = selection.setdefault(entry.id, (store, entry))
@@ -164,7 +163,7 @@ def _select_entries(
                     f"{entry.id} has other rows in {store.folder} than in {first.folder}; "
                     f"remove it from one of them"
                 )
-            if rank[entry.status] < rank[selected.status]:
+            if status_rank[entry.status] < status_rank[selected.status]:
                 selection[entry.id] = (store, entry)
     return selection
 
@@ -187,11 +186,11 @@ def _merge_provenance(manifests: Sequence[Manifest]) -> dict[str, str]:
 
     Several engines are recorded under another name, as none of them can extend the store.
     """
-    merged = {}
+    merged_facts = {}
     for name in dict.fromkeys(name for manifest in manifests for name in manifest.made_by):
         values = list(dict.fromkeys(m.made_by[name] for m in manifests if name in m.made_by))
         if name == "backbone":
             values = values[:1]
-        key = "engines" if name == "engine" and len(values) > 1 else name
-        merged[key] = " and ".join(values)
-    return merged
+        fact_name = "engines" if name == "engine" and len(values) > 1 else name
+        merged_facts[fact_name] = " and ".join(values)
+    return merged_facts

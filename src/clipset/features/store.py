@@ -30,7 +30,7 @@ from clipset.clips.box import BOX_COLUMNS
 from clipset.clips.config import Sampling
 from clipset.config import build, fingerprint, read_json
 from clipset.data.catalog import Catalog, Video, read_catalog_table
-from clipset.data.file_state import FileState, read_file_state, resolve_path
+from clipset.data.file_state import read_file_state, resolve_path
 from clipset.errors import NothingReadError, StoreError
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
 from clipset.progress import bar
@@ -80,14 +80,14 @@ class ClipTable:
     first: Int[np.ndarray, " N"]
     count: Int[np.ndarray, " N"]
 
-    def row_indices(self, videos: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B V"]:
+    def row_indices(self, video_indices: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B V"]:
         """The rows of some videos' clips, padded with -1 where a video has fewer than others."""
-        count = self.count[videos][:, None]
-        clip = np.arange(count.max(initial=0))[None]
-        rows: Int[np.ndarray, "B V"] = np.where(
-            clip < count, self.first[videos][:, None] + clip, -1
+        count = self.count[video_indices][:, None]
+        clip_index = np.arange(count.max(initial=0))[None]
+        row_indices: Int[np.ndarray, "B V"] = np.where(
+            clip_index < count, self.first[video_indices][:, None] + clip_index, -1
         )
-        return rows
+        return row_indices
 
 
 class FeatureStore:
@@ -105,11 +105,11 @@ class FeatureStore:
         with closing(Ledger(store_folder / "ledger.sqlite")) as ledger:
             self.all_entries: Sequence[LedgerEntry] = ledger.entries()
             self.num_lost, self.manifest_fingerprint = ledger.num_lost, ledger.manifest
-        ids = {video.id for video in self.catalog}
-        listed = [entry for entry in self.all_entries if entry.id in ids]
-        self.entries: Sequence[LedgerEntry] = [e for e in listed if e.status == "done"]
-        self.failed: Sequence[LedgerEntry] = [e for e in listed if e.status == "failed"]
-        self.pending: Sequence[LedgerEntry] = [e for e in listed if e.status == "pending"]
+        video_ids = {video.id for video in self.catalog}
+        listed_entries = [entry for entry in self.all_entries if entry.id in video_ids]
+        self.entries: Sequence[LedgerEntry] = [e for e in listed_entries if e.status == "done"]
+        self.failed: Sequence[LedgerEntry] = [e for e in listed_entries if e.status == "failed"]
+        self.pending: Sequence[LedgerEntry] = [e for e in listed_entries if e.status == "pending"]
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -144,9 +144,8 @@ class FeatureStore:
         return self.random if kind == "random" else self.regular
 
     def _open_table(self, kind: Kind) -> ClipTable:
-        rows = [next(r for r in entry.rows() if r[0] == kind) for entry in self.entries]
-        first = np.array([first for _, first, _ in rows], dtype=np.int64)
-        count = np.array([count for _, _, count in rows], dtype=np.int64)
+        row_spans = np.array([entry.rows()[kind] for entry in self.entries], dtype=np.int64)
+        first, count = row_spans.reshape(-1, 2).T.copy()
         num_rows = int((first + count).max(initial=0))
         features, boxes, times = (
             open_rows(self.folder / kind / f"{column_name}.npy", num_rows, *column)
@@ -181,13 +180,13 @@ def describe_difference(stored: Manifest, requested: Manifest) -> str:
     """The first difference of two manifests, as the end of `was made …`."""
     if stored.backbone.name != requested.backbone.name:
         return f"with backbone {stored.backbone.name}, not {requested.backbone.name}"
-    for name in ("backbone", "sampling", "seed", "dtype"):
-        old, new = getattr(stored, name), getattr(requested, name)
+    for field_name in ("backbone", "sampling", "seed", "dtype"):
+        old, new = getattr(stored, field_name), getattr(requested, field_name)
         for inner in getattr(old, "__dataclass_fields__", {}):
             if getattr(old, inner) != getattr(new, inner):
-                return f"with {name} {inner} {getattr(old, inner)}, not {getattr(new, inner)}"
+                return f"with {field_name} {inner} {getattr(old, inner)}, not {getattr(new, inner)}"
         if old != new:
-            return f"with {name} {old}, not {new}"
+            return f"with {field_name} {old}, not {new}"
     return "in another way"
 
 
@@ -200,9 +199,9 @@ def open_store(store_folder: str | Path, catalog: Catalog | None = None) -> Feat
             f"run `clipset extract` again to restore them"
         )
     if store.pending:
-        total = len(store) + len(store.failed) + len(store.pending)
+        num_videos = len(store) + len(store.failed) + len(store.pending)
         raise StoreError(
-            f"{store_folder} is not finished ({len(store.pending)} of {total} videos to go); "
+            f"{store_folder} is not finished ({len(store.pending)} of {num_videos} videos to go); "
             f"run `clipset extract` again to resume"
         )
     if not store.entries:
@@ -227,9 +226,9 @@ def retry_hint(num_failed: int) -> str:
 def check_any_read(store: FeatureStore) -> None:
     """Raise NothingReadError if every video of a store failed."""
     if store.failed and not store.entries and not store.pending:
-        first = store.failed[0]
+        first_failed = store.failed[0]
         counted = f"all {len(store.failed)} videos" if len(store.failed) > 1 else "the only video"
-        raise NothingReadError(f"{counted} failed; {first.id}: {first.reason}")
+        raise NothingReadError(f"{counted} failed; {first_failed.id}: {first_failed.reason}")
 
 
 def row_checksum(arrays: Iterable[NDArray[np.generic]]) -> str:
@@ -242,9 +241,7 @@ def row_checksum(arrays: Iterable[NDArray[np.generic]]) -> str:
 
 def count_rows(entries: Iterable[LedgerEntry], kind: Kind) -> int:
     """The end of the last video's rows."""
-    done = (entry for entry in entries if entry.status == "done")
-    ends = (first + count for entry in done for k, first, count in entry.rows() if k == kind)
-    return max(ends, default=0)
+    return max((sum(e.rows()[kind]) for e in entries if e.status == "done"), default=0)
 
 
 def store_digest(store_folder: str | Path) -> str:
@@ -287,11 +284,11 @@ def check_store(store_folder: Path, manifest: Manifest, catalog: Catalog) -> Sto
             entries = ledger.entries()
     _, changed = compare_files(store_folder, entries, catalog)
     processed = {entry.id for entry in entries if entry.status != "pending"}
-    ids = frozenset(video.id for video in catalog)
+    video_ids = frozenset(video.id for video in catalog)
     return StoreCheck(
-        pending=ids - processed,
+        pending=video_ids - processed,
         changed=frozenset(entry.id for entry in changed),
-        transient=ids & {e.id for e in entries if e.status == "failed" and e.transient},
+        transient=video_ids & {e.id for e in entries if e.status == "failed" and e.transient},
     )
 
 
@@ -305,25 +302,25 @@ def compare_files(
     catalog lists the same path.
     """
     videos = {video.id: video for video in sources}
-    processed = [e for e in entries if e.id in videos and e.status != "pending"]
+    processed_entries = [e for e in entries if e.id in videos and e.status != "pending"]
     moved: list[LedgerEntry] = []
     changed: list[LedgerEntry] = []
     unverifiable: list[str] = []
-    total = len(processed) if len(processed) >= SHOW_PROGRESS_FROM else 0
-    with bar("comparing files", total, "files") as advance:
-        for entry in processed:
+    num_files = len(processed_entries) if len(processed_entries) >= SHOW_PROGRESS_FROM else 0
+    with bar("comparing files", num_files, "files") as advance:
+        for entry in processed_entries:
             advance()
-            video, before = videos[entry.id], entry.file
+            video, old_state = videos[entry.id], entry.file
             if entry.video_end != video.end:
                 changed.append(entry.reset())
-            elif before is not None and not _is_current(before, video.path):
-                now = read_file_state(video.path)
-                if now is not None and now.has_same_content(before):
-                    moved.append(replace(entry, file=now))
-                elif now is not None:
+            elif old_state is not None and not old_state.is_current(video.path):
+                new_state = read_file_state(video.path)
+                if new_state is not None and new_state.has_same_content(old_state):
+                    moved.append(replace(entry, file=new_state))
+                elif new_state is not None:
                     changed.append(entry.reset())
-                elif entry.status == "done" and before.path != resolve_path(video.path):
-                    unverifiable.append(f"{entry.id}: was {before.path}, is {video.path}")
+                elif entry.status == "done" and old_state.path != resolve_path(video.path):
+                    unverifiable.append(f"{entry.id}: was {old_state.path}, is {video.path}")
     if unverifiable:
         raise StoreError(
             f"{store_folder} has features of {len(unverifiable)} videos that were read from other "
@@ -331,10 +328,3 @@ def compare_files(
             f"({unverifiable[0]}); restore the files, or use another folder"
         )
     return moved, changed
-
-
-def _is_current(file: FileState, path: Path) -> bool:
-    try:
-        return file.is_current(path)
-    except (OSError, ValueError):  # it is missing, or no path at all
-        return False

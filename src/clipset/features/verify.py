@@ -42,12 +42,12 @@ def _compare_parts(store: FeatureStore) -> Iterator[StoreProblem]:
     if store.manifest.fingerprint != store.manifest_fingerprint:
         yield "manifest.json", "is not the one that the rows were made with"
     entries = {entry.id: entry for entry in store.all_entries}
-    imported = store.manifest.backbone.name == IMPORTED  # its files are not the catalog's
+    is_imported = store.manifest.backbone.name == IMPORTED  # its files are not the catalog's
     for video in store.catalog:
         entry = entries.get(video.id)
         if entry is None:
             yield video.id, "is in catalog.csv, but not in the ledger"
-        elif entry.file is not None and not imported:
+        elif entry.file is not None and not is_imported:
             if entry.file.path != resolve_path(video.path):
                 yield video.id, f"was read from {entry.file.path}, catalog.csv says {video.path}"
             elif entry.video_end != video.end:
@@ -57,30 +57,29 @@ def _compare_parts(store: FeatureStore) -> Iterator[StoreProblem]:
 def find_overlaps(done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
     """Rows that belong to two videos, or have impossible indices."""
     for kind in KINDS:
-        spans = [(first_row, n, e.id) for e in done for k, first_row, n in e.rows() if k == kind]
         end, owner = 0, ""
-        for first_row, num_rows, id in sorted(spans):
+        for first_row, num_rows, video_id in sorted((*e.rows()[kind], e.id) for e in done):
             if first_row < 0 or num_rows < 0:
-                yield id, f"its {kind} rows are impossible: {num_rows} from {first_row} on"
+                yield video_id, f"its {kind} rows are impossible: {num_rows} from {first_row} on"
             elif first_row < end and num_rows:
-                yield id, f"its {kind} rows are also those of {owner}"
+                yield video_id, f"its {kind} rows are also those of {owner}"
             if first_row + num_rows > end:
-                end, owner = first_row + num_rows, id
+                end, owner = first_row + num_rows, video_id
 
 
 def find_damaged_rows(store: FeatureStore, done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:
     """Videos whose rows are missing or not the ones that were written."""
     arrays = open_arrays(store)
     for entry in done:
-        parts = rows_of(entry, arrays)
-        counts = {kind: count for kind, _, count in entry.rows()}
-        for (kind, column_name), column_rows in parts.items():
-            if len(column_rows) < counts[kind]:
-                missing = f"{counts[kind] - len(column_rows)} of its {counts[kind]} rows"
-                yield entry.id, f"{missing} in {kind}/{column_name}.npy are missing"
+        video_rows = rows_of(entry, arrays)
+        for (kind, column_name), column_rows in video_rows.items():
+            _, num_rows = entry.rows()[kind]
+            if len(column_rows) < num_rows:
+                missing_rows = f"{num_rows - len(column_rows)} of its {num_rows} rows"
+                yield entry.id, f"{missing_rows} in {kind}/{column_name}.npy are missing"
                 break
         else:
-            if row_checksum(parts.values()) != entry.checksum:
+            if row_checksum(video_rows.values()) != entry.checksum:
                 yield entry.id, "its rows are not the ones that were written"
 
 
@@ -89,22 +88,22 @@ def _find_damaged_files(store: FeatureStore, done: Sequence[LedgerEntry]) -> Ite
     for kind in KINDS:
         num_rows = count_rows(done, kind)
         for column_name, (shape, dtype) in store.manifest.columns().items():
-            path = store.folder / kind / f"{column_name}.npy"
-            size = HEADER_BYTES + num_rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
-            if not has_header(path, num_rows, shape, dtype):
+            column_path = store.folder / kind / f"{column_name}.npy"
+            num_bytes = HEADER_BYTES + num_rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
+            if not has_header(column_path, num_rows, shape, dtype):
                 yield f"{kind}/{column_name}.npy", f"its header does not state {num_rows} rows"
-            elif path.stat().st_size > size:
+            elif column_path.stat().st_size > num_bytes:
                 yield f"{kind}/{column_name}.npy", "is longer than its rows"
 
 
 def _find_changed_videos(store: FeatureStore) -> Iterator[StoreProblem]:
-    paths = {video.id: video.path for video in store.catalog}
+    video_paths = {video.id: video.path for video in store.catalog}
     with bar("comparing files", len(store), "files") as advance:
         for entry in store.entries:
-            now = read_file_state(paths[entry.id])
-            if now is None:
+            file_state = read_file_state(video_paths[entry.id])
+            if file_state is None:
                 yield entry.id, "its file cannot be read"
-            elif entry.file is not None and not now.has_same_content(entry.file):
+            elif entry.file is not None and not file_state.has_same_content(entry.file):
                 yield entry.id, "its file has changed since it was read"
             advance()
 
@@ -112,13 +111,16 @@ def _find_changed_videos(store: FeatureStore) -> Iterator[StoreProblem]:
 def open_arrays(store: FeatureStore) -> StoreArrays:
     """All whole rows of a store's files, damaged or not."""
     return {
-        (kind, name): open_all_rows(store.folder / kind / f"{name}.npy", shape, dtype)
+        (kind, column_name): open_all_rows(store.folder / kind / f"{column_name}.npy", shape, dtype)
         for kind in KINDS
-        for name, (shape, dtype) in store.manifest.columns().items()
+        for column_name, (shape, dtype) in store.manifest.columns().items()
     }
 
 
 def rows_of(entry: LedgerEntry, arrays: StoreArrays) -> StoreArrays:
     """The rows of one video."""
-    spans = {kind: slice(first, first + count) for kind, first, count in entry.rows()}
-    return {(kind, name): array[spans[kind]] for (kind, name), array in arrays.items()}
+    video_rows: StoreArrays = {}
+    for (kind, column_name), array in arrays.items():
+        first_row, num_rows = entry.rows()[kind]
+        video_rows[kind, column_name] = array[first_row : first_row + num_rows]
+    return video_rows

@@ -112,11 +112,11 @@ class StoreWriter:
             (store_folder / kind).mkdir(exist_ok=True)
 
     def _list_pending(self, retry_failed: bool) -> Sequence[LedgerEntry]:
-        requested = {video.id for video in self.catalog}
-        entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested]
+        requested_ids = {video.id for video in self.catalog}
+        entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested_ids]
         pending = [e for e in entries if e.status == "pending" or e.transient or retry_failed]
-        if skipped := len(entries) - len(pending):
-            log(retry_hint(skipped))
+        if num_skipped := len(entries) - len(pending):
+            log(retry_hint(num_skipped))
         return pending
 
     @property
@@ -145,8 +145,8 @@ class StoreWriter:
         """Write encoded videos as they come, and show progress."""
         if "clips" in self.manifest.made_by:
             log(self.manifest.made_by["clips"])
-        total = len(self.catalog)
-        with bar(title, total, "videos", done=total - len(self.pending)) as advance:
+        num_videos = len(self.catalog)
+        with bar(title, num_videos, "videos", done=num_videos - len(self.pending)) as advance:
             for video_index, video in results:
                 self.put(video_index, video)
                 advance(note=f"{self.num_failed} failed" if self.num_failed else "")
@@ -169,39 +169,39 @@ class StoreWriter:
         entry = replace(entry, video_end=source.end if source else None)
         if isinstance(video, EncodedVideo):
             entry = video.update(entry)
-            if (damage := entry.damage) is not None:
-                log(f"damaged {entry.id}: {damage}")
+            if (damage_text := entry.damage) is not None:
+                log(f"damaged {entry.id}: {damage_text}")
             self.add(entry, video.rows)
         else:
             self.num_failed += 1
             log(f"skipped {entry.id}: {video}")
-            file = read_file_state(source.path) if source else None
-            self.record(entry.failed(str(video), video.transient, file))
+            file_state = read_file_state(source.path) if source else None
+            self.record(entry.failed(str(video), video.transient, file_state))
 
     def add(self, entry: LedgerEntry, rows: ClipRows) -> None:
         """Append a video's rows and record its entry."""
         random_first, regular_first = (self._num_rows[kind] for kind in KINDS)
         entry = replace(entry, random_first=random_first, regular_first=regular_first)
         entry = self.write_rows(entry, rows)
-        for kind, _, num_rows in entry.rows():  # before the entry is committed
+        for kind, (_, num_rows) in entry.rows().items():  # before the entry is committed
             self._num_rows[kind] += num_rows
         self.record(entry)
 
     def write_rows(self, entry: LedgerEntry, rows: ClipRows) -> LedgerEntry:
         """Write a video's rows where its entry says; returns the entry with their checksum."""
-        parts = []
-        offset = 0
-        for kind, first_row, num_rows in entry.rows():
+        row_parts = []
+        row_offset = 0
+        for kind, (first_row, num_rows) in entry.rows().items():
             for column_name, (_, dtype) in self.manifest.columns().items():
-                part = getattr(rows, column_name)[offset : offset + num_rows]
+                part = getattr(rows, column_name)[row_offset : row_offset + num_rows]
                 if column_name == "features":
                     check_overflow(part, np.dtype(dtype), entry.id)
-                parts.append((self._arrays[kind, column_name], first_row, part.astype(dtype)))
-            offset += num_rows
+                row_parts.append((self._arrays[kind, column_name], first_row, part.astype(dtype)))
+            row_offset += num_rows
         with writing_to(self.folder):
-            for array, first_row, part in parts:
+            for array, first_row, part in row_parts:
                 array.write(first_row, part)
-        return replace(entry, checksum=row_checksum([part for *_, part in parts]))
+        return replace(entry, checksum=row_checksum([part for *_, part in row_parts]))
 
     def record(self, entry: LedgerEntry) -> None:
         """Commit an entry soon, together with others."""

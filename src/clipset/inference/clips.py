@@ -21,7 +21,7 @@ from clipset.errors import BackboneError, CatalogError, VideoError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import DecodeResult, decode_videos
 from clipset.features.encode import EncodedVideo, encode_chunks, encode_videos
-from clipset.features.extract import decode_request, load_network, name_to_load, plan_store
+from clipset.features.extract import decode_request, load_network, name_to_load
 from clipset.features.ledger import LedgerEntry
 from clipset.features.store import Manifest
 from clipset.progress import bar, log
@@ -43,27 +43,27 @@ def list_new_videos(sources: Sources) -> Catalog:
     paths = [Path(sources)] if isinstance(sources, str | Path) else [Path(path) for path in sources]
     if not paths:
         raise CatalogError("no video is given; give files, folders or a catalog")
-    videos: dict[str, Video] = {}
+    videos_by_id: dict[str, Video] = {}
     for video in _read_videos(paths):
-        first = videos.setdefault(video.id, video)
-        if first.path.absolute() != video.path.absolute():
+        first_video = videos_by_id.setdefault(video.id, video)
+        if first_video.path.absolute() != video.path.absolute():
             raise CatalogError(
-                f"{first.path} and {video.path} are both called {video.id!r}; "
+                f"{first_video.path} and {video.path} are both called {video.id!r}; "
                 f"give one of them another id"
             )
-    return Catalog(name=name_text(paths[0].name) or "videos", videos=tuple(videos.values()))
+    return Catalog(name=name_text(paths[0].name) or "videos", videos=tuple(videos_by_id.values()))
 
 
 def _read_videos(paths: Sequence[Path]) -> Iterable[Video]:
-    ids = unique_ids(path_text(path) for path in paths)
+    id_by_path = unique_ids(path_text(path) for path in paths)
     for path in paths:
         if os.path.isdir(path):  # noqa: PTH112 (never raises)
             for video in read_folder(path):
-                yield replace(video, id=str(Path(ids[path_text(path)]) / video.id))
+                yield replace(video, id=str(Path(id_by_path[path_text(path)]) / video.id))
         elif path.suffix.lower() in SUFFIXES:
             yield from read_catalog_table(path)
         else:
-            yield Video(id=ids[path_text(path)], path=path)
+            yield Video(id=id_by_path[path_text(path)], path=path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +106,24 @@ class ClipReader:
     def engine(self) -> Engine:
         """The backbone, ready to run."""
         network = self._network or load_network(self.manifest, self._name)
-        engine = self.manifest.made_by.get("engine", "auto")
-        cpu = self.device == "auto" or find_device(self.device).type == "cpu"
-        if engine == "openvino" and not (cpu and import_openvino()):
-            engine = "auto"  # engines agree to a few millionths
-        return open_engine(self.manifest.backbone, network, device=self.device, engine=engine)
+        engine_name = self.manifest.made_by.get("engine", "auto")
+        on_cpu = self.device == "auto" or find_device(self.device).type == "cpu"
+        if engine_name == "openvino" and not (on_cpu and import_openvino()):
+            engine_name = "auto"  # engines agree to a few millionths
+        return open_engine(self.manifest.backbone, network, device=self.device, engine=engine_name)
 
     def read(self, videos: Sequence[Video]) -> list[VideoClips]:
         """The regular clips of every video, in order."""
-        clips: dict[int, VideoClips] = {}
+        clips_by_index: dict[int, VideoClips] = {}
         engine = self.engine
         with (
             bar("encoding", len(videos), "videos") as advance,
-            self._decode(videos) as results,
+            self._decode(videos) as decode_results,
         ):
-            for index, encoded in encode_videos(engine, results):
-                clips[index] = self._video_clips(videos[index], encoded)
+            for video_index, encoded_video in encode_videos(engine, decode_results):
+                clips_by_index[video_index] = self._video_clips(videos[video_index], encoded_video)
                 advance()
-        return [clips[index] for index in range(len(videos))]
+        return [clips_by_index[video_index] for video_index in range(len(videos))]
 
     def read_windows(
         self, videos: Sequence[Video], grid: WindowGrid | Window
@@ -133,23 +133,18 @@ class ClipReader:
         Windows of one video come in the order of time, among those of others.
         """
         engine = self.engine
-        with self._decode(videos, grid) as results:
-            for index, encoded in encode_chunks(engine, results):
-                yield self._video_clips(videos[index], encoded)
+        with self._decode(videos, grid) as decode_results:
+            for video_index, encoded_window in encode_chunks(engine, decode_results):
+                yield self._video_clips(videos[video_index], encoded_window)
 
     def _decode(
-        self, videos: Sequence[Video], grid: WindowGrid | Window | None = None
+        self, videos: Sequence[Video], window_grid: WindowGrid | Window | None = None
     ) -> AbstractContextManager[Iterable[DecodeResult]]:
-        if isinstance(grid, Window):
-            request = replace(self.request, window=grid)
+        if isinstance(window_grid, Window):
+            own_request = replace(self.request, window=window_grid)
         else:
-            request = replace(self.request, grid=grid)
-        return decode_videos(
-            videos,
-            request,
-            workers=min(self.config.num_workers, len(videos)),
-            timeout=self.config.timeout_seconds,
-        )
+            own_request = replace(self.request, grid=window_grid)
+        return decode_videos(videos, own_request, self.config)
 
     def _video_clips(
         self, video: Video, encoded: EncodedVideo | VideoError | BackboneError
@@ -157,35 +152,20 @@ class ClipReader:
         """The clips of a video or window as if they were read from a store, with its precision."""
         if not isinstance(encoded, EncodedVideo):
             return VideoClips(video=video, reason=str(encoded))
-        rows, facts = encoded.rows, encoded.facts
+        clip_rows, facts = encoded.rows, encoded.facts
         window, duration = facts.window, facts.duration
         if window is not None:
             duration = window.end - window.start
         elif (damage := encoded.update(LedgerEntry(ordinal=0, id=video.id)).damage) is not None:
             log(f"damaged {video.id}: {damage}")
         with np.errstate(over="ignore"):
-            features = rows.features.astype(self.manifest.dtype).astype(np.float32)
+            features = clip_rows.features.astype(self.manifest.dtype).astype(np.float32)
         if not np.isfinite(features).all():
-            largest, dtype = np.abs(rows.features).max(), self.manifest.dtype
+            largest_value, dtype = np.abs(clip_rows.features).max(), self.manifest.dtype
             return VideoClips(
-                video=video, reason=f"a feature of {largest:g} overflows the run's {dtype}"
+                video=video, reason=f"a feature of {largest_value:g} overflows the run's {dtype}"
             )
-        clips = make_clips(features[None], rows.boxes[None], np.array([duration]), self.model)
+        clips = make_clips(features[None], clip_rows.boxes[None], np.array([duration]), self.model)
         return VideoClips(
             video=video, clips=clips, duration=duration, frames=facts.frames_found, window=window
         )
-
-
-def open_backbone(
-    config: ExtractConfig, videos: Sequence[Video] = (), *, device: str = "auto"
-) -> ClipReader:
-    """A reader with a backbone, without a run; its clips fit the videos."""
-    manifest, network = plan_store(config, videos)
-    made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
-    return ClipReader(
-        replace(manifest, made_by=made_by),
-        network=network,
-        device=device,
-        workers=config.workers,
-        timeout=config.timeout,
-    )

@@ -46,24 +46,24 @@ class VideoEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Float[np.ndarray, "N R"]:
         """One vector for each path."""
         paths = [Path(path) for path in np.asarray(X, dtype=object).ravel().tolist()]
-        unique = dict.fromkeys(map(str, paths))
-        videos = tuple(Video(id=path, path=Path(path)) for path in unique)
+        unique_paths = dict.fromkeys(map(str, paths))
+        videos = tuple(Video(id=path, path=Path(path)) for path in unique_paths)
         table = self._open().embed(Catalog(name="videos", videos=videos), parts=tuple(self.parts))
         for path, reason in table.failed.items():
             raise VideoError(f"{path}: {reason}; remove it from X")
-        index = {path: row for row, path in enumerate(table.video_ids)}
-        vectors: Float[np.ndarray, "N R"] = table.pooled[[index[str(path)] for path in paths]]
+        row_index = {path: row for row, path in enumerate(table.video_ids)}
+        vectors: Float[np.ndarray, "N R"] = table.pooled[[row_index[str(path)] for path in paths]]
         return vectors
 
     def _open(self) -> TrainedRun:
-        settings = (str(self.run), self.device, self.workers, self.backbone)
-        opened: tuple[object, TrainedRun] | None = getattr(self, "_opened", None)
-        if opened is None or opened[0] != settings:
-            run = load_run(
+        run_settings = (str(self.run), self.device, self.workers, self.backbone)
+        opened_run: tuple[object, TrainedRun] | None = getattr(self, "_opened", None)
+        if opened_run is None or opened_run[0] != run_settings:
+            trained_run = load_run(
                 self.run, device=self.device, workers=self.workers, backbone=self.backbone
             )
-            opened = self._opened = (settings, run)
-        return opened[1]
+            opened_run = self._opened = (run_settings, trained_run)
+        return opened_run[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the open run, so that no loaded backbone is copied."""

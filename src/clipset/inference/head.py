@@ -91,10 +91,10 @@ class HeadCard:
         """Why this probe is the head."""
         if self.selected_on and not self.candidates:
             return f"trained on {self.videos} labels of the page, settings by {self.selected_on}"
-        own = [score for score in self.candidates if score.probe == self.probe]
-        if not own:
+        probe_scores = [score for score in self.candidates if score.probe == self.probe]
+        if not probe_scores:
             return "the preferred probe, without validation videos"
-        accuracy = f"{own[0].accuracy:.1%} correct on {self.selected_on}"
+        accuracy = f"{probe_scores[0].accuracy:.1%} correct on {self.selected_on}"
         if len(self.candidates) == 1:
             return f"the requested probe, {accuracy}"
         return f"the best of {len(self.candidates)} probes, {accuracy}"
@@ -119,15 +119,15 @@ def list_candidates(
 
     Clips in order cannot if videos have different numbers of them.
     """
-    able = [n for n in config.probes if has_model or probe_key(n).features == "backbone"]
+    able_probes = [n for n in config.probes if has_model or probe_key(n).features == "backbone"]
     if train.regular.valid is not None:
-        able = [name for name in able if name != "ordered"]
-    if not able:
+        able_probes = [probe_name for probe_name in able_probes if probe_name != "ordered"]
+    if not able_probes:
         raise ProbeError(
             f"none of the probes ({', '.join(config.probes)}) can predict new videos of this run; "
             f"give another with --probe"
         )
-    return able
+    return able_probes
 
 
 def fit_head(
@@ -156,41 +156,41 @@ def fit_head(
     )
     setup = ProbeSetup(task=task, model=copy.deepcopy(model), config=config, seed=seed)
     split = setup.split_validation()
-    validation = split.videos(task.train, task.validation) if split.exists else None
+    validation = split.validation
     if validation is None:
         probe_names = [min(probe_names, key=PREFERRED.index)]
-    searched: dict[ProbeName, tuple[Probe, Selection]] = {}
-    outputs: dict[ProbeName, Tensor] = {}
+    searched_probes: dict[ProbeName, tuple[Probe, Selection]] = {}
+    validation_outputs: dict[ProbeName, Tensor] = {}
     scores: list[ValidationScore] = []
     with bar("selecting a classifier", len(probe_names), "probes") as advance:
         for name in probe_names:
             probe = make_probe(name, setup)
             selection = probe.search()
-            searched[name] = probe, selection
+            searched_probes[name] = probe, selection
             if validation is not None:
                 classifier = probe.fit(selection, split.train, seed)
-                outputs[name] = predict_videos(classifier, validation.regular)
-                accuracy, likelihood = score_outputs(outputs[name], validation.classes)
-                score = ValidationScore(
+                validation_outputs[name] = predict_videos(classifier, validation.regular)
+                accuracy, likelihood = score_outputs(validation_outputs[name], validation.classes)
+                validation_score = ValidationScore(
                     probe=name,
                     learning_rate=selection.learning_rate,
                     epochs=selection.epochs,
                     accuracy=accuracy,
                     log_likelihood=likelihood,
                 )
-                scores.append(score)
+                scores.append(validation_score)
             advance(note=f"{name} {scores[-1].accuracy:.1%}" if scores else name)
-    best, temperature, calibration_error = probe_names[0], 1.0, None
+    best_probe, temperature, calibration_error = probe_names[0], 1.0, None
     if validation is not None:
-        best = max(scores, key=lambda score: score.rank).probe
-        temperature = fit_temperature(outputs[best], validation.classes)
-        calibrated = apply_temperature(outputs[best], temperature)
+        best_probe = max(scores, key=lambda validation_score: validation_score.rank).probe
+        temperature = fit_temperature(validation_outputs[best_probe], validation.classes)
+        calibrated_outputs = apply_temperature(validation_outputs[best_probe], temperature)
         calibration_error = (
-            prediction_calibration_error(outputs[best], validation.classes),
-            prediction_calibration_error(calibrated, validation.classes),
+            prediction_calibration_error(validation_outputs[best_probe], validation.classes),
+            prediction_calibration_error(calibrated_outputs, validation.classes),
         )
-    card = HeadCard(
-        probe=best,
+    head_card = HeadCard(
+        probe=best_probe,
         classes=classes,
         dim=train.random.dim,
         model=setup.architecture,
@@ -203,17 +203,17 @@ def fit_head(
         seed=seed,
         fingerprint=fingerprint,
     )
-    probe, selection = searched[best]
-    return Head(probe.fit(selection, torch.arange(len(train)), seed).eval(), card)
+    probe, selection = searched_probes[best_probe]
+    return Head(probe.fit(selection, torch.arange(len(train)), seed).eval(), head_card)
 
 
 def find_probe(name: str) -> ProbeName:
     """A probe by its name."""
-    names: tuple[ProbeName, ...] = get_args(ProbeName)
-    for probe in names:
-        if probe == name:
-            return probe
-    raise ProbeError(f"unknown probe {name!r}; {near_names(name, names)}")
+    probe_names: tuple[ProbeName, ...] = get_args(ProbeName)
+    for probe_name in probe_names:
+        if probe_name == name:
+            return probe_name
+    raise ProbeError(f"unknown probe {name!r}; {near_names(name, probe_names)}")
 
 
 def labels_fingerprint(manifest: Manifest) -> str:
@@ -224,29 +224,29 @@ def labels_fingerprint(manifest: Manifest) -> str:
 def save_head(head: Head, folder: Path) -> None:
     """Write `head.safetensors`, then `head.json`."""
     state = {name: value.contiguous() for name, value in head.network.state_dict().items()}
-    card = encode_json(to_mapping(head.card))
-    weights = seal(save(state), {"head.json": card})
-    write_together({folder / "head.safetensors": weights, folder / "head.json": card})
+    card_bytes = encode_json(to_mapping(head.card))
+    weight_bytes = seal(save(state), {"head.json": card_bytes})
+    write_together({folder / "head.safetensors": weight_bytes, folder / "head.json": card_bytes})
 
 
 def load_head(folder: Path, fingerprint: str) -> Head | None:
     """The head in a folder; None if there is none with this fingerprint."""
-    path, weights = folder / "head.json", folder / "head.safetensors"
-    content = read_json(path) if path.is_file() else None
-    if not isinstance(content, dict):
+    card_path, weights_path = folder / "head.json", folder / "head.safetensors"
+    card_content = read_json(card_path) if card_path.is_file() else None
+    if not isinstance(card_content, dict):
         return None
-    if (content.get("format"), content.get("fingerprint")) != (FORMAT, fingerprint):
+    if (card_content.get("format"), card_content.get("fingerprint")) != (FORMAT, fingerprint):
         return None
-    damage = find_damage(weights, beside=path.name)
+    damage = find_damage(weights_path, beside=card_path.name)
     if damage is None:
         try:
-            card, state = build(HeadCard, content, str(path)), load_file(weights)
-            finite = {name: value for name, value in state.items() if name != UNBOUNDED}
-            bad = first_nonfinite(finite)
+            card, state = build(HeadCard, card_content, str(card_path)), load_file(weights_path)
+            finite_tensors = {name: value for name, value in state.items() if name != UNBOUNDED}
+            bad_tensor = first_nonfinite(finite_tensors)
             if state.get(UNBOUNDED, torch.zeros(1)).isnan().any():
-                bad = UNBOUNDED
-            if bad is not None:
-                raise ModelError(f"{bad} holds NaN or infinity")
+                bad_tensor = UNBOUNDED
+            if bad_tensor is not None:
+                raise ModelError(f"{bad_tensor} holds NaN or infinity")
             classifier = rebuild_classifier(
                 card.probe, state, card.config, num_outputs=len(card.classes),
                 feature_dim=card.dim, model=card.model,

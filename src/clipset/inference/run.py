@@ -15,15 +15,10 @@ from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import OutputError, ProbeError, RunError, VideoError
 from clipset.features.config import ExtractConfig
+from clipset.features.extract import plan_store
 from clipset.features.store import FeatureStore, open_run_store
 from clipset.inference import DEFAULT_TOP
-from clipset.inference.clips import (
-    ClipReader,
-    Sources,
-    VideoClips,
-    list_new_videos,
-    open_backbone,
-)
+from clipset.inference.clips import ClipReader, Sources, VideoClips, list_new_videos
 from clipset.inference.head import (
     FORMAT,
     LABELS,
@@ -136,8 +131,8 @@ class TrainedRun:
     @cached_property
     def model(self) -> ScaleModel | None:
         """The pre-trained model, if the run has one."""
-        folder = self.folder / "model"
-        return load_model(folder) if (folder / "model.json").is_file() else None
+        model_folder = self.folder / "model"
+        return load_model(model_folder) if (model_folder / "model.json").is_file() else None
 
     @property
     def catalog(self) -> Catalog:
@@ -148,16 +143,16 @@ class TrainedRun:
     def head(self) -> Head:
         """The classifier: the saved one, or a new one if the run has changed since."""
         splits = self.catalog.splits
-        train = self._labelled_videos("train" if "train" in splits else None)
-        classes = tuple(sorted({video.label or "" for video in train.values()}))
+        train_videos = self._labelled_videos("train" if "train" in splits else None)
+        classes = tuple(sorted({video.label or "" for video in train_videos.values()}))
         labels_head = self._load_labels_head(has_labels=len(classes) > 1)
         if labels_head is not None:
             return labels_head
-        recipe, model = self.content.get("recipe", {}), self.folder / "model"
+        recipe, model_folder = self.content.get("recipe", {}), self.folder / "model"
         config = build(EvaluateConfig, recipe.get("evaluate", {}), f"the recipe of {self.folder}")
-        folder = self.folder / "head"
+        head_folder = self.folder / "head"
         if self.probe is not None:
-            folder = self.folder / f"head-{self.probe}"
+            head_folder = self.folder / f"head-{self.probe}"
             config = replace(config, probes=(find_probe(self.probe),))
         seed = int(self.content.get("seed", 0))
         if len(classes) < 2:
@@ -165,7 +160,7 @@ class TrainedRun:
                 f"the training videos of {self.folder} have {len(classes)} labels; "
                 f"predicting needs at least 2, embedding none"
             )
-        validation = {
+        val_videos = {
             index: video
             for index, video in self._labelled_videos("val").items()
             if "test" in splits and video.label in classes  # else the probes are tested on `val`
@@ -175,11 +170,11 @@ class TrainedRun:
             config,
             seed,
             self.store.manifest,
-            [self.store.entries[index].checksum for index in (*train, *validation)],
+            [self.store.entries[index].checksum for index in (*train_videos, *val_videos)],
             self.catalog.fingerprint,
-            "" if self.model is None else read_card(model).fingerprint,
+            "" if self.model is None else read_card(model_folder).fingerprint,
         )
-        head = load_head(folder, identity)
+        head = load_head(head_folder, identity)
         if head is not None:
             return head
         pretraining = None
@@ -190,11 +185,11 @@ class TrainedRun:
             open_labelled, self.store, class_index=class_index, model=self.architecture
         )
         head = fit_head(
-            open_videos(train), classes, self.model, config, seed=seed, fingerprint=identity,
-            validation=open_videos(validation) if validation else None, pretraining=pretraining,
+            open_videos(train_videos), classes, self.model, config, seed=seed, fingerprint=identity,
+            validation=open_videos(val_videos) if val_videos else None, pretraining=pretraining,
         )  # fmt: skip
         try:
-            save_head(head, folder)
+            save_head(head, head_folder)
         except OutputError as error:
             log(f"{error.problem}; the classifier is fitted again next time")
         return head
@@ -236,35 +231,35 @@ class TrainedRun:
         """
         if top < 1:
             raise RunError(f"top must be at least 1, got {top}")
-        every = timeline if timeline is not None else (window, step) != (None, None)
+        has_timelines = timeline if timeline is not None else (window, step) != (None, None)
         durations = self.store.durations
-        median = float(np.median(durations))
-        window = median if window is None else window
-        grid = WindowGrid(window, window / 2 if step is None else step)
+        median_duration = float(np.median(durations))
+        window = median_duration if window is None else window
+        window_grid = WindowGrid(window, window / 2 if step is None else step)
         reader, head = self.reader, self.head  # the reader may refuse, before a head is fitted
         new_videos = reader.read(list_new_videos(videos).videos)
-        longest = max(LONG_FACTOR * median, float(durations.max()))
+        longest_duration = max(LONG_FACTOR * median_duration, float(durations.max()))
         long_videos = [
             video
             for video in new_videos
             if video.clips is not None
-            and (every or (timeline is None and video.duration > longest))
+            and (has_timelines or (timeline is None and video.duration > longest_duration))
         ]
-        timelines = self._timelines(long_videos, head, grid)
+        timelines = self._timelines(long_videos, head, window_grid)
         return [_predict(new, head, top, timelines.get(new.video.id, ())) for new in new_videos]
 
     def _timelines(
-        self, videos: Sequence[VideoClips], head: Head, grid: WindowGrid
+        self, videos: Sequence[VideoClips], head: Head, window_grid: WindowGrid
     ) -> dict[str, tuple[Moment, ...] | str]:
         """The timeline of each video by its id, or the reason why it has none."""
         if not videos:
             return {}
         moments: dict[str, list[Moment]] = {video.video.id: [] for video in videos}
         reasons: dict[str, str] = {}
-        total = sum(count_windows(video, grid) for video in videos)
+        num_windows = sum(count_windows(video, window_grid) for video in videos)
         with (
-            bar("timelines", total, "windows") as advance,
-            closing(self.reader.read_windows([v.video for v in videos], grid)) as windows,
+            bar("timelines", num_windows, "windows") as advance,
+            closing(self.reader.read_windows([v.video for v in videos], window_grid)) as windows,
         ):
             for window in windows:
                 try:
@@ -272,7 +267,7 @@ class TrainedRun:
                 except Exception as error:
                     reasons.setdefault(window.video.id, str(as_video_error(error)))
                 advance()
-        return {id: reasons.get(id, tuple(own)) for id, own in moments.items()}
+        return {id: reasons.get(id, tuple(video_moments)) for id, video_moments in moments.items()}
 
     def embed(
         self,
@@ -293,46 +288,46 @@ def _predict(
     video: VideoClips, head: Head, top: int, timeline: tuple[Moment, ...] | str
 ) -> Prediction:
     """The prediction of one video; an error is the reason of this video alone."""
-    name = video.video.id
+    video_id = video.video.id
     if isinstance(timeline, str):
-        return Prediction(video=name, reason=timeline)
+        return Prediction(video=video_id, reason=timeline)
     if video.clips is None:
-        return Prediction(video=name, reason=video.reason)
+        return Prediction(video=video_id, reason=video.reason)
     try:
         probabilities = head.predict(video.clips)[0]
     except Exception as error:
-        return Prediction(video=name, reason=str(as_video_error(error)))
-    order = probabilities.argsort(descending=True, stable=True)[:top].tolist()
+        return Prediction(video=video_id, reason=str(as_video_error(error)))
+    class_order = probabilities.argsort(descending=True, stable=True)[:top].tolist()
     classes = tuple(
         ClassProbability(label=head.card.classes[k], probability=probabilities[k].item())
-        for k in order
+        for k in class_order
     )
-    return Prediction(video=name, classes=classes, timeline=timeline)
+    return Prediction(video=video_id, classes=classes, timeline=timeline)
 
 
 def _predict_window(window: VideoClips, head: Head) -> Moment:
     """The most probable label of a window."""
     if window.clips is None or window.window is None:
         raise VideoError(window.reason or "cannot be read")
-    probability, index = head.predict(window.clips)[0].max(dim=0)
+    probability, class_index = head.predict(window.clips)[0].max(dim=0)
     return Moment(
         start=window.window.start,
         end=window.window.end,
-        label=head.card.classes[int(index)],
+        label=head.card.classes[int(class_index)],
         probability=probability.item(),
     )
 
 
-def count_windows(video: VideoClips, grid: WindowGrid) -> int:
+def count_windows(video: VideoClips, window_grid: WindowGrid) -> int:
     """The number of windows of a video, with a note if there are fewer than requested."""
-    requested = grid.count(video.duration)
-    count = grid.bounded(video.duration, video.frames).count(video.duration)
-    if count < requested:
+    num_requested = window_grid.count(video.duration)
+    num_windows = window_grid.bounded(video.duration, video.frames).count(video.duration)
+    if num_windows < num_requested:
         log(
-            f"{video.video.id}: {count:,} windows instead of {requested:,}: "
+            f"{video.video.id}: {num_windows:,} windows instead of {num_requested:,}: "
             f"it has {video.frames:,} frames, and more windows would show nothing new"
         )
-    return count
+    return num_windows
 
 
 def load_run(
@@ -358,9 +353,14 @@ def load_run(
 def embed_with_backbone(
     config: ExtractConfig, videos: Sources, *, device: str = "auto"
 ) -> VectorTable:
-    """The backbone's features of new videos, without a run."""
-    reader = open_backbone(config, list_new_videos(videos).videos, device=device)
-    return embed_videos(reader, None, videos)
+    """The backbone's features of new videos, without a run; clips fit the videos."""
+    manifest, network = plan_store(config, list_new_videos(videos).videos)
+    made_by: dict[str, str] = {} if config.engine == "auto" else {"engine": config.engine}
+    clip_reader = ClipReader(
+        replace(manifest, made_by=made_by), network=network, device=device,
+        workers=config.workers, timeout=config.timeout,
+    )  # fmt: skip
+    return embed_videos(clip_reader, None, videos)
 
 
 def embed_videos(
@@ -375,14 +375,14 @@ def embed_videos(
 
     With a window, only that part of each, as if it were a video of its own.
     """
-    sources = list_new_videos(videos).videos
+    source_videos = list_new_videos(videos).videos
     if window is None:
-        new_videos = reader.read(sources)
+        new_videos = reader.read(source_videos)
     else:
-        new_videos = list(reader.read_windows(sources, window))
+        new_videos = list(reader.read_windows(source_videos, window))
     readable = [(new.video, new.clips) for new in new_videos if new.clips is not None]
     parts = ("clip",) if encoder is None else parts
-    start = 0.0 if window is None else window.start
+    window_start = 0.0 if window is None else window.start
     vectors, valid = pad_clips([encode_clips(encoder, clips, parts)[0] for _, clips in readable])
     return VectorTable(
         video_ids=tuple(video.id for video, _ in readable),
@@ -390,8 +390,8 @@ def embed_videos(
         splits=tuple(video.split for video, _ in readable),
         vectors=vectors.numpy(),
         valid=None if valid is None else valid.numpy(),
-        starts=(start,) * len(readable),
-        ends=tuple(start + new.duration for new in new_videos if new.clips is not None),
+        starts=(window_start,) * len(readable),
+        ends=tuple(window_start + new.duration for new in new_videos if new.clips is not None),
         windows=(None,) * len(readable),
         parts=parts,
         part_widths=part_widths(reader.manifest.backbone.dim, encoder, parts),

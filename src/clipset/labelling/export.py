@@ -16,8 +16,8 @@ from clipset.inference.head import LABELS, Head, HeadCard, labels_fingerprint, s
 from clipset.labelling.head import RidgeHead
 from clipset.labelling.vectors import CompactVectors
 from clipset.model.config import ModelConfig
-from clipset.probes.base import VideoInputs
 from clipset.probes.config import EvaluateConfig
+from clipset.probes.inputs import VideoInputs
 from clipset.probes.ordered import RidgeClassifier
 from clipset.representation import DEFAULT_PARTS, VectorPart
 from clipset.text import csv_text

@@ -78,18 +78,18 @@ class EfficientNetLite(nn.Module):
     ) -> None:
         super().__init__()
         self.stem = ConvUnit(3, 32, 3, stride=2)
-        blocks, channels = [], 32
+        blocks, num_channels = [], 32
         for stage, (count, kernel_size, stride, expansion, base) in enumerate(STAGES):
             out_channels = scaled_channels(base, width_scale)
-            fixed = stage in (0, len(STAGES) - 1)
-            for index in range(count if fixed else math.ceil(count * depth_scale)):
+            is_fixed = stage in (0, len(STAGES) - 1)
+            for index in range(count if is_fixed else math.ceil(count * depth_scale)):
                 step = stride if index == 0 else 1
                 blocks.append(
-                    InvertedBottleneck(channels, out_channels, kernel_size, step, expansion)
+                    InvertedBottleneck(num_channels, out_channels, kernel_size, step, expansion)
                 )
-                channels = out_channels
+                num_channels = out_channels
         self.blocks = nn.Sequential(*blocks)
-        self.head = ConvUnit(channels, 1280, 1)
+        self.head = ConvUnit(num_channels, 1280, 1)
         self.classifier = nn.Linear(1280, num_classes)
 
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:

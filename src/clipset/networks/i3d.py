@@ -91,12 +91,12 @@ class InceptionI3d(nn.Module):
         self.conv_1a = Unit3d(3, 64, 7, 2)
         self.conv_2b = Unit3d(64, 64, 1)
         self.conv_2c = Unit3d(64, 192, 3)
-        channels = 192
+        num_channels = 192
         for name, widths in MIXED.items():
-            mixed = MixedBlock(channels, widths)
-            self.add_module(name, mixed)
-            channels = mixed.out_channels
-        self.logits = nn.ModuleDict({"conv": nn.Conv3d(channels, num_classes, 1)})
+            mixed_block = MixedBlock(num_channels, widths)
+            self.add_module(name, mixed_block)
+            num_channels = mixed_block.out_channels
+        self.logits = nn.ModuleDict({"conv": nn.Conv3d(num_channels, num_classes, 1)})
 
     def forward(self, clips: Float[Tensor, "B T 3 S S"]) -> Float[Tensor, "B D"]:
         return self.last_feature_maps(clips).mean(dim=(2, 3, 4))

@@ -19,9 +19,9 @@ def pad_same(
     feature_maps: Float[Tensor, "B C *S"], kernel_size: Sequence[int], stride: Sequence[int]
 ) -> tuple[Float[Tensor, "B C *P"], list[int]]:
     """Maps padded with zeros where SAME is lopsided, and the even padding that is left to do."""
-    sizes = [int(size) for size in feature_maps.shape[2:]]
-    sides = [same_padding(*axis) for axis in zip(sizes, kernel_size, stride, strict=True)]
+    axis_sizes = [int(size) for size in feature_maps.shape[2:]]
+    sides = [same_padding(*axis) for axis in zip(axis_sizes, kernel_size, stride, strict=True)]
     if all(before == after for before, after in sides):
         return feature_maps, [before for before, _ in sides]
-    flat = [amount for before_after in reversed(sides) for amount in before_after]
-    return F.pad(feature_maps, flat), [0] * len(sides)
+    flat_padding = [amount for before_after in reversed(sides) for amount in before_after]
+    return F.pad(feature_maps, flat_padding), [0] * len(sides)

@@ -81,13 +81,13 @@ class SlowR50(nn.Module):
         self.s1 = nn.Sequential(OrderedDict(pathway0_stem=SlowStem(width)))
         in_channels = width
         for index, (num_blocks, time_kernel) in enumerate(STAGES):
-            stage, hidden_channels = nn.Sequential(), width * 2**index
+            stage_blocks, hidden_channels = nn.Sequential(), width * 2**index
             for block in range(num_blocks):
                 stride = 2 if block == 0 and index > 0 else 1
                 bottleneck = Bottleneck(in_channels, hidden_channels, time_kernel, stride)
-                stage.add_module(f"pathway0_res{block}", bottleneck)
+                stage_blocks.add_module(f"pathway0_res{block}", bottleneck)
                 in_channels = 4 * hidden_channels
-            self.add_module(f"s{index + 2}", stage)
+            self.add_module(f"s{index + 2}", stage_blocks)
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B D"]:
         feature_maps = clips.transpose(1, 2)  # (B, 3, T, H, W)

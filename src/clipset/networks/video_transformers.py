@@ -49,11 +49,11 @@ class SelectedLayers(nn.Module):
         self.network, self.layers = network, tuple(layers)
 
     def forward(self, clips: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B E"]:
-        outputs: dict[nn.Module, Any] = {}
+        block_outputs: dict[nn.Module, Any] = {}
         blocks = [self.network.blocks[layer] for layer in self.layers]
 
         def record(block: nn.Module, _inputs: Any, output: Any) -> None:
-            outputs[block] = output
+            block_outputs[block] = output
 
         hooks = [block.register_forward_hook(record) for block in blocks]
         try:
@@ -61,7 +61,7 @@ class SelectedLayers(nn.Module):
         finally:
             for hook in hooks:
                 hook.remove()
-        features = [self.network.pool_block(outputs[block]) for block in blocks]
+        features = [self.network.pool_block(block_outputs[block]) for block in blocks]
         by_clip = [feature.unflatten(0, (len(clips), -1)) for feature in features]  # (B, 1 or T, D)
         return torch.cat([feature.mean(dim=1) for feature in by_clip], dim=1)
 
@@ -174,8 +174,8 @@ class VideoMAE(LayeredNetwork):
     def __init__(self, config: VideoMAEConfig) -> None:
         super().__init__()
         self.config = config
-        dim, side = config.embed_dim, config.size // config.patch_size
-        self.grid = (config.frames // config.tubelet_size, side, side)
+        dim, grid_side = config.embed_dim, config.size // config.patch_size
+        self.grid = (config.frames // config.tubelet_size, grid_side, grid_side)
         self.patch_embed = tubelet_embed(config)
         self.blocks = nn.ModuleList(
             ViTBlock(config, QueryValueBiasAttention) for _ in range(config.depth)
@@ -184,8 +184,8 @@ class VideoMAE(LayeredNetwork):
         on_tokens = config.norm == "tokens"
         self.norm: nn.Module = last_norm if on_tokens else identity
         self.fc_norm: nn.Module = identity if on_tokens else last_norm
-        count = self.grid[0] * side * side
-        self.register_buffer("table", sinusoid_table(count, dim), persistent=False)
+        num_tokens = self.grid[0] * grid_side * grid_side
+        self.register_buffer("table", sinusoid_table(num_tokens, dim), persistent=False)
 
     def forward(
         self, clips: Float[Tensor, "B T 3 H W"], visible: Int[Tensor, "B K"] | None = None
@@ -332,11 +332,11 @@ def rotate_axis(
     The angles are laid out half after half, so that the two channels of a pair rotate by different
     angles: this is how the released weights of V-JEPA 2 were trained.
     """
-    half = vectors.shape[-1] // 2
-    steps = torch.arange(half, device=vectors.device, dtype=vectors.dtype) / half
+    half_dim = vectors.shape[-1] // 2
+    steps = torch.arange(half_dim, device=vectors.device, dtype=vectors.dtype) / half_dim
     angles = positions[:, None] * 10000**-steps  # (N, K / 2)
     angles = torch.cat([angles, angles], dim=-1)
-    pairs = vectors.unflatten(-1, (half, 2))
+    pairs = vectors.unflatten(-1, (half_dim, 2))
     swapped = torch.stack([-pairs[..., 1], pairs[..., 0]], dim=-1).flatten(-2)
     return vectors * angles.cos() + swapped * angles.sin()
 

@@ -63,7 +63,7 @@ def estimate_run(
     ):  # fmt: skip
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} must be above 0, got {value:g}")
-    steps: list[StepEstimate] = []
+    step_estimates: list[StepEstimate] = []
     if (source / "manifest.json").is_file():
         store = open_store(source)
         tasks: tuple[Task, ...] = (Task(catalog=store.catalog),)
@@ -73,35 +73,35 @@ def estimate_run(
         cost = estimate_extraction(
             tasks[0].catalog, recipe.extract, device=device, clips_per_second=clips_per_second
         )
-    factor = (num_videos or cost.videos) / cost.videos
+    video_factor = (num_videos or cost.videos) / cost.videos
     if cost.seconds:
-        steps.append(
+        step_estimates.append(
             StepEstimate(
                 name="extract",
-                seconds=factor * cost.seconds / num_machines,
-                disk_bytes=round(factor * cost.disk_bytes),
+                seconds=video_factor * cost.seconds / num_machines,
+                disk_bytes=round(video_factor * cost.disk_bytes),
                 memory_bytes=cost.memory_bytes,
             )
         )
-    size = DataSize.of(tasks, cost.dim, recipe)
-    size = replace(
-        size,
-        videos=round(factor * size.videos),
-        train_videos=max(2, round(factor * size.train_videos)),
+    data_size = DataSize.of(tasks, cost.dim, recipe)
+    data_size = replace(
+        data_size,
+        videos=round(video_factor * data_size.videos),
+        train_videos=max(2, round(video_factor * data_size.train_videos)),
     )
-    seconds = estimate_steps(recipe, size, device, samples_per_second=samples_per_second)
-    num_clips = round(factor * cost.clips)
+    step_seconds = estimate_steps(recipe, data_size, device, samples_per_second=samples_per_second)
+    num_clips = round(video_factor * cost.clips)
     peak = peak_memory()
-    memory = None if peak is None else peak + min(4 * num_clips * cost.dim, MEMORY_LIMIT)
-    vectors = 4 * num_clips * (cost.dim + recipe.pretrain.model.width)
-    disk = {"embed": vectors}
-    steps += [
-        StepEstimate(name=name, seconds=value, disk_bytes=disk.get(name), memory_bytes=memory)
-        for name, value in seconds.items()
+    memory_bytes = None if peak is None else peak + min(4 * num_clips * cost.dim, MEMORY_LIMIT)
+    vector_bytes = 4 * num_clips * (cost.dim + recipe.pretrain.model.width)
+    disk = {"embed": vector_bytes}
+    step_estimates += [
+        StepEstimate(name=name, seconds=value, disk_bytes=disk.get(name), memory_bytes=memory_bytes)
+        for name, value in step_seconds.items()
     ]
     return RunEstimate(
-        videos=round(factor * cost.videos),
+        videos=round(video_factor * cost.videos),
         clips=num_clips,
         free_bytes=free_bytes(source),
-        steps=tuple(steps),
+        steps=tuple(step_estimates),
     )

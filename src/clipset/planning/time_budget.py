@@ -46,13 +46,13 @@ class DataSize:
     @classmethod
     def of(cls, tasks: Sequence[Task], dim: int, recipe: Recipe) -> DataSize:
         """The size of some tasks on features of a width."""
-        counts = []
+        train_counts = []
         for task in tasks:
             catalog = task.catalog
-            every = recipe.pretrain.ssl_split == "all" or "train" not in catalog.splits
-            counts.append(sum(every or video.split == "train" for video in catalog))
+            uses_all = recipe.pretrain.ssl_split == "all" or "train" not in catalog.splits
+            train_counts.append(sum(uses_all or video.split == "train" for video in catalog))
         videos = max(len(task.catalog) for task in tasks)
-        return cls(videos=videos, train_videos=max(*counts, 2), dim=dim, tasks=len(tasks))
+        return cls(videos=videos, train_videos=max(*train_counts, 2), dim=dim, tasks=len(tasks))
 
 
 class RunClock:
@@ -86,13 +86,13 @@ class RunClock:
         self.num_begun += step == "pretrain"
         if is_quiet() or (step == "report" and "seconds" not in self.__dict__):
             return  # nothing was estimated for a run that is finished already
-        names = ["extract", *self.seconds]
+        step_names = ["extract", *self.seconds]
         per_task = {name: value / self.size.tasks for name, value in self.seconds.items()}
         if step == "extract":
             later = sum(self.seconds.values())
         else:
             rest = (self.size.tasks - self.num_begun) * sum(per_task.values())
-            later = rest + sum(per_task[name] for name in names[names.index(step) + 1 :])
+            later = rest + sum(per_task[name] for name in step_names[step_names.index(step) + 1 :])
         set_later_work(later)
 
     def limit(self, folder: RunFolder) -> Recipe:
@@ -114,10 +114,10 @@ class RunClock:
 
     def recorded_recipe(self, folder: Path) -> Recipe:
         """The recipe, cut as an earlier run in the folder with the same limit has recorded it."""
-        recorded = read_run(folder) if (folder / "run.json").is_file() else {}
-        plan = recorded.get("time_limit", {})
-        is_same = self.minutes is not None and plan.get("fingerprint") == self.fingerprint
-        return _apply(plan, self.recipe) if is_same and plan.get("cut") else self.recipe
+        run_record = read_run(folder) if (folder / "run.json").is_file() else {}
+        time_plan = run_record.get("time_limit", {})
+        is_same = self.minutes is not None and time_plan.get("fingerprint") == self.fingerprint
+        return _apply(time_plan, self.recipe) if is_same and time_plan.get("cut") else self.recipe
 
     @property
     def fingerprint(self) -> str:
@@ -127,20 +127,20 @@ class RunClock:
     def _cut(self, seconds_left: float) -> dict[str, Any]:
         """The epochs that fit into the rest of the limit, and what that cuts."""
         seconds, recipe = self.seconds, self.recipe
-        usable = SAFETY * seconds_left - seconds["embed"] - seconds["report"]
-        fraction = max(usable, 0.0) / max(seconds["pretrain"] + seconds["evaluate"], 1e-9)
+        usable_seconds = SAFETY * seconds_left - seconds["embed"] - seconds["report"]
+        fraction = max(usable_seconds, 0.0) / max(seconds["pretrain"] + seconds["evaluate"], 1e-9)
         if fraction >= 1:
             return {"cut": ""}
         num_videos = self.size.train_videos
-        planned = count_pretrain_epochs(recipe, num_videos)
+        planned_epochs = count_pretrain_epochs(recipe, num_videos)
         planned_probes = count_probe_epochs(recipe.evaluate, num_videos)
-        epochs = max(1, math.floor(planned * fraction))
+        epochs = max(1, math.floor(planned_epochs * fraction))
         probe_epochs = max(1, math.floor(planned_probes * fraction))
         late = "extraction alone took longer; " if seconds_left <= 0 else ""
         return {
             "pretrain_epochs": epochs,
             "probe_epochs": probe_epochs,
-            "cut": f"{late}pre-training has {epochs} epochs instead of up to {planned}, "
+            "cut": f"{late}pre-training has {epochs} epochs instead of up to {planned_epochs}, "
             f"probes have {probe_epochs} instead of up to {planned_probes}",
         }
 
@@ -163,44 +163,44 @@ def estimate_steps(
 
     config, num_videos = recipe.pretrain, size.train_videos
     if samples_per_second is not None:
-        speed = 1 / samples_per_second
+        sample_seconds = 1 / samples_per_second
     else:
-        speed = measure_training(size.dim, config, num_videos=num_videos, device=device)
-    epochs = count_pretrain_epochs(recipe, num_videos)
-    thumbnails = min(size.videos, MOST_THUMBNAILS)
+        sample_seconds = measure_training(size.dim, config, num_videos=num_videos, device=device)
+    num_epochs = count_pretrain_epochs(recipe, num_videos)
+    num_thumbnails = min(size.videos, MOST_THUMBNAILS)
     return {
-        "pretrain": epochs * num_videos * speed * config.seeds,
-        "embed": size.videos * speed * size.tasks,
-        "evaluate": count_probe_sets(recipe, num_videos) * speed / 2 * size.tasks,
-        "report": (REPORT_SECONDS + REPORT_SECONDS_PER_VIDEO * thumbnails) * size.tasks,
+        "pretrain": num_epochs * num_videos * sample_seconds * config.seeds,
+        "embed": size.videos * sample_seconds * size.tasks,
+        "evaluate": count_probe_sets(recipe, num_videos) * sample_seconds / 2 * size.tasks,
+        "report": (REPORT_SECONDS + REPORT_SECONDS_PER_VIDEO * num_thumbnails) * size.tasks,
     }
 
 
 def count_probe_sets(recipe: Recipe, num_videos: int) -> float:
     """The sets of clips that all probes are trained on, in the cost of those of a transformer."""
-    config, total = recipe.evaluate, 0.0
-    for name in config.probes:
-        is_scale = name == "finetune" or name.startswith("scale_")
+    config, total_sets = recipe.evaluate, 0.0
+    for probe_name in config.probes:
+        is_scale = probe_name == "finetune" or probe_name.startswith("scale_")
         num_searches = recipe.pretrain.seeds if is_scale else 1
         num_fits = num_searches if num_searches > 1 else config.num_seeds
         if config.label_fraction is not None and config.label_selection == "random":
             num_searches = num_fits
         sets = count_probe_epochs(config, num_videos) * num_videos * (config.label_fraction or 1.0)
-        if name in TRANSFORMERS:
+        if probe_name in TRANSFORMERS:
             training = config.training
-            grid = math.prod(
+            grid_size = math.prod(
                 len(values)
                 for values in (
                     training.learning_rates, training.weight_decays, training.encoder_lr_scales,
                     training.batch_sizes, training.optimizers, training.batch_norm,
                 )
             )  # fmt: skip
-            is_joint = name == "finetune" and training.joint_weight > 0
-            cost = (grid / 2 * num_searches + num_fits) * (JOINT_COST if is_joint else 1.0)
+            is_joint = probe_name == "finetune" and training.joint_weight > 0
+            cost = (grid_size / 2 * num_searches + num_fits) * (JOINT_COST if is_joint else 1.0)
         else:
-            cost = HEAD_COSTS.get(name, 0.0) * (num_searches + num_fits)
-        total += cost * sets
-    return total
+            cost = HEAD_COSTS.get(probe_name, 0.0) * (num_searches + num_fits)
+        total_sets += cost * sets
+    return total_sets
 
 
 def count_pretrain_epochs(recipe: Recipe, num_videos: int) -> int:

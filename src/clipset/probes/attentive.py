@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -11,13 +10,7 @@ from torch import Generator, Tensor
 
 from clipset.probes.base import Tensors
 from clipset.probes.config import EvaluateConfig
-from clipset.probes.heads import (
-    HeadProbe,
-    HeadStack,
-    MakeStack,
-    stacked_linear,
-    uniform_init,
-)
+from clipset.probes.heads import HeadProbe, HeadStack, MakeStack, stacked_linear, uniform_init
 from clipset.representation import VectorPart
 
 NUM_QUERIES = 4
@@ -27,41 +20,29 @@ WIDTH = 128
 class AttentiveStack(HeadStack):
     """Single-head attention of a few learned queries; one prediction for each set."""
 
-    def __init__(
-        self,
-        num_heads: int,
-        in_dim: int,
-        num_outputs: int,
-        generator: Generator,
-        *,
-        num_queries: int = NUM_QUERIES,
-    ) -> None:
-        self.num_queries = num_queries
-        super().__init__(num_heads, in_dim, num_outputs, generator)
-
     def init_weights(self, in_dim: int, num_outputs: int, generator: Generator) -> Tensors:
         return {
             "w_key": uniform_init((WIDTH, in_dim), in_dim, generator),
             "w_value": uniform_init((WIDTH, in_dim), in_dim, generator),
             "bias_value": torch.zeros(WIDTH),
-            "queries": uniform_init((self.num_queries, WIDTH), 1, generator),
-            "w": torch.zeros(num_outputs, self.num_queries * WIDTH),
+            "queries": uniform_init((NUM_QUERIES, WIDTH), 1, generator),
+            "w": torch.zeros(num_outputs, NUM_QUERIES * WIDTH),
             "bias": torch.zeros(num_outputs),
         }
 
     def logits(
         self,
-        inputs: Float[Tensor, "B K R"],
+        clip_vectors: Float[Tensor, "B K R"],
         generator: Generator | None,  # noqa: ARG002
     ) -> Float[Tensor, "E B L C"]:
         weights = self.weights
         no_bias = torch.zeros_like(weights["bias_value"])
-        keys = stacked_linear(inputs, weights["w_key"], no_bias)  # (B, K, E, W)
-        values = stacked_linear(inputs, weights["w_value"], weights["bias_value"])
-        scores = torch.einsum("bkew,eqw->ebqk", keys, weights["queries"])
-        attention = (scores / math.sqrt(WIDTH)).softmax(dim=-1)
-        pooled = torch.einsum("ebqk,bkew->ebqw", attention, values).flatten(2)  # (E, B, Q W)
-        logits = torch.baddbmm(weights["bias"][:, None], pooled, weights["w"].mT)
+        keys = stacked_linear(clip_vectors, weights["w_key"], no_bias)  # (B, K, E, W)
+        values = stacked_linear(clip_vectors, weights["w_value"], weights["bias_value"])
+        attention_scores = torch.einsum("bkew,eqw->ebqk", keys, weights["queries"])
+        attention = (attention_scores / math.sqrt(WIDTH)).softmax(dim=-1)
+        pooled_values = torch.einsum("ebqk,bkew->ebqw", attention, values).flatten(2)  # (E, B, Q W)
+        logits = torch.baddbmm(weights["bias"][:, None], pooled_values, weights["w"].mT)
         return logits[:, :, None]
 
 
@@ -74,4 +55,4 @@ class AttentiveProbe(HeadProbe):
 
     @classmethod
     def stack_factory(cls, config: EvaluateConfig) -> MakeStack:  # noqa: ARG003
-        return partial(AttentiveStack)
+        return AttentiveStack

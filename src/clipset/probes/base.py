@@ -1,4 +1,4 @@
-"""What all probes share: their protocol, their inputs, and predictions of a fitted classifier."""
+"""The protocol of probes: what they are trained from, how their settings are selected."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from clipset.errors import ProbeError
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.config import EvaluateConfig, Features
+from clipset.probes.inputs import CHUNK_SIZE
 from clipset.probes.search import (
     HALVINGS,
+    Axes,
     Trainings,
     ValidationCurves,
     ValidationSplit,
+    count_epochs,
+    grid_points,
     make_validation_split,
+    middle_point,
     split_by_memory,
     train_by_halving,
 )
 from clipset.probes.task import EvaluationTask
-from clipset.representation import VectorPart, course_widths, encode_clips, video_vectors
-from clipset.sets.batch import ClipBatch, mean_over_clips
-from clipset.sets.stored_clips import Clips, allocate_vectors, equal_chunks
+from clipset.sets.stored_clips import Clips, equal_chunks
 from clipset.training.checkpoint import ScaleModel
 
-CHUNK_SIZE = 256  # videos that are predicted at once
 Tensors = dict[str, Tensor]
 
 
@@ -91,6 +93,8 @@ class Probe(ABC):
     kind: ClassVar[str]
     is_seeded: ClassVar[bool] = True
     """whether another seed gives another classifier"""
+    has_course: ClassVar[bool] = False
+    """whether it sees the clips of a video in order, which only the regular ones have"""
 
     def __init__(self, setup: ProbeSetup, features: Features) -> None:
         self.setup, self.features = setup, features
@@ -105,28 +109,35 @@ class Probe(ABC):
         """The best settings on the validation videos."""
 
     @abstractmethod
-    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> nn.Module:
+    def fit(self, selection: Selection, video_index: Int[Tensor, " B"], seed: int) -> nn.Module:
         """A classifier trained on some of the training videos, which maps clips to logits."""
 
     @classmethod
     @abstractmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> nn.Module:
-        """A fitted classifier from its `state_dict`."""
+    def rebuild(
+        cls, state: Tensors, config: EvaluateConfig, num_outputs: int, encoder: SetEncoder | None
+    ) -> nn.Module:
+        """A fitted classifier from its `state_dict`; the encoder is of the right shape."""
 
 
 class TrainedProbe(Probe):
     """A probe whose candidates are trained epoch by epoch and compared by successive halving."""
 
     num_halvings: ClassVar[int] = HALVINGS
+    min_steps: ClassVar[int] = 0
+    """`max_steps` below this does not shorten the training"""
+    settings_type: ClassVar[type[Any]]
 
     @property
-    @abstractmethod
     def num_epochs(self) -> int:
         """Epochs that the learning rate is scheduled for."""
+        config = self.setup.config.training
+        max_steps = max(config.max_steps, self.min_steps)
+        return count_epochs(len(self.setup.task.train), config, max_steps)
 
     @abstractmethod
-    def default_settings(self) -> Any:
-        """The settings without a search."""
+    def axes(self) -> Axes:
+        """The values of each setting to search, the slowest one first."""
 
     @abstractmethod
     def training_bytes(self, settings: Any) -> int:
@@ -136,12 +147,16 @@ class TrainedProbe(Probe):
     def start(self, candidates: dict[int, Any], split: ValidationSplit) -> Trainings:
         """Candidates at the start of their training."""
 
+    def search_space(self) -> list[Any]:
+        return grid_points(self.settings_type, self.axes())
+
     def search(self) -> Selection:
         """Candidates that need too much memory together are trained in groups."""
         candidates, split = self.search_space(), self.setup.split_validation()
         early_stopping = self.setup.config.training.early_stopping
-        if not split.exists or (len(candidates) == 1 and not early_stopping):
-            return Selection(settings=self.default_settings(), epochs=self.num_epochs)
+        if split.validation is None or (len(candidates) == 1 and not early_stopping):
+            default_settings = middle_point(self.settings_type, self.axes())
+            return Selection(settings=default_settings, epochs=self.num_epochs)
         curves = ValidationCurves(len(candidates), self.num_epochs, self.num_halvings)
         for group in split_by_memory([self.training_bytes(point) for point in candidates]):
             train_by_halving(self.start({n: candidates[n] for n in group}, split), curves)
@@ -154,90 +169,19 @@ class TrainedProbe(Probe):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifierShape:
-    """What is needed beside the weights to rebuild a classifier."""
+class TensorClassifier(nn.Module):
+    """A classifier of given tensors, which are saved with it, on the inputs of clips or videos."""
 
-    config: EvaluateConfig
-    num_outputs: int
-    encoder: SetEncoder | None
-    """of the right shape; None for heads on the backbone's features"""
-
-
-class ClipInputs(nn.Module):
-    """The vectors that a head sees of each clip.
-
-    The backbone's feature as it is, alone (or with the box behind it, if `with_boxes`) or, with an
-    encoder, next to the set token (or to its own refined token).
-    """
-
-    def __init__(
-        self,
-        encoder: SetEncoder | None,
-        *,
-        token: VectorPart = "set",
-        with_boxes: bool = False,
-    ) -> None:
+    def __init__(self, tensors: Tensors, inputs: nn.Module) -> None:
         super().__init__()
-        self.encoder, self.with_boxes = encoder, with_boxes
-        self.token: VectorPart = token
-
-    def forward(self, clips: ClipBatch) -> Float[Tensor, "N V R"]:
-        if self.encoder is None:
-            return self.without_tokens(clips)
-        tokens = encode_clips(self.encoder, clips, (self.token,))
-        return torch.cat([clips.features, tokens], dim=-1)
-
-    def without_tokens(self, clips: ClipBatch) -> Float[Tensor, "N V R"]:
-        """The same without the encoder's tokens, which come last."""
-        if self.with_boxes and self.encoder is None:
-            return torch.cat([clips.features, clips.boxes], dim=-1)
-        return clips.features
-
-
-class VideoInputs(nn.Module):
-    """One vector of each video: the mean over its clips' inputs, or their time course.
-
-    With an encoder, the mean has the set token next to the features; the time course has the
-    refined token of each clip.
-    """
-
-    def __init__(self, encoder: SetEncoder | None, *, has_course: bool = False) -> None:
-        super().__init__()
-        self.clip_inputs = ClipInputs(encoder, token="token" if has_course else "set")
-        self.has_course = has_course
-
-    def forward(self, clips: ClipBatch) -> Float[Tensor, "N R"]:
-        vectors = self.clip_inputs(clips)
-        if not self.has_course:
-            return mean_over_clips(vectors, clips.valid)
-        return video_vectors(vectors, clips.valid, self._clip_widths(clips.features.shape[-1]))
-
-    def part_widths(self, feature_dim: int) -> tuple[int, ...]:
-        """The widths of the parts of a time course: means and deviations."""
-        return course_widths(self._clip_widths(feature_dim))
-
-    def _clip_widths(self, feature_dim: int) -> tuple[int, ...]:
-        encoder = self.clip_inputs.encoder
-        return (feature_dim,) if encoder is None else (feature_dim, encoder.project.out_features)
-
-    def all_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
-        """The vectors of many videos."""
-        vectors = allocate_vectors(len(clips), self(clips.read(slice(0, 1))).shape[1])
-        for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
-            vectors[videos] = self(chunk).to(vectors.dtype)
-        return vectors
+        self.inputs = inputs
+        for name, value in tensors.items():
+            self.register_buffer(name, value)
 
 
 def own_tensors(state: Tensors) -> Tensors:
     """The tensors of a classifier itself, without those of its parts."""
     return {name: value for name, value in state.items() if "." not in name}
-
-
-def register_tensors(module: nn.Module, tensors: Tensors) -> None:
-    """Make tensors buffers of a module, so that they are saved with it."""
-    for name, value in tensors.items():
-        module.register_buffer(name, value)
 
 
 def average_clips(
@@ -252,8 +196,8 @@ def predict_videos(
     classifier: nn.Module, clips: Clips, *, is_regression: bool = False
 ) -> Float[Tensor, "M C"]:
     """Class probabilities (or targets) of videos, averaged over their clips."""
-    index, outputs = [], []
-    for videos, chunk in equal_chunks(clips, CHUNK_SIZE):
-        index.append(videos)
+    index_chunks, outputs = [], []
+    for video_index, chunk in equal_chunks(clips, CHUNK_SIZE):
+        index_chunks.append(video_index)
         outputs.append(average_clips(classifier(chunk), is_regression))
-    return torch.cat(outputs)[torch.cat(index).argsort()]
+    return torch.cat(outputs)[torch.cat(index_chunks).argsort()]

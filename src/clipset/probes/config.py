@@ -81,23 +81,20 @@ class ProbeTraining:
         for name in ("epochs", "max_steps", "num_clips"):
             if getattr(self, name) < 1:
                 raise ProbeError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rates", "encoder_lr_scales", "head_learning_rates", "batch_sizes"):
-            values = getattr(self, name)
-            if not values or not all(0 < value < math.inf for value in values):
-                raise ProbeError(
-                    f"{name} must list at least one value, each more than 0, got {values}"
-                )
-        for name in ("weight_decays", "head_weight_decays"):
-            values = getattr(self, name)
-            if not values or not all(0 <= value < math.inf for value in values):
-                raise ProbeError(
-                    f"{name} must list at least one value, each at least 0, got {values}"
-                )
-        if not self.ordered_weights or not all(0 <= w <= 1 for w in self.ordered_weights):
-            raise ProbeError(
-                f"ordered_weights must list at least one value, each 0 to 1, "
-                f"got {self.ordered_weights}"
-            )
+        positive = ("learning_rates", "encoder_lr_scales", "head_learning_rates", "batch_sizes")
+        for names, rule, is_valid in (
+            (positive, "each more than 0", lambda value: 0 < value < math.inf),
+            (
+                ("weight_decays", "head_weight_decays"),
+                "each at least 0",
+                lambda v: 0 <= v < math.inf,
+            ),
+            (("ordered_weights",), "each 0 to 1", lambda value: 0 <= value <= 1),
+        ):
+            for name in names:
+                values = getattr(self, name)
+                if not values or not all(map(is_valid, values)):
+                    raise ProbeError(f"{name} must list at least one value, {rule}, got {values}")
         for name in ("optimizers", "batch_norm"):
             if not getattr(self, name):
                 raise ProbeError(f"{name} must list at least one value, got none")

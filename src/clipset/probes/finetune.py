@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cached_property
 
 from clipset.errors import ProbeError
+from clipset.model.encoder import SetEncoder
 from clipset.probes.base import Selection
-from clipset.probes.grid import TransformerSettings
-from clipset.probes.transformer import SetClassifier, TransformerProbe
+from clipset.probes.transformer import TransformerProbe, TransformerSettings
 from clipset.training.joint import JointPretraining
 
 JOINT_BATCH_SIZE = 128  # videos in a batch of joint pre-training, at most
@@ -31,8 +31,8 @@ class FinetuneProbe(TransformerProbe):
             TransformerProbe(self.setup, "backbone").search()
         return self.setup.ordered_weights[self.setup.seed]
 
-    def make_classifier(self, batch_norm: bool) -> SetClassifier:
-        return self.classifier_of(copy.deepcopy(self.setup.encoder()), batch_norm)
+    def make_encoder(self) -> SetEncoder:
+        return copy.deepcopy(self.setup.encoder())
 
     @cached_property
     def joint(self) -> JointPretraining | None:

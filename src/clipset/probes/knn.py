@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
+from clipset.model.encoder import SetEncoder
 from clipset.model.knn import knn_probabilities, knn_regression
-from clipset.probes.base import (
-    CHUNK_SIZE,
-    ClassifierShape,
-    Probe,
-    Selection,
-    Tensors,
-    VideoInputs,
-    own_tensors,
-    register_tensors,
-)
-from clipset.probes.config import KNNVectors
+from clipset.probes.base import Probe, Selection, TensorClassifier, Tensors, own_tensors
+from clipset.probes.config import EvaluateConfig, KNNVectors
+from clipset.probes.inputs import CHUNK_SIZE, VideoInputs
 from clipset.sets.batch import ClipBatch
 
 K = 20  # neighbours that vote, as in the paper
@@ -36,24 +29,23 @@ class KNNSettings:
     vectors: KNNVectors | Literal["time_course"] = "mean"
 
 
-class KNNClassifier(nn.Module):
+class KNNClassifier(TensorClassifier):
     """The vectors of the training videos (`bank`) and their labels, which vote."""
 
     def __init__(self, tensors: Tensors, inputs: VideoInputs, num_outputs: int) -> None:
-        super().__init__()
-        register_tensors(self, tensors)
-        self.inputs, self.num_outputs = inputs, num_outputs
+        super().__init__(tensors, inputs)
+        self.num_outputs = num_outputs
+        self.temperature = COURSE_TEMPERATURE if inputs.has_course else TEMPERATURE
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
         bank, labels = self.get_buffer("bank"), self.get_buffer("labels")
-        queries = self.inputs(clips) - self.get_buffer("mean")
-        temperature = COURSE_TEMPERATURE if self.inputs.has_course else TEMPERATURE
+        queries, temperature = self.inputs(clips) - self.get_buffer("mean"), self.temperature
         if labels.is_floating_point():
             return knn_regression(bank, labels, queries, k=K, temperature=temperature)[:, None]
-        votes = knn_probabilities(
+        class_votes = knn_probabilities(
             bank, labels, queries, num_classes=self.num_outputs, k=K, temperature=temperature
         )
-        return votes.clamp_min(1e-12).log()[:, None]
+        return class_votes.clamp_min(1e-12).log()[:, None]
 
 
 class KNNProbe(Probe):
@@ -61,7 +53,6 @@ class KNNProbe(Probe):
 
     kind = "knn"
     is_seeded = False
-    has_course: ClassVar[bool] = False
 
     def search_space(self) -> list[KNNSettings]:
         return [KNNSettings(vectors=self.setup.config.knn_vectors)]
@@ -69,23 +60,27 @@ class KNNProbe(Probe):
     def search(self) -> Selection:
         return Selection(settings=self.search_space()[0])
 
-    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> KNNClassifier:  # noqa: ARG002
-        train = self.setup.task.train.select(videos)
+    def fit(
+        self, selection: Selection, video_index: Int[Tensor, " B"], seed: int  # noqa: ARG002
+    ) -> KNNClassifier:  # fmt: skip
+        train = self.setup.task.train.select(video_index)
         settings: KNNSettings = selection.settings
-        inputs = VideoInputs(self.encoder, has_course=self.has_course)
-        vectors = inputs.all_vectors(train.regular)
-        mean = torch.zeros(vectors.shape[1])
+        video_inputs = VideoInputs(self.encoder, has_course=self.has_course)
+        train_vectors = video_inputs.all_vectors(train.regular)
+        vector_mean = torch.zeros(train_vectors.shape[1])
         if settings.vectors == "centred":
-            mean = vectors.mean(dim=0, dtype=torch.float32)
-            for block in vectors.split(CHUNK_SIZE):  # at once it would be a copy in float32
-                block.sub_(mean)
-        tensors = {"bank": vectors, "labels": train.labels, "mean": mean}
-        return KNNClassifier(tensors, inputs, self.setup.task.num_outputs).eval()
+            vector_mean = train_vectors.mean(dim=0, dtype=torch.float32)
+            for block in train_vectors.split(CHUNK_SIZE):  # at once it would be a copy in float32
+                block.sub_(vector_mean)
+        tensors = {"bank": train_vectors, "labels": train.labels, "mean": vector_mean}
+        return KNNClassifier(tensors, video_inputs, self.setup.task.num_outputs).eval()
 
     @classmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> KNNClassifier:
-        inputs = VideoInputs(shape.encoder, has_course=cls.has_course)
-        return KNNClassifier(own_tensors(state), inputs, shape.num_outputs)
+    def rebuild(
+        cls, state: Tensors, config: EvaluateConfig, num_outputs: int, encoder: SetEncoder | None  # noqa: ARG003
+    ) -> KNNClassifier:  # fmt: skip
+        video_inputs = VideoInputs(encoder, has_course=cls.has_course)
+        return KNNClassifier(own_tensors(state), video_inputs, num_outputs)
 
 
 class CourseKNNProbe(KNNProbe):

@@ -8,21 +8,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from clipset.model.encoder import SetEncoder
-from clipset.probes.base import (
-    CHUNK_SIZE,
-    ClassifierShape,
-    Probe,
-    Selection,
-    Tensors,
-    VideoInputs,
-    own_tensors,
-    register_tensors,
-)
+from clipset.probes.base import Probe, Selection, TensorClassifier, Tensors, own_tensors
+from clipset.probes.config import EvaluateConfig
+from clipset.probes.inputs import CHUNK_SIZE, VideoInputs
 from clipset.probes.search import mean_score, video_scores
-from clipset.probes.task import LabelledVideos
+from clipset.probes.task import LabelledVideos, Labels
 from clipset.sets.batch import MIN_STD, ClipBatch, RunningStatistics
 from clipset.sets.stored_clips import Clips
 
@@ -30,7 +23,6 @@ PENALTIES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # to search
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # factors of the scores before the softmax, to search
 BLOCK_SIZE = 2048  # videos read at once
 GRAM_ROWS = 2048  # channels whose products are computed at once, each with those before them
-Labels = Int[Tensor, " N"] | Float[Tensor, " N"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +54,18 @@ class Ridge:
             _blocks(inputs, clips, block_size), torch.split(labels, block_size), strict=True
         )
         if self.is_dual:
-            [(block, own)] = blocks
-            self.train, self.right_side = self.standardise(block), self._targets(own)
+            [(block, block_labels)] = blocks
+            self.train, self.right_side = self.standardise(block), self._targets(block_labels)
             self.gram = (self.train @ self.train.T).double()
             return
         gram = torch.zeros(len(self.mean), len(self.mean))
         self.right_side = torch.zeros(len(self.mean), num_outputs, dtype=torch.float64)
-        for block, own in blocks:
+        for block, block_labels in blocks:
             vectors = self.standardise(block)
             for low in range(0, len(gram), GRAM_ROWS):  # the lower triangle is all that is read
                 rows = slice(low, low + GRAM_ROWS)
                 gram[rows, : rows.stop].addmm_(vectors[:, rows].T, vectors[:, : rows.stop])
-            self.right_side += vectors.T @ self._targets(own).float()
+            self.right_side += vectors.T @ self._targets(block_labels).float()
         self.gram = gram.double()
 
     def standardise(self, vectors: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
@@ -83,17 +75,17 @@ class Ridge:
     def solve(self, penalty: float) -> Float[Tensor, "R C"]:
         """The weights of one penalty."""
         diagonal = self.gram.diagonal()
-        before = diagonal.clone()
-        diagonal.add_(penalty * before.mean().clamp_min(1e-12))
+        old_diagonal = diagonal.clone()
+        diagonal.add_(penalty * old_diagonal.mean().clamp_min(1e-12))
         solution = torch.cholesky_solve(self.right_side, torch.linalg.cholesky(self.gram)).float()
-        diagonal.copy_(before)
+        diagonal.copy_(old_diagonal)
         return self.train.T @ solution if self.is_dual else solution
 
     def predict(
-        self, weight: Float[Tensor, "R C"], inputs: Float[Tensor, "M R"], sharpness: float
+        self, weight: Float[Tensor, "R C"], query_vectors: Float[Tensor, "M R"], sharpness: float
     ) -> Float[Tensor, "M C"]:
         """Targets, or class probabilities."""
-        scores = inputs @ weight + self.offset.float()
+        scores = query_vectors @ weight + self.offset.float()
         return scores if self.is_regression else (sharpness * scores).softmax(dim=1)
 
     def _targets(self, labels: Labels) -> Float[Tensor, "B C"]:
@@ -103,10 +95,10 @@ class Ridge:
 
 def _blocks(inputs: VideoInputs, clips: Clips, block_size: int) -> Iterator[Float[Tensor, "B R"]]:
     """The vectors of the videos, block by block."""
-    for low in range(0, len(clips), block_size):
-        block = clips.read(slice(low, low + block_size))
-        chunks = torch.arange(len(block)).split(CHUNK_SIZE)
-        yield torch.cat([inputs(block.select(chunk)) for chunk in chunks])
+    for first_video in range(0, len(clips), block_size):
+        clip_block = clips.read(slice(first_video, first_video + block_size))
+        chunks = torch.arange(len(clip_block)).split(CHUNK_SIZE)
+        yield torch.cat([inputs(clip_block.select(chunk)) for chunk in chunks])
 
 
 def part_scales(
@@ -116,39 +108,34 @@ def part_scales(
 
     All channels of a part keep their relative scale; that of a constant part is infinite.
     """
-    statistics = RunningStatistics()
-    for block in _blocks(inputs, clips, BLOCK_SIZE):
-        statistics.update(block)
-    variance, scales = (statistics.sum_of_squares / statistics.count).float(), []
-    for part in variance.split(inputs.part_widths(clips.dim)):
-        length = part.sum().sqrt()
-        scales.append(length.where(length > MIN_STD, torch.inf).expand(len(part)))
-    return statistics.mean, torch.cat(scales)
+    vector_statistics = RunningStatistics()
+    for block_vectors in _blocks(inputs, clips, BLOCK_SIZE):
+        vector_statistics.update(block_vectors)
+    variance, scales = (vector_statistics.sum_of_squares / vector_statistics.count).float(), []
+    for part_variance in variance.split(inputs.part_widths(clips.dim)):
+        length = part_variance.sum().sqrt()
+        scales.append(length.where(length > MIN_STD, torch.inf).expand(len(part_variance)))
+    return vector_statistics.mean, torch.cat(scales)
 
 
 def search_ridge(ridge: Ridge, validation: LabelledVideos) -> RidgeSettings:
     """The penalty and sharpness with the best score on the validation videos."""
-    weights = {penalty: ridge.solve(penalty) for penalty in PENALTIES}
+    ridge_weights = {penalty: ridge.solve(penalty) for penalty in PENALTIES}
     scores: dict[tuple[float, float], list[Tensor]] = {}
     blocks = _blocks(ridge.inputs, validation.regular, CHUNK_SIZE)
     for block, labels in zip(blocks, torch.split(validation.labels, CHUNK_SIZE), strict=True):
         vectors = ridge.standardise(block)
-        for penalty, weight in weights.items():
+        for penalty, weight in ridge_weights.items():
             for sharpness in SHARPNESS:
                 outputs = ridge.predict(weight, vectors, sharpness)
                 scores.setdefault((penalty, sharpness), []).append(video_scores(outputs, labels))
-    ranked = [(mean_score(torch.cat(own, dim=1)), *point) for point, own in scores.items()]
-    _, penalty, sharpness = max(ranked)
+    ranked_points = [(mean_score(torch.cat(own, dim=1)), *point) for point, own in scores.items()]
+    _, penalty, sharpness = max(ranked_points)
     return RidgeSettings(penalty=penalty, sharpness=sharpness)
 
 
-class RidgeClassifier(nn.Module):
+class RidgeClassifier(TensorClassifier):
     """A linear layer on the time course of a video."""
-
-    def __init__(self, tensors: Tensors, inputs: VideoInputs) -> None:
-        super().__init__()
-        register_tensors(self, tensors)
-        self.inputs = inputs
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B 1 C"]:
         vectors = (self.inputs(clips) - self.get_buffer("mean")) / self.get_buffer("scale")
@@ -160,47 +147,50 @@ class OrderedProbe(Probe):
 
     kind = "ordered"
     is_seeded = False
+    has_course = True
     _last: tuple[Tensor, Ridge] | None = None
 
     def search_space(self) -> list[RidgeSettings]:
         return [RidgeSettings(penalty=p, sharpness=s) for p in PENALTIES for s in SHARPNESS]
 
     def search(self) -> Selection:
-        task, split = self.setup.task, self.setup.split_validation()
-        if not split.exists:
-            default = RidgeSettings(penalty=PENALTIES[len(PENALTIES) // 2], sharpness=10.0)
-            return Selection(settings=default)
-        validation = split.videos(task.train, task.validation)
-        settings = search_ridge(self._ridge(split.train), validation)
+        split = self.setup.split_validation()
+        if split.validation is None:
+            default_settings = RidgeSettings(penalty=PENALTIES[len(PENALTIES) // 2], sharpness=10.0)
+            return Selection(settings=default_settings)
+        settings = search_ridge(self._ridge(split.train), split.validation)
         return Selection(
             settings=settings, num_candidates=len(PENALTIES), selected_on=split.description
         )
 
-    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> RidgeClassifier:  # noqa: ARG002
+    def fit(
+        self, selection: Selection, video_index: Int[Tensor, " B"], seed: int  # noqa: ARG002
+    ) -> RidgeClassifier:  # fmt: skip
         settings: RidgeSettings = selection.settings
-        ridge = self._ridge(videos)
-        factor = 1.0 if ridge.is_regression else settings.sharpness
+        ridge = self._ridge(video_index)
+        score_factor = 1.0 if ridge.is_regression else settings.sharpness
         tensors = {
             "mean": ridge.mean,
             "scale": ridge.scale,
-            "weight": factor * ridge.solve(settings.penalty),
-            "bias": factor * ridge.offset.float(),
+            "weight": score_factor * ridge.solve(settings.penalty),
+            "bias": score_factor * ridge.offset.float(),
         }
         return RidgeClassifier(tensors, ridge.inputs).eval()
 
-    def _ridge(self, videos: Int[Tensor, " B"]) -> Ridge:
+    def _ridge(self, video_index: Int[Tensor, " B"]) -> Ridge:
         """The regression on some training videos; the last one is reused for the same videos."""
-        if self._last is None or not torch.equal(self._last[0], videos):
+        if self._last is None or not torch.equal(self._last[0], video_index):
             self._last = None  # frees the memory of the one before
-            train = self.setup.task.train.select(videos)
-            inputs, num_outputs = self._make_inputs(self.encoder), self.setup.task.num_outputs
-            self._last = videos, Ridge(inputs, train.regular, train.labels, num_outputs)
+            train = self.setup.task.train.select(video_index)
+            inputs, num_outputs = (
+                VideoInputs(self.encoder, has_course=True),
+                self.setup.task.num_outputs,
+            )
+            self._last = video_index, Ridge(inputs, train.regular, train.labels, num_outputs)
         return self._last[1]
 
     @classmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> RidgeClassifier:
-        return RidgeClassifier(own_tensors(state), cls._make_inputs(shape.encoder))
-
-    @staticmethod
-    def _make_inputs(encoder: SetEncoder | None) -> VideoInputs:
-        return VideoInputs(encoder, has_course=True)
+    def rebuild(
+        cls, state: Tensors, config: EvaluateConfig, num_outputs: int, encoder: SetEncoder | None  # noqa: ARG003
+    ) -> RidgeClassifier:  # fmt: skip
+        return RidgeClassifier(own_tensors(state), VideoInputs(encoder, has_course=True))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
 from clipset.probes.attentive import AttentiveProbe
-from clipset.probes.base import ClassifierShape, Probe, ProbeSetup
+from clipset.probes.base import Probe, ProbeSetup
 from clipset.probes.config import EvaluateConfig, Features, ProbeKey, ProbeName
 from clipset.probes.finetune import FinetuneProbe
 from clipset.probes.knn import CourseKNNProbe, KNNProbe
@@ -16,7 +16,6 @@ from clipset.probes.mlp import MLPProbe
 from clipset.probes.ordered import OrderedProbe
 from clipset.probes.transformer import TransformerProbe
 
-__all__ = ["PROBES", "find_name", "make_probe", "probe_key", "rebuild_classifier"]
 PROBES: dict[ProbeName, tuple[Features, type[Probe]]] = {
     "knn": ("backbone", KNNProbe),
     "scale_knn": ("scale", KNNProbe),
@@ -52,19 +51,13 @@ def make_probe(name: ProbeName, setup: ProbeSetup) -> Probe:
 
 
 def rebuild_classifier(
-    name: ProbeName,
-    state: dict[str, Tensor],
-    config: EvaluateConfig,
-    *,
-    num_outputs: int,
-    feature_dim: int,
-    model: ModelConfig,
-) -> nn.Module:
+    name: ProbeName, state: dict[str, Tensor], config: EvaluateConfig, *, num_outputs: int,
+    feature_dim: int, model: ModelConfig,
+) -> nn.Module:  # fmt: skip
     """A fitted classifier from its `state_dict`."""
     features, kind = PROBES[name]
     has_encoder = features == "scale" or issubclass(kind, TransformerProbe)
     encoder = SetEncoder(feature_dim, model) if has_encoder else None
-    shape = ClassifierShape(config=config, num_outputs=num_outputs, encoder=encoder)
-    classifier = kind.rebuild(state, shape)
+    classifier = kind.rebuild(state, config, num_outputs, encoder)
     classifier.load_state_dict(state)
     return classifier.eval()

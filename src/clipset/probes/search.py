@@ -5,11 +5,12 @@ Nothing here sees a test video.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,11 +18,14 @@ from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
 from torch import Tensor
 
 from clipset.probes.config import ProbeTraining
-from clipset.probes.task import LabelledVideos
+from clipset.probes.task import LabelledVideos, Labels
 
 VALIDATION_FRACTION = 0.25  # of the training videos, without a split `val`
 HALVINGS = 2  # how often the weaker half of the candidates is dropped
 TRAINING_MEMORY = 3 * 2**29  # bytes of the candidates that are trained at the same time
+T = TypeVar("T")
+Axes = dict[str, tuple[Any, ...]]  # values of each setting to search, the slowest one first
+UNORDERED = ("batch_norm", "optimizer")  # settings without a middle value
 Score = tuple[float, float]  # higher is better: accuracy, log-likelihood; or minus the MSE
 IndexPair = tuple[Int[Tensor, " A"], Int[Tensor, " B"]]
 
@@ -30,42 +34,30 @@ IndexPair = tuple[Int[Tensor, " A"], Int[Tensor, " B"]]
 class ValidationSplit:
     """Training videos to learn from during the search, and videos to compare candidates on.
 
-    `source`: the catalog's split `val`, a subset of the training videos, or none (too few videos).
+    There are no validation videos if there are too few training videos to divide.
     """
 
-    source: Literal["val", "train", "none"]
     train: Int[Tensor, " A"]
-    validation: Int[Tensor, " B"] | None = None  # indices of training videos, if `source` is train
+    validation: LabelledVideos | None = None
     description: str | None = None
-
-    @property
-    def exists(self) -> bool:
-        """Whether there are validation videos."""
-        return self.source != "none"
-
-    def videos(self, train: LabelledVideos, val: LabelledVideos | None) -> LabelledVideos:
-        """The validation videos, from the training videos and the split `val`."""
-        if self.validation is not None:
-            return train.select(self.validation)
-        assert val is not None  # only called if there are validation videos
-        return val
 
 
 def make_validation_split(
     train: LabelledVideos, seed: int, validation: LabelledVideos | None = None
 ) -> ValidationSplit:
     """The catalog's split `val`, or a subset of the training videos, or none."""
-    every = torch.arange(len(train))
+    all_videos = torch.arange(len(train))
     if validation is not None:
         description = f"the {len(validation)} videos of the split 'val'"
-        return ValidationSplit("val", every, description=description)
-    pair = split_training_videos(train, VALIDATION_FRACTION, seed)
-    if pair is None:
-        return ValidationSplit("none", every)
-    kind = "stratified" if train.targets is None else "at random"
-    kind = "whole groups" if has_groups(train) else kind
-    description = f"{len(pair[1])} of {len(train)} training videos ({kind})"
-    return ValidationSplit("train", *pair, description)
+        return ValidationSplit(all_videos, validation, description)
+    index_pair = split_training_videos(train, VALIDATION_FRACTION, seed)
+    if index_pair is None:
+        return ValidationSplit(all_videos)
+    split_kind = "stratified" if train.targets is None else "at random"
+    split_kind = "whole groups" if has_groups(train) else split_kind
+    train_index, validation_index = index_pair
+    description = f"{len(validation_index)} of {len(train)} training videos ({split_kind})"
+    return ValidationSplit(train_index, train.select(validation_index), description)
 
 
 def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> IndexPair | None:
@@ -79,19 +71,19 @@ def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> 
         learn, check = next(splitter.split(train.classes, train.classes, list(train.groups)))
         return torch.as_tensor(learn), torch.as_tensor(check)
     if train.targets is not None:
-        size = max(round(fraction * len(train)), 1)
-        if len(train) - size < 2:
+        num_validation = max(round(fraction * len(train)), 1)
+        if len(train) - num_validation < 2:
             return None
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-        return order[size:].sort().values, order[:size].sort().values
-    counts = torch.bincount(train.classes)
-    several = (counts[train.classes] > 1).nonzero().squeeze(1)
-    single = (counts[train.classes] == 1).nonzero().squeeze(1)
-    num_classes = int((counts > 1).sum())
-    size = max(round(fraction * len(several)), num_classes)
-    if num_classes < 2 or len(several) - size < num_classes:
+        return order[num_validation:].sort().values, order[:num_validation].sort().values
+    class_counts = torch.bincount(train.classes)
+    several = (class_counts[train.classes] > 1).nonzero().squeeze(1)
+    single = (class_counts[train.classes] == 1).nonzero().squeeze(1)
+    num_classes = int((class_counts > 1).sum())
+    num_validation = max(round(fraction * len(several)), num_classes)
+    if num_classes < 2 or len(several) - num_validation < num_classes:
         return None
-    splitter = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
+    splitter = StratifiedShuffleSplit(1, test_size=num_validation, random_state=seed)
     learn, check = next(splitter.split(several, train.classes[several]))
     return torch.cat([several[torch.as_tensor(learn)], single]), several[torch.as_tensor(check)]
 
@@ -101,20 +93,30 @@ def has_groups(train: LabelledVideos) -> bool:
     return None not in train.groups and len(set(train.groups)) > 1
 
 
-def video_scores(
-    outputs: Float[Tensor, "M C"], labels: Int[Tensor, " M"] | Float[Tensor, " M"]
-) -> Float[Tensor, "2 M"]:
+def grid_points(settings_type: Callable[..., T], axes: Axes) -> list[T]:
+    """All combinations of values."""
+    points = itertools.product(*axes.values())
+    return [settings_type(**dict(zip(axes, point_values, strict=True))) for point_values in points]
+
+
+def middle_point(settings_type: Callable[..., T], axes: Axes) -> T:
+    """What is trained without validation videos: the middle values, or the first without order."""
+    middle = {n: values[0 if n in UNORDERED else len(values) // 2] for n, values in axes.items()}
+    return settings_type(**middle)
+
+
+def video_scores(outputs: Float[Tensor, "M C"], labels: Labels) -> Float[Tensor, "2 M"]:
     """Whether each video is right and the log-likelihood of its class, or minus its squared error.
 
     NaN where a prediction diverged.
     """
     if labels.is_floating_point():
-        errors = -((outputs[:, 0] - labels) ** 2)
-        scores = torch.stack([errors, torch.zeros_like(errors)])
+        squared_errors = -((outputs[:, 0] - labels) ** 2)
+        scores = torch.stack([squared_errors, torch.zeros_like(squared_errors)])
     else:
-        correct = (outputs.argmax(dim=1) == labels).float()
-        own = outputs[torch.arange(len(labels)), labels]
-        scores = torch.stack([correct, own.clamp_min(1e-9).log()])
+        is_correct = (outputs.argmax(dim=1) == labels).float()
+        own_class = outputs[torch.arange(len(labels)), labels]
+        scores = torch.stack([is_correct, own_class.clamp_min(1e-9).log()])
     return torch.where(outputs.isfinite().all(dim=1), scores, torch.nan)
 
 
@@ -125,9 +127,7 @@ def mean_score(scores: Float[Tensor, "2 M"]) -> Score:
     return scores[0].mean().item(), scores[1].mean().item()
 
 
-def score_outputs(
-    outputs: Float[Tensor, "M C"], labels: Int[Tensor, " M"] | Float[Tensor, " M"]
-) -> Score:
+def score_outputs(outputs: Float[Tensor, "M C"], labels: Labels) -> Score:
     """The score of predictions for all validation videos."""
     return mean_score(video_scores(outputs, labels))
 
@@ -152,14 +152,14 @@ class ValidationCurves:
 
         Of equal scores, the first candidate and the first epoch.
         """
-        first = 1 if early_stopping else self.num_epochs
-        ranked = [
+        first_epoch = 1 if early_stopping else self.num_epochs
+        ranked_scores = [
             (score, -candidate, -epoch)
             for candidate, scores in enumerate(self.scores)
             for epoch, score in enumerate(scores, start=1)
-            if epoch >= first
+            if epoch >= first_epoch
         ]
-        _, candidate, epoch = max(ranked)
+        _, candidate, epoch = max(ranked_scores)
         return -candidate, -epoch
 
 
@@ -193,12 +193,12 @@ def train_by_halving(trainings: Trainings, curves: ValidationCurves) -> None:
 def split_by_memory(num_bytes: Sequence[int], limit: int = TRAINING_MEMORY) -> list[list[int]]:
     """Candidates in groups whose trainings fit a limit together; at least one in each group."""
     groups: list[list[int]] = []
-    total = math.inf
-    for candidate, own in enumerate(num_bytes):
-        total += own
-        if total > limit:
+    total_bytes = math.inf
+    for candidate, candidate_bytes in enumerate(num_bytes):
+        total_bytes += candidate_bytes
+        if total_bytes > limit:
             groups.append([])
-            total = own
+            total_bytes = candidate_bytes
         groups[-1].append(candidate)
     return groups
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clipset.data.catalog import Catalog, Video
@@ -21,6 +21,7 @@ from clipset.training.config import PretrainConfig
 from clipset.training.joint import PretrainingSetup
 
 VideosByIndex = dict[int, Video]  # by their index in the store
+Labels = Int[Tensor, " N"] | Float[Tensor, " N"]  # class indices, or targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +38,20 @@ class LabelledVideos:
         return len(self.classes)
 
     @property
-    def labels(self) -> Int[Tensor, " N"] | Float[Tensor, " N"]:
+    def labels(self) -> Labels:
         """What is predicted: class indices, or (floating point) targets."""
         return self.classes if self.targets is None else self.targets
 
-    def select(self, videos: Int[Tensor, " M"]) -> LabelledVideos:
+    def select(self, video_index: Int[Tensor, " M"]) -> LabelledVideos:
         """Some of the videos, by index."""
-        if torch.equal(videos, torch.arange(len(self))):
+        if torch.equal(video_index, torch.arange(len(self))):
             return self
         return LabelledVideos(
-            self.random.select(videos),
-            self.regular.select(videos),
-            self.classes[videos],
-            tuple(self.groups[int(video)] for video in videos),
-            None if self.targets is None else self.targets[videos],
+            self.random.select(video_index),
+            self.regular.select(video_index),
+            self.classes[video_index],
+            tuple(self.groups[int(video)] for video in video_index),
+            None if self.targets is None else self.targets[video_index],
         )
 
     def train_on_all_clips(self) -> LabelledVideos:
@@ -69,7 +70,7 @@ class LabelledVideos:
 
 
 class HeldOut:
-    """The test videos: clips to predict from, and labels that only `evaluate` reads.
+    """The test videos: clips to predict from, and labels that `evaluate` and `match` alone read.
 
     `clips` are the regular ones. `groups` is empty if no video has a group.
     """
@@ -96,6 +97,10 @@ class HeldOut:
             raise ProbeError("the test videos have no random clips; set test_clips to 'regular'")
         clips = concat_clips(self._random, self.clips)
         return HeldOut(self.ids, clips, self._classes, self._targets, groups=self.groups)
+
+    def match(self, videos: Int[Tensor, " B"], classes: Int[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+        """Whether classes are those of some of the videos. Called once for each final ranking."""
+        return classes == self._classes[videos, None]
 
     def evaluate(
         self, outputs: Float[Tensor, "M C"]
@@ -146,8 +151,8 @@ class EvaluationTask:
         """
         labels = self.train.classes.tolist()
         generator = None if seed is None else np.random.default_rng(seed)
-        videos = subset_indices(labels, fraction=fraction, generator=generator)
-        return replace(self, train=self.train.select(torch.tensor(videos)))
+        video_index = subset_indices(labels, fraction=fraction, generator=generator)
+        return replace(self, train=self.train.select(torch.tensor(video_index)))
 
 
 def make_task(
@@ -162,48 +167,48 @@ def make_task(
     the model; `training` holds the settings of its pre-training, if known.
     """
     if not len(store):
-        reason = store.failed[0].reason if store.failed else "it is empty"
-        raise ProbeError(f"no video of the store could be read; the first: {reason}")
+        first_reason = store.failed[0].reason if store.failed else "it is empty"
+        raise ProbeError(f"no video of the store could be read; the first: {first_reason}")
     by_id = {video.id: video for video in catalog or store.catalog}
     videos = {index: by_id[id] for index, id in enumerate(store.ids) if id in by_id}
     is_regression = all(video.label is None for video in videos.values())
-    labelled = {
+    labelled_videos = {
         index: video
         for index, video in videos.items()
         if (video.target if is_regression else video.label) is not None
     }
-    split = scored_split(labelled.values())
-    train, test, val = (
-        {index: video for index, video in labelled.items() if video.split == name}
+    split = scored_split(labelled_videos.values())
+    train_videos, test_videos, val = (
+        {index: video for index, video in labelled_videos.items() if video.split == name}
         for name in ("train", split, "val")
     )
-    _check_labels(labelled, train, test, is_regression)
-    if len(labelled) < len(videos):
+    _check_labels(labelled_videos, train_videos, test_videos, is_regression)
+    if len(labelled_videos) < len(videos):
         kind = "target" if is_regression else "label"
-        log(f"{len(videos) - len(labelled)} of {len(videos)} videos have no {kind}: skipped")
-    classes = () if is_regression else tuple(sorted({v.label or "" for v in train.values()}))
-    _check_test_classes(test, classes, split)
+        log(f"{len(videos) - len(labelled_videos)} of {len(videos)} videos have no {kind}: skipped")
+    classes = () if is_regression else tuple(sorted({v.label or "" for v in train_videos.values()}))
+    _check_test_classes(test_videos, classes, split)
     class_index = {name: index for index, name in enumerate(classes)}
     if split == "val":
         val = {}
     elif classes:  # without classes that have no training video
         val = {index: video for index, video in val.items() if video.label in class_index}
     box_model = training.model if training else model
-    in_memory = fits_memory(store, np.array([*train, *val, *test]))
+    in_memory = fits_memory(store, np.array([*train_videos, *val, *test_videos]))
     open_videos = partial(
         open_labelled, store, class_index=class_index, model=box_model, in_memory=in_memory
     )
-    test_index = np.array(list(test))
+    test_index = np.array(list(test_videos))
     return EvaluationTask(
         classes=classes,
-        train=open_videos(train),
+        train=open_videos(train_videos),
         test=HeldOut(
-            ids=tuple(video.id for video in test.values()),
+            ids=tuple(video.id for video in test_videos.values()),
             clips=open_clips(store, "regular", test_index, box_model, in_memory=in_memory),
-            classes=_class_tensor(test, class_index),
-            targets=_target_tensor(test, class_index),
+            classes=_class_tensor(test_videos, class_index),
+            targets=_target_tensor(test_videos, class_index),
             random=StoredClips(store, ("random",), test_index, box_model),
-            groups=tuple(video.group for video in test.values()),
+            groups=tuple(video.group for video in test_videos.values()),
         ),
         split=split,
         validation=open_videos(val) if val else None,
@@ -229,11 +234,11 @@ def open_labelled(
     in_memory: bool | None = None,
 ) -> LabelledVideos:
     """The clips and labels of some videos; clips are in memory, by default if they are few."""
-    index = np.array(list(videos))
-    in_memory = fits_memory(store, index) if in_memory is None else in_memory
+    video_index = np.array(list(videos))
+    in_memory = fits_memory(store, video_index) if in_memory is None else in_memory
     return LabelledVideos(
-        random=open_clips(store, "random", index, model, in_memory=in_memory),
-        regular=open_clips(store, "regular", index, model, in_memory=in_memory),
+        random=open_clips(store, "random", video_index, model, in_memory=in_memory),
+        regular=open_clips(store, "regular", video_index, model, in_memory=in_memory),
         classes=_class_tensor(videos, class_index),
         groups=tuple(video.group for video in videos.values()),
         targets=_target_tensor(videos, class_index),
@@ -271,10 +276,10 @@ def _check_labels(
 
 def _check_test_classes(test: VideosByIndex, classes: tuple[str, ...], split: str) -> None:
     """Refuse test classes without training videos."""
-    unknown = sorted({video.label or "" for video in test.values()} - set(classes))
-    if classes and unknown:
-        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+    unknown_classes = sorted({video.label or "" for video in test.values()} - set(classes))
+    if classes and unknown_classes:
+        more = f" (and {len(unknown_classes) - 1} more)" if len(unknown_classes) > 1 else ""
         raise ProbeError(
-            f"no training video has the label {unknown[0]!r}{more} of the {split} split; "
+            f"no training video has the label {unknown_classes[0]!r}{more} of the {split} split; "
             f"add one or remove it from the catalog"
         )

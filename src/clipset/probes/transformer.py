@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -13,7 +13,6 @@ from torch import Generator, Tensor, nn
 
 from clipset.model.encoder import SetEncoder
 from clipset.probes.base import (
-    ClassifierShape,
     ProbeSetup,
     Selection,
     Tensors,
@@ -21,11 +20,11 @@ from clipset.probes.base import (
     average_clips,
     predict_videos,
 )
-from clipset.probes.config import Features, ProbeTraining
-from clipset.probes.grid import TransformerSettings, middle_transformer, transformer_grid
+from clipset.probes.config import EvaluateConfig, Features, ProbeTraining
+from clipset.probes.heads import HeadSettings
 from clipset.probes.ordered import OrderedProbe, RidgeClassifier
-from clipset.probes.search import Score, Trainings, ValidationSplit, count_epochs, score_outputs
-from clipset.probes.task import LabelledVideos
+from clipset.probes.search import Axes, Score, Trainings, ValidationSplit, score_outputs
+from clipset.probes.task import LabelledVideos, Labels
 from clipset.representation import concat_parts
 from clipset.sets.batch import ClipBatch, RunningStatistics
 from clipset.sets.sampling import draw_batches, draw_subset, mix_means
@@ -35,17 +34,24 @@ from clipset.training.joint import JointPretraining
 from clipset.training.optim import Optimization, decay_groups
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerSettings(HeadSettings):
+    """A point of the grid of transformers."""
+
+    encoder_lr_scale: float = 1.0
+    joint_weight: float = 0.0
+    """of the pre-training losses beside fine-tuning; not searched"""
+    ordered_weight: float = 0.0
+    """of the clips in order in the mixed probabilities; searched once the others are selected"""
+
+
 class SetClassifier(nn.Module):
     """A linear layer on each clip's feature next to the set token, or on the set token alone."""
 
     def __init__(
-        self,
-        encoder: SetEncoder,
-        num_outputs: int,
-        *,
-        set_token_only: bool = False,
+        self, encoder: SetEncoder, num_outputs: int, *, set_token_only: bool = False,
         batch_norm: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder, self.set_token_only = encoder, set_token_only
         project = encoder.project
@@ -55,11 +61,11 @@ class SetClassifier(nn.Module):
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "B V C"]:
         if self.set_token_only:
-            vectors = concat_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)
+            clip_vectors = concat_parts(self.encoder, clips, ("set",))[:, :1]  # (B, 1, H)
         else:
-            vectors = concat_parts(self.encoder, clips)  # (B, V, D + H)
-        vectors = self.norm(vectors.flatten(0, 1)).view_as(vectors)
-        return self.classify(vectors)  # type: ignore[no-any-return]
+            clip_vectors = concat_parts(self.encoder, clips)  # (B, V, D + H)
+        clip_vectors = self.norm(clip_vectors.flatten(0, 1)).view_as(clip_vectors)
+        return self.classify(clip_vectors)  # type: ignore[no-any-return]
 
 
 class MixedClassifier(nn.Module):
@@ -93,31 +99,25 @@ class TransformerTraining:
     """One transformer in training, epoch by epoch, optionally with joint pre-training."""
 
     def __init__(
-        self,
-        network: SetClassifier,
-        train: LabelledVideos,
-        config: ProbeTraining,
-        settings: TransformerSettings,
-        *,
-        num_epochs: int,
-        seed: int,
+        self, network: SetClassifier, train: LabelledVideos, config: ProbeTraining,
+        settings: TransformerSettings, *, num_epochs: int, seed: int,
         joint: JointPretraining | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.network, self.train, self.config, self.seed = network.train(), train, config, seed
         self.batch_size = settings.batch_size
         init_head(network.classify, Generator().manual_seed(seed))
-        encoder, decay = network.encoder, settings.weight_decay
-        groups = [
-            *decay_groups(network.classify, decay),
-            *decay_groups(encoder, decay, lr_scale=settings.encoder_lr_scale),
+        encoder, weight_decay = network.encoder, settings.weight_decay
+        param_groups = [
+            *decay_groups(network.classify, weight_decay),
+            *decay_groups(encoder, weight_decay, lr_scale=settings.encoder_lr_scale),
         ]
         self.joint_loss = None if joint is None else joint.start(encoder, seed)
         if self.joint_loss is not None:
             heads = self.joint_loss.heads
-            groups.append({"params": heads, "weight_decay": decay, "lr_scale": 1.0})
+            param_groups.append({"params": heads, "weight_decay": weight_decay, "lr_scale": 1.0})
         self.optimization = Optimization(
             network,
-            groups,
+            param_groups,
             learning_rate=settings.learning_rate,
             num_steps=num_epochs * -(-len(train) // settings.batch_size),
             optimizer=settings.optimizer,
@@ -129,21 +129,21 @@ class TransformerTraining:
         # Dropout does not depend on other trainings in between.
         torch.manual_seed(self.seed * 1_000_003 + self.optimization.num_done)
         self.network.train()
-        batches = self._draw_batches()
+        train_batches = self._draw_batches()
         if isinstance(self.train.random, StoredClips):
-            batches = prefetch(batches)
-        for videos, clips in batches:
-            loss = clip_loss(self.network(clips), self.train.labels[videos])
+            train_batches = prefetch(train_batches)
+        for video_index, clips in train_batches:
+            loss = clip_loss(self.network(clips), self.train.labels[video_index])
             if self.joint_loss is not None:
                 loss = loss + self.config.joint_weight * self.joint_loss.loss()
             self.optimization.step(loss)
         self.network.eval()
 
     def _draw_batches(self) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
-        for videos in draw_batches(len(self.train), self.batch_size, self.generator):
-            batch = self.train.random.read(videos)
-            clips = draw_subset(batch, self.config.num_clips, self.generator)
-            yield videos, mix_means(clips, self.generator) if self.config.mix_means else clips
+        for video_index in draw_batches(len(self.train), self.batch_size, self.generator):
+            video_clips = self.train.random.read(video_index)
+            clips = draw_subset(video_clips, self.config.num_clips, self.generator)
+            yield video_index, mix_means(clips, self.generator) if self.config.mix_means else clips
 
 
 class TransformerTrainings(Trainings):
@@ -166,14 +166,14 @@ class TransformerTrainings(Trainings):
         clips, labels = self.validation.regular, self.validation.labels
         is_regression = labels.is_floating_point()
         scores = {}
-        for number, training in self.trainings.items():
+        for candidate, training in self.trainings.items():
             outputs = predict_videos(training.network, clips, is_regression=is_regression)
-            scores[number] = score_outputs(outputs, labels)
+            scores[candidate] = score_outputs(outputs, labels)
             if len(training.config.ordered_weights) == 1:
                 continue  # no weights are compared on these outputs
-            best = self.best_outputs.get(number)
-            if best is None or scores[number] > best[0] or not training.config.early_stopping:
-                self.best_outputs[number] = scores[number], outputs
+            best = self.best_outputs.get(candidate)
+            if best is None or scores[candidate] > best[0] or not training.config.early_stopping:
+                self.best_outputs[candidate] = scores[candidate], outputs
         return scores
 
     def keep(self, candidates: set[int]) -> None:
@@ -188,37 +188,35 @@ def init_head(layer: nn.Linear, generator: Generator) -> None:
             parameter.uniform_(-bound, bound, generator=generator)
 
 
-def clip_loss(
-    logits: Float[Tensor, "B L C"], labels: Int[Tensor, " B"] | Float[Tensor, " B"]
-) -> Float[Tensor, ""]:
+def clip_loss(logits: Float[Tensor, "B L C"], labels: Labels) -> Float[Tensor, ""]:
     """The mean cross-entropy (or squared error) over videos and clips."""
-    batch, length, num_classes = logits.shape
+    clip_labels = labels[:, None].expand(logits.shape[:2])
     if labels.is_floating_point():
-        return ((logits[..., 0] - labels[:, None]) ** 2).sum() / (batch * length)
-    expanded = labels[:, None].expand(batch, length).flatten()
-    total = F.cross_entropy(logits.reshape(-1, num_classes), expanded, reduction="sum")
-    return total / (batch * length)
+        return F.mse_loss(logits[..., 0], clip_labels)
+    return F.cross_entropy(logits.flatten(0, 1), clip_labels.flatten())
 
 
 class TransformerProbe(TrainedProbe):
     """The architecture of the pre-trained model, from a random start."""
 
     kind = "transformer"
+    settings_type = TransformerSettings
 
     def __init__(self, setup: ProbeSetup, features: Features) -> None:
         super().__init__(setup, features)
         self._best_outputs: dict[int, tuple[Score, Float[Tensor, "M C"]]] = {}
 
-    @property
-    def num_epochs(self) -> int:
+    def axes(self) -> Axes:
+        """The same from a random start and from a pre-trained model."""
         config = self.setup.config.training
-        return count_epochs(len(self.setup.task.train), config, config.max_steps)
-
-    def search_space(self) -> tuple[TransformerSettings, ...]:
-        return transformer_grid(self.setup.config.training)
-
-    def default_settings(self) -> TransformerSettings:
-        return middle_transformer(self.setup.config.training)
+        return {
+            "batch_size": config.batch_sizes,
+            "batch_norm": config.batch_norm,
+            "optimizer": config.optimizers,
+            "weight_decay": config.weight_decays,
+            "encoder_lr_scale": config.encoder_lr_scales,
+            "learning_rate": config.learning_rates,
+        }
 
     def training_bytes(self, settings: TransformerSettings) -> int:
         """Weights, gradients and two moments; the activations are those of one candidate."""
@@ -228,14 +226,13 @@ class TransformerProbe(TrainedProbe):
     def start(
         self, candidates: dict[int, TransformerSettings], split: ValidationSplit
     ) -> TransformerTrainings:
-        task = self.setup.task
-        train = task.train.select(split.train)
+        assert split.validation is not None  # only called in a search
+        train_videos = self.setup.task.train.select(split.train)
         trainings = {
-            number: self._start(settings, train, self.setup.seed)
-            for number, settings in candidates.items()
+            candidate: self._start(settings, train_videos, self.setup.seed)
+            for candidate, settings in candidates.items()
         }
-        validation = split.videos(task.train, task.validation)
-        return TransformerTrainings(trainings, validation, self._best_outputs)
+        return TransformerTrainings(trainings, split.validation, self._best_outputs)
 
     def search(self) -> Selection:
         """The settings of the transformer, then the weight of the clips in order."""
@@ -244,32 +241,33 @@ class TransformerProbe(TrainedProbe):
         self.setup.ordered_weights[self.setup.seed] = weight
         return replace(selection, settings=replace(selection.settings, ordered_weight=weight))
 
-    def fit(self, selection: Selection, videos: Int[Tensor, " B"], seed: int) -> nn.Module:
-        training = self._start(selection.settings, self.setup.task.train.select(videos), seed)
+    def fit(self, selection: Selection, video_index: Int[Tensor, " B"], seed: int) -> nn.Module:
+        training = self._start(selection.settings, self.setup.task.train.select(video_index), seed)
         for _ in range(selection.epochs or self.num_epochs):
             training.run_epoch()
-        weight = selection.settings.ordered_weight
-        if not weight:
+        ordered_weight = selection.settings.ordered_weight
+        if not ordered_weight:
             return training.network.eval()
-        ordered = self._ordered.fit(self._ordered_selection, videos, seed)
-        return MixedClassifier(training.network, ordered, weight).eval()
+        ordered_classifier = self._ordered.fit(self._ordered_selection, video_index, seed)
+        return MixedClassifier(training.network, ordered_classifier, ordered_weight).eval()
 
     @classmethod
-    def rebuild(cls, state: Tensors, shape: ClassifierShape) -> nn.Module:
-        assert shape.encoder is not None  # transformers have one
-        is_mixed = "ordered_weight" in state
+    def rebuild(
+        cls, state: Tensors, config: EvaluateConfig, num_outputs: int, encoder: SetEncoder | None
+    ) -> nn.Module:
+        assert encoder is not None  # transformers have one
         transformer = SetClassifier(
-            shape.encoder,
-            shape.num_outputs,
-            set_token_only=shape.config.training.set_token_only,
+            encoder,
+            num_outputs,
+            set_token_only=config.training.set_token_only,
             batch_norm="transformer.norm.running_mean" in state or "norm.running_mean" in state,
         )
-        if not is_mixed:
+        if "ordered_weight" not in state:
             return transformer
         prefix = "ordered."
-        own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        ordered = OrderedProbe.rebuild(own, replace(shape, encoder=None))
-        return MixedClassifier(transformer, ordered, float(state["ordered_weight"]))
+        ridge_state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        ordered_classifier = OrderedProbe.rebuild(ridge_state, config, num_outputs, None)
+        return MixedClassifier(transformer, ordered_classifier, float(state["ordered_weight"]))
 
     @cached_property
     def _ordered(self) -> OrderedProbe:
@@ -281,36 +279,37 @@ class TransformerProbe(TrainedProbe):
 
     def select_ordered_weight(self, settings: TransformerSettings) -> float:
         """The best weight on validation videos, or the middle one; 0 where clips have no order."""
-        weights, candidates = self.setup.config.training.ordered_weights, self.search_space()
+        ordered_weights = self.setup.config.training.ordered_weights
         if self.setup.config.test_clips == "all":
             return 0.0
-        if not self._best_outputs or len(weights) == 1:
-            return weights[len(weights) // 2]
-        split, task = self.setup.split_validation(), self.setup.task
-        validation = split.videos(task.train, task.validation)
-        _, outputs = self._best_outputs[candidates.index(settings)]
+        if not self._best_outputs or len(ordered_weights) == 1:
+            return ordered_weights[len(ordered_weights) // 2]
+        split = self.setup.split_validation()
+        assert split.validation is not None  # the outputs are theirs
+        clips, labels = split.validation.regular, split.validation.labels
+        _, outputs = self._best_outputs[self.search_space().index(settings)]
         ridge = self._ordered.fit(self._ordered_selection, split.train, self.setup.seed)
-        ordered = predict_videos(ridge, validation.regular, is_regression=task.is_regression)
+        ordered_outputs = predict_videos(ridge, clips, is_regression=labels.is_floating_point())
         scores = {
-            weight: score_outputs(mix_outputs(outputs, ordered, weight), validation.labels)
-            for weight in weights
+            weight: score_outputs(mix_outputs(outputs, ordered_outputs, weight), labels)
+            for weight in ordered_weights
         }
-        return max(weights, key=lambda weight: scores[weight])
+        return max(ordered_weights, key=lambda weight: scores[weight])
 
     def make_classifier(self, batch_norm: bool) -> SetClassifier:
-        """A transformer with fresh weights."""
-        encoder = SetEncoder(self.setup.task.train.random.dim, self.setup.architecture)
-        encoder.set_statistics(*self._statistics)
-        return self.classifier_of(encoder, batch_norm)
-
-    def classifier_of(self, encoder: SetEncoder, batch_norm: bool) -> SetClassifier:
-        """The classifier with an encoder."""
+        """A classifier before its training."""
         return SetClassifier(
-            encoder,
+            self.make_encoder(),
             self.setup.task.num_outputs,
             set_token_only=self.setup.config.training.set_token_only,
             batch_norm=batch_norm,
         )
+
+    def make_encoder(self) -> SetEncoder:
+        """An encoder with fresh weights."""
+        encoder = SetEncoder(self.setup.task.train.random.dim, self.setup.architecture)
+        encoder.set_statistics(*self._statistics)
+        return encoder
 
     @cached_property
     def joint(self) -> JointPretraining | None:
@@ -323,22 +322,17 @@ class TransformerProbe(TrainedProbe):
         if self.setup.model is not None:
             encoder = self.setup.model.encoder
             return encoder.get_buffer("feature_mean"), encoder.get_buffer("feature_std")
-        statistics, clips = RunningStatistics(), self.setup.task.train.random
-        for low in range(0, len(clips), STATISTICS_CHUNK):
-            chunk = slice(low, low + STATISTICS_CHUNK)
-            statistics.update(clips.read(chunk).valid_features())
-        return statistics.mean, statistics.std
+        feature_statistics, clips = RunningStatistics(), self.setup.task.train.random
+        for first_video in range(0, len(clips), STATISTICS_CHUNK):
+            video_chunk = slice(first_video, first_video + STATISTICS_CHUNK)
+            feature_statistics.update(clips.read(video_chunk).valid_features())
+        return feature_statistics.mean, feature_statistics.std
 
     def _start(
         self, settings: TransformerSettings, train: LabelledVideos, seed: int
     ) -> TransformerTraining:
         torch.manual_seed(seed)
         return TransformerTraining(
-            self.make_classifier(settings.batch_norm),
-            train,
-            self.setup.config.training,
-            settings,
-            num_epochs=self.num_epochs,
-            seed=seed,
-            joint=self.joint,
-        )
+            self.make_classifier(settings.batch_norm), train, self.setup.config.training, settings,
+            num_epochs=self.num_epochs, seed=seed, joint=self.joint,
+        )  # fmt: skip

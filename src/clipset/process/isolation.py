@@ -18,8 +18,8 @@ LAUNCHER = str(Path(__file__).with_name("launcher.py").absolute())
 
 def python_command(module: str, *arguments: str) -> tuple[str, ...]:
     """The command that runs a module of this clipset in an isolated process."""
-    path = json.dumps(module_path(), default=str)
-    return (sys.executable, "-I", LAUNCHER, path, module, *arguments)
+    path_json = json.dumps(module_path(), default=str)
+    return (sys.executable, "-I", LAUNCHER, path_json, module, *arguments)
 
 
 def module_path() -> list[str]:
@@ -27,8 +27,8 @@ def module_path() -> list[str]:
 
     Absolute folders of PYTHONPATH stay.
     """
-    standard = str(Path(os.__file__).parent)
-    first = sys.path.index(standard) if standard in sys.path else len(sys.path)
+    standard_library = str(Path(os.__file__).parent)
+    first = sys.path.index(standard_library) if standard_library in sys.path else len(sys.path)
     automatic = _automatic_folders() - {Path(entry).resolve() for entry in _absolute_entries()}
     return [
         entry
@@ -47,21 +47,21 @@ def isolate_command() -> None:
 @contextmanager
 def isolated_environment() -> Iterator[None]:
     """Within, processes that libraries start do not import from the current folder either."""
-    names = ("PYTHONPATH", "PYTHONSAFEPATH")
-    previous = {name: os.environ[name] for name in names if name in os.environ}
+    variable_names = ("PYTHONPATH", "PYTHONSAFEPATH")
+    previous_values = {name: os.environ[name] for name in variable_names if name in os.environ}
     os.environ |= {"PYTHONPATH": os.pathsep.join(_absolute_entries()), "PYTHONSAFEPATH": "1"}
     try:
         yield
     finally:
-        for name in names:
+        for name in variable_names:
             os.environ.pop(name, None)
-        os.environ |= previous
+        os.environ |= previous_values
 
 
 def _automatic_folders() -> set[Path]:
     """The current folder and that of the script."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = {Path(script).resolve().parent} if script else set()
+    script_path = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = {Path(script_path).resolve().parent} if script_path else set()
     with suppress(OSError):  # the current folder may have been deleted
         folders.add(Path.cwd())
     return folders

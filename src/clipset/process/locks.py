@@ -30,21 +30,21 @@ def exclusive(folder: Path) -> Iterator[None]:
     A process may lock a folder several times. Raises LockError, which names the holder, if another
     process has the lock, or if the file system cannot lock.
     """
-    key = (os.getpid(), os.path.realpath(folder))
+    lock_key = (os.getpid(), os.path.realpath(folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = None if _lock_counts.get(key) else _acquire(folder)
+        lock_file = None if _lock_counts.get(lock_key) else _acquire(folder)
     except OSError as error:
         raise LockError(f"cannot write to {folder}: {error.strerror or error}") from None
-    _lock_counts[key] = _lock_counts.get(key, 0) + 1
+    _lock_counts[lock_key] = _lock_counts.get(lock_key, 0) + 1
     try:
         yield
     finally:
-        _lock_counts[key] -= 1
-        if descriptor is not None:
+        _lock_counts[lock_key] -= 1
+        if lock_file is not None:
             with suppress(OSError):  # the folder may have been removed meanwhile
                 (folder / LOCK_NAME).unlink()
-            os.close(descriptor)
+            os.close(lock_file)
 
 
 def is_empty(folder: Path) -> bool:
@@ -54,13 +54,13 @@ def is_empty(folder: Path) -> bool:
 
 def _acquire(folder: Path) -> int:
     """The descriptor of the locked file."""
-    path = folder / LOCK_NAME
+    lock_path = folder / LOCK_NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             _lock(descriptor, folder)
             with suppress(FileNotFoundError):
-                if os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor)):
+                if os.path.samestat(lock_path.stat(follow_symlinks=False), os.fstat(descriptor)):
                     _write_holder(descriptor)
                     return descriptor
         except BaseException:

@@ -80,25 +80,25 @@ def _check_address(address: str) -> None:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS) as server:
             server.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
-            answer = server.recv(4)
+            first_bytes = server.recv(4)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "no answer"
         raise ConfigError(f"no Ray cluster at {address!r}: {reason.lower()}") from None
-    if answer[3:] != b"\x04":
+    if first_bytes[3:] != b"\x04":
         raise ConfigError(f"no Ray cluster at {address!r}: another program answers")
 
 
 def actor_resources(ray: Any, device: str) -> tuple[int, dict[str, int]]:
     """The number of actors that fit, and the resources of each."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = sum(int(node.get("GPU", 0)) for node in nodes)
-    if gpus and device != "cpu":
-        return gpus, {"num_cpus": 1, "num_gpus": 1}
-    cores = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
-    if not cores:
+    num_gpus = sum(int(node.get("GPU", 0)) for node in nodes)
+    if num_gpus and device != "cpu":
+        return num_gpus, {"num_cpus": 1, "num_gpus": 1}
+    core_counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
+    if not core_counts:
         raise ConfigError("the Ray cluster has no CPU to work on")
-    threads = min(torch.get_num_threads(), *cores)
-    return sum(count // threads for count in cores), {"num_cpus": threads}
+    num_threads = min(torch.get_num_threads(), *core_counts)
+    return sum(count // num_threads for count in core_counts), {"num_cpus": num_threads}
 
 
 def get_result(ray: Any, reference: Any) -> Any:

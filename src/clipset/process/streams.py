@@ -70,9 +70,9 @@ class _GuardedStream:
     def _fail(self, error: OSError) -> None:
         """Redirect further output, also the interpreter's last flush; raise StreamError."""
         with suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self._stream.fileno())
-            os.close(null)
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, self._stream.fileno())
+            os.close(null_device)
         if not self._is_output:
             return
         if error.errno == errno.EPIPE:
@@ -87,8 +87,8 @@ class _GuardedStream:
 @contextmanager
 def _encoding_anything(stream: Any) -> Iterator[None]:
     """Replace or escape characters that the stream's encoding lacks."""
-    errors = getattr(stream, "errors", None)
-    if errors is None or not hasattr(stream, "reconfigure"):
+    error_handler = getattr(stream, "errors", None)
+    if error_handler is None or not hasattr(stream, "reconfigure"):
         yield
         return
     with suppress(OSError):
@@ -97,4 +97,4 @@ def _encoding_anything(stream: Any) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError, ValueError):
-            stream.reconfigure(errors=errors)
+            stream.reconfigure(errors=error_handler)

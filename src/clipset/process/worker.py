@@ -52,19 +52,19 @@ class WorkerProcess:
             process = self.process or self._start()
         except (EOFError, OSError) as error:
             raise StoreError(f"a worker process did not start ({error})") from error
-        deadline = time.monotonic() + self.timeout
+        end_time = time.monotonic() + self.timeout
         timer = threading.Timer(self.timeout, process.kill)
         timer.start()
         try:
             reply, content = _exchange(process, message)
         except (EOFError, OSError):  # its pipes are closed
             reason = f"the decoder crashed ({_describe_exit(process.wait())})"
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= end_time:
                 reason = f"took longer than {self.timeout:g} s"
             raise VideoError(reason, transient=True) from None
         finally:
             timer.cancel()
-            if time.monotonic() >= deadline or process.poll() is not None:
+            if time.monotonic() >= end_time or process.poll() is not None:
                 self.close()
         if reply.reason is not None:
             raise VideoError(reply.reason, transient=reply.transient)
@@ -136,8 +136,8 @@ def answer_messages(make_handler: Callable[[bytes], Callable[[bytes], Answer]]) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     messages, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    setup, timeout = msgspec.json.decode(messages.readline(), type=tuple[msgspec.Raw, float])
-    handle = make_handler(bytes(setup))
+    setup_line, timeout = msgspec.json.decode(messages.readline(), type=tuple[msgspec.Raw, float])
+    handle = make_handler(bytes(setup_line))
     _limit_memory()
     _send(replies, Reply())  # ready: the time limit of a message does not include the start
     for line in messages:
@@ -186,6 +186,6 @@ def _limit_memory() -> None:
     except ImportError:  # Windows
         return
     hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    unlimited = hard_limit == resource.RLIM_INFINITY
-    limit = MEMORY_BYTES if unlimited else min(MEMORY_BYTES, hard_limit)
+    is_unlimited = hard_limit == resource.RLIM_INFINITY
+    limit = MEMORY_BYTES if is_unlimited else min(MEMORY_BYTES, hard_limit)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

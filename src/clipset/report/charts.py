@@ -94,14 +94,14 @@ def panel_axis(panel: Panel) -> Axis:
 
 def chance_level(panel: Panel) -> float | None:
     """The chance level (for an error: that of the mean), if all results have the same."""
-    levels = {result.chance_level for result in panel.results}
-    return levels.pop() if len(levels) == 1 else None
+    chance_levels = {result.chance_level for result in panel.results}
+    return chance_levels.pop() if len(chance_levels) == 1 else None
 
 
 def class_rows(ours: ProbeResult, baseline: ProbeResult | None) -> tuple[ClassRow, ...]:
     """The classes by their gain over the baseline, the largest first."""
     baseline_accuracy = baseline.class_accuracy() if baseline else {}
-    rows = (
+    unsorted_rows = (
         ClassRow(label=label, ours=accuracy, baseline=baseline_accuracy.get(label))
         for label, accuracy in ours.class_accuracy().items()
     )
@@ -109,7 +109,7 @@ def class_rows(ours: ProbeResult, baseline: ProbeResult | None) -> tuple[ClassRo
     def sort_key(row: ClassRow) -> tuple[bool, Number, str]:
         return row.ours is None, (row.baseline or 0) - (row.ours or 0), row.label
 
-    return tuple(sorted(rows, key=sort_key))
+    return tuple(sorted(unsorted_rows, key=sort_key))
 
 
 def curve_chart(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveChart:
@@ -119,8 +119,8 @@ def curve_chart(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveCh
     is_accuracy = metric.endswith("accuracy")
     format_value = percent_sign if is_accuracy else format_number
     x_axis = _epoch_axis([epoch for epoch, _ in points])
-    values = [value for _, value in points if math.isfinite(value)]
-    ticks = _value_ticks(values, from_zero=is_accuracy or metric == "learning_rate")
+    finite_values = [value for _, value in points if math.isfinite(value)]
+    ticks = _value_ticks(finite_values, from_zero=is_accuracy or metric == "learning_rate")
     y_axis = Axis(start=ticks[-1], end=ticks[0], ticks=tuple((y, format_value(y)) for y in ticks))
     line_segments: list[list[tuple[float, float]]] = [[]]
     readings = []
@@ -137,11 +137,11 @@ def curve_chart(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveCh
         x_axis=x_axis,
         y_axis=y_axis,
         lines=tuple(
-            " ".join(f"{x:.2f},{y:.2f}" for x, y in segment)
-            for segment in line_segments
-            if len(segment) > 1
+            " ".join(f"{x:.2f},{y:.2f}" for x, y in line_segment)
+            for line_segment in line_segments
+            if len(line_segment) > 1
         ),
-        dots=tuple(segment[0] for segment in line_segments if len(segment) == 1),
+        dots=tuple(line_segment[0] for line_segment in line_segments if len(line_segment) == 1),
         readings=tuple(readings),
     )
 
@@ -170,30 +170,30 @@ def comparison_axis(comparisons: Sequence[Comparison]) -> Axis:
     extent = round_ticks(0, largest_value if largest_value > MIN_EXTENT else 1, 3)[-1]
     ticks = (-extent, -extent / 2, 0, extent / 2, extent)
     tick_texts = (f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks)
-    values = (tick / unit for tick in ticks)
+    tick_values = (tick / unit for tick in ticks)
     return Axis(
         start=-extent / unit,
         end=extent / unit,
-        ticks=tuple(zip(values, tick_texts, strict=True)),
+        ticks=tuple(zip(tick_values, tick_texts, strict=True)),
     )
 
 
 def low_shot_chart(curves: Sequence[LowShotCurve]) -> LowShotChart | None:
     """Scores by fraction of the labels, on a logarithmic axis."""
-    points = [point for curve in curves for point in curve.points]
-    if not points:
+    curve_points = [point for curve in curves for point in curve.points]
+    if not curve_points:
         return None
-    num_videos = dict(sorted((point.fraction, point.videos) for point in points))
-    fractions = list(num_videos)
-    largest_value = max(max(point.value, *(point.interval or (0,))) for point in points)
+    num_videos = dict(sorted((point.fraction, point.videos) for point in curve_points))
+    label_fractions = list(num_videos)
+    largest_value = max(max(point.value, *(point.interval or (0,))) for point in curve_points)
     ticks = round_ticks(0, max(100 * largest_value, 10), 5)
     features = [curve.features for curve in curves]
     curve_dashes = (DASHES[features[:i].count(own) % len(DASHES)] for i, own in enumerate(features))
     return LowShotChart(
         x_axis=Axis(
-            start=fractions[0],
-            end=fractions[-1],
-            ticks=tuple((fraction, format_percent(fraction)) for fraction in fractions),
+            start=label_fractions[0],
+            end=label_fractions[-1],
+            ticks=tuple((fraction, format_percent(fraction)) for fraction in label_fractions),
             is_logarithmic=True,
         ),
         y_axis=Axis(
@@ -209,5 +209,5 @@ def round_ticks(low: Number, high: Number, about: int) -> list[float]:
     rough_step = max((high - low) / max(about - 1, 1), MIN_EXTENT)
     power = 10.0 ** math.floor(math.log10(rough_step))
     tick_step = next(power * s for s in (1, 2, 2.5, 5, 10) if power * s >= rough_step * (1 - 1e-9))
-    start, end = math.floor(low / tick_step + 1e-9), math.ceil(high / tick_step - 1e-9)
-    return [round(tick_step * k, 12) for k in range(start, end + 1)]
+    first_tick, last_tick = math.floor(low / tick_step + 1e-9), math.ceil(high / tick_step - 1e-9)
+    return [round(tick_step * tick_number, 12) for tick_number in range(first_tick, last_tick + 1)]

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,9 +22,10 @@ from clipset.evaluation.results import (
     Comparison,
     LowShotCurve,
     ProbeResult,
+    RetrievalResult,
     Value,
+    read_optional,
     read_predictions,
-    read_records,
 )
 from clipset.features.store import FeatureStore, open_run_store
 from clipset.progress import bar
@@ -43,7 +44,6 @@ from clipset.report.wording import Number, plural
 from clipset.representation import VectorTable, nearest, read_vectors
 from clipset.runs import read_run
 
-T = TypeVar("T")
 MAX_THUMBNAILS = 800
 NUM_QUERIES = 6
 NUM_HITS = 5
@@ -78,10 +78,11 @@ def collect_content(run_folder: Path) -> ReportContent:
             )
             for step in run_record.get("steps", [])
         ],
-        results=_read_optional(run_folder / "results.json", ProbeResult),
-        comparisons=_read_optional(run_folder / "comparisons.json", Comparison),
+        results=read_optional(run_folder / "results.json", ProbeResult),
+        comparisons=read_optional(run_folder / "comparisons.json", Comparison),
         calibration=read_calibration(run_folder / "predictions.safetensors"),
-        low_shot=_read_optional(run_folder / "low_shot.json", LowShotCurve),
+        low_shot=read_optional(run_folder / "low_shot.json", LowShotCurve),
+        retrieval=read_optional(run_folder / "retrieval.json", RetrievalResult),
         curves=_read_curves(run_folder / "model" / "metrics.jsonl"),
         map_points=_collect_map(vector_table, store),
         neighbours=_collect_neighbours(vector_table, store),
@@ -90,29 +91,25 @@ def collect_content(run_folder: Path) -> ReportContent:
     )
 
 
-def _read_optional(path: Path, kind: type[T]) -> list[T]:
-    return read_records(path, kind) if path.is_file() else []
-
-
 def read_calibration(path: Path) -> list[Calibration]:
     """The calibration of each probe; none without predictions of classes."""
     predictions = read_predictions(path) if path.is_file() else None
     if predictions is None or not predictions.classes:
         return []
     return [
-        measure_calibration(key, outputs, predictions.truth)
-        for key, outputs in predictions.outputs.items()
+        measure_calibration(probe_key, probe_outputs, predictions.truth)
+        for probe_key, probe_outputs in predictions.outputs.items()
     ]
 
 
 def measure_calibration(
-    key: tuple[str, str], outputs: Float[np.ndarray, "S M C"], targets: Int[np.ndarray, " M"]
+    probe_key: tuple[str, str], outputs: Float[np.ndarray, "S M C"], targets: Int[np.ndarray, " M"]
 ) -> Calibration:
     """The calibration of a row such as ("scale", "linear")."""
     confidence = outputs.max(axis=2).astype(np.float64).ravel()  # (S M,)
-    correct = (outputs.argmax(axis=2) == targets).astype(np.float64).ravel()
-    bins = reliability(np.clip(confidence, 0.0, 1.0), correct)
-    return Calibration(features=key[0], probe=key[1], bins=tuple(bins))
+    is_correct = (outputs.argmax(axis=2) == targets).astype(np.float64).ravel()
+    reliability_bins = reliability(np.clip(confidence, 0.0, 1.0), is_correct)
+    return Calibration(features=probe_key[0], probe=probe_key[1], bins=tuple(reliability_bins))
 
 
 def _collect_facts(run_record: Mapping[str, Any], store: FeatureStore) -> Facts:
@@ -149,9 +146,9 @@ def fact_rows(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _read_curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
     """Training metrics by epoch; JSON has null for a number that is not finite."""
     curves: dict[str, list[tuple[Number, Number]]] = {}
-    lines = path.read_bytes().splitlines() if path.is_file() else []
-    for number, line in enumerate(lines, start=1):
-        source = f"line {number} of {path}"
+    metric_lines = path.read_bytes().splitlines() if path.is_file() else []
+    for line_number, line in enumerate(metric_lines, start=1):
+        source = f"line {line_number} of {path}"
         try:
             metrics = msgspec.convert(parse_json(line, source), type=dict[str, Value | None])
         except msgspec.ValidationError as error:
@@ -169,24 +166,24 @@ def _collect_map(vector_table: VectorTable, store: FeatureStore) -> list[MapPoin
     videos_by_id = {video.id: video for video in store.catalog}
     positions = map_positions(vector_table.pooled)
     with_thumbnail = set(_spread(len(positions), MAX_THUMBNAILS).tolist())
-    points = []
+    map_points = []
     with bar("drawing the map", len(positions), "videos") as advance:
-        for index, (x, y) in enumerate(positions.tolist()):
-            video = videos_by_id.get(vector_table.video_ids[index])
-            frames = _read_frames(video.path, 1) if video and index in with_thumbnail else ()
-            points.append(
+        for video_index, (x, y) in enumerate(positions.tolist()):
+            video = videos_by_id.get(vector_table.video_ids[video_index])
+            frames = _read_frames(video.path, 1) if video and video_index in with_thumbnail else ()
+            map_points.append(
                 MapPoint(
-                    video_id=vector_table.video_ids[index],
-                    label=vector_table.labels[index],
+                    video_id=vector_table.video_ids[video_index],
+                    label=vector_table.labels[video_index],
                     target=video.target if video else None,
-                    split=vector_table.splits[index],
+                    split=vector_table.splits[video_index],
                     x=x,
                     y=y,
                     thumbnail=frames[0] if frames else None,
                 )
             )
             advance()
-    return points
+    return map_points
 
 
 def _collect_neighbours(vector_table: VectorTable, store: FeatureStore) -> list[Neighbours]:
@@ -209,11 +206,11 @@ def _collect_neighbours(vector_table: VectorTable, store: FeatureStore) -> list[
         index_by_label.setdefault(vector_table.labels[index], index)
     candidate_indices = list(index_by_label.values()) if len(index_by_label) > 1 else video_order
     query_indices = np.array(candidate_indices)[_spread(len(candidate_indices), NUM_QUERIES)]
-    indices, similarities = nearest(vector_table.pooled, query_indices, NUM_HITS)
+    neighbour_indices, similarities = nearest(vector_table.pooled, query_indices, NUM_HITS)
     return [
-        Neighbours(query=make_strip(query), hits=tuple(map(make_strip, own, scores)))
-        for query, own, scores in zip(
-            query_indices.tolist(), indices.tolist(), similarities.tolist(), strict=True
+        Neighbours(query=make_strip(query_index), hits=tuple(map(make_strip, hit_indices, scores)))
+        for query_index, hit_indices, scores in zip(
+            query_indices.tolist(), neighbour_indices.tolist(), similarities.tolist(), strict=True
         )
     ]
 
@@ -233,8 +230,8 @@ def _read_frames(video_path: Path, num_frames: int) -> tuple[bytes, ...]:
     except VideoError:
         return ()
     jpeg_files = []
-    for index in indices.tolist():
-        image = Image.fromarray(frames[index])
+    for frame_index in indices.tolist():
+        image = Image.fromarray(frames[frame_index])
         image.thumbnail((THUMBNAIL_HEIGHT * 2, THUMBNAIL_HEIGHT))
         jpeg_file = io.BytesIO()
         image.save(jpeg_file, "JPEG", quality=72)

@@ -20,23 +20,23 @@ def confusion_data(panels: Sequence[Panel]) -> list[dict[str, Any]]:
 
     All matrices of the same classes have one order, so that they can be compared.
     """
-    results = [(r, r.confusion) for panel in panels for r in panel.results if r.confusion]
-    if not results:
+    confusion_results = [(r, r.confusion) for panel in panels for r in panel.results if r.confusion]
+    if not confusion_results:
         return []
-    best_result, _ = max(results, key=lambda pair: (pair[0].is_scale, pair[0].value))
-    results.sort(key=lambda pair: pair[0] is not best_result)
+    best_result, _ = max(confusion_results, key=lambda pair: (pair[0].is_scale, pair[0].value))
+    confusion_results.sort(key=lambda pair: pair[0] is not best_result)
     count_sums: dict[tuple[str, ...], Float[np.ndarray, "C C"]] = {}
-    for _, confusion in results:
+    for _, confusion in confusion_results:
         counts = np.array(confusion.counts, dtype=np.float64)
         count_sums[confusion.classes] = count_sums.get(confusion.classes, 0.0) + counts
-    orders = {classes: order_classes(counts) for classes, counts in count_sums.items()}
-    matrices = []
-    for result, confusion in results:
+    class_orders = {classes: order_classes(counts) for classes, counts in count_sums.items()}
+    matrix_data = []
+    for result, confusion in confusion_results:
         panel_detail = f", {result.metric} on {result.split}" if len(panels) > 1 else ""
-        class_order, class_groups = orders[confusion.classes]
+        class_order, class_groups = class_orders[confusion.classes]
         counts = np.array(confusion.counts, dtype=np.float64)
         filled_cells = zip(*np.nonzero(counts), strict=True)
-        matrices.append(
+        matrix_data.append(
             {
                 "name": f"{row_name(*result.key)}{panel_detail} ({percent_sign(result.value)})",
                 "classes": confusion.classes,
@@ -47,7 +47,7 @@ def confusion_data(panels: Sequence[Panel]) -> list[dict[str, Any]]:
                 "groups": most_confused(counts, class_order, class_groups),
             }
         )
-    return matrices
+    return matrix_data
 
 
 def order_classes(counts: Float[np.ndarray, "C C"]) -> tuple[list[int], list[list[int]]]:
@@ -55,9 +55,9 @@ def order_classes(counts: Float[np.ndarray, "C C"]) -> tuple[list[int], list[lis
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
-    size = len(counts)
-    if size < 3:
-        return list(range(size)), []
+    num_classes = len(counts)
+    if num_classes < 3:
+        return list(range(num_classes)), []
     confusion_rates = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
     profiles = confusion_rates + confusion_rates.T
     np.fill_diagonal(profiles, 1.0)
@@ -65,11 +65,11 @@ def order_classes(counts: Float[np.ndarray, "C C"]) -> tuple[list[int], list[lis
     distances = np.clip(1.0 - unit_profiles @ unit_profiles.T, 0.0, None)
     np.fill_diagonal(distances, 0.0)
     linkage_tree = linkage(squareform(distances, checks=False), "average", optimal_ordering=True)
-    tree_nodes = [[index] for index in range(size)]  # classes under each node, the root last
+    tree_nodes = [[index] for index in range(num_classes)]  # classes under each node, the root last
     for left, right, *_ in linkage_tree.tolist():
         tree_nodes.append(tree_nodes[int(left)] + tree_nodes[int(right)])
-    largest = min(MAX_GROUP_SIZE, size - 1)
-    return tree_nodes[-1], [group for group in tree_nodes[size:] if len(group) <= largest]
+    max_size = min(MAX_GROUP_SIZE, num_classes - 1)
+    return tree_nodes[-1], [group for group in tree_nodes[num_classes:] if len(group) <= max_size]
 
 
 def most_confused(
@@ -92,7 +92,7 @@ def most_confused(
             used_classes.update(group)
             selected_groups.append(
                 {
-                    "first": min(class_order.index(index) for index in group),
+                    "first": min(class_order.index(class_index) for class_index in group),
                     "size": len(group),
                     "mistakes": mistakes(group),
                     "videos": float(counts[group].sum()),

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 
 from clipset.errors import ReportError
 from clipset.evaluation.calibration import ReliabilityBin, calibration_error
-from clipset.evaluation.results import ERROR_METRICS, Comparison, LowShotCurve, ProbeResult
+from clipset.evaluation.results import (
+    ERROR_METRICS,
+    Comparison,
+    LowShotCurve,
+    ProbeResult,
+    RetrievalResult,
+)
 from clipset.evaluation.statistics import BASELINES
 from clipset.features.ledger import LedgerEntry
 from clipset.probes.config import ProbeKey
@@ -51,24 +57,24 @@ class Panel:
 
         Without any result of clipset it is the strongest one on the backbone.
         """
-        ours = [result for result in self.results if result.is_scale]
+        scale_results = [result for result in self.results if result.is_scale]
         for probe in ("finetune", "linear", "knn"):
             if result := self.find("scale", probe):
                 return result
-        return ours[0] if ours else max(self.results, key=self.quality)
+        return scale_results[0] if scale_results else max(self.results, key=self.quality)
 
     @property
     def baseline(self) -> ProbeResult | None:
         """The probe that differs from the main one by pre-training alone, or the best without."""
-        key = BASELINES.get(ProbeKey(*self.main_result.key))
-        own = None if key is None else self.find(*key)
-        return own or self.find("backbone", "linear") or self.strongest_backbone
+        baseline_key = BASELINES.get(ProbeKey(*self.main_result.key))
+        baseline_result = None if baseline_key is None else self.find(*baseline_key)
+        return baseline_result or self.find("backbone", "linear") or self.strongest_backbone
 
     @property
     def strongest_backbone(self) -> ProbeResult | None:
         """The best probe on the backbone's features."""
-        candidates = [result for result in self.results if not result.is_scale]
-        return max(candidates, key=self.quality, default=None)
+        backbone_results = [result for result in self.results if not result.is_scale]
+        return max(backbone_results, key=self.quality, default=None)
 
     def quality(self, result: ProbeResult) -> float:
         """The score, negative if it is an error."""
@@ -81,14 +87,14 @@ class Panel:
 
 def group_results(results: Sequence[ProbeResult]) -> list[Panel]:
     """The results as panels, in the order of their first result."""
-    groups: dict[tuple[str, str | None], list[ProbeResult]] = {}
+    result_groups: dict[tuple[str, str | None], list[ProbeResult]] = {}
     for result in results:
-        groups.setdefault((result.metric, result.split), []).append(result)
-    for group in groups.values():
-        group.sort(key=lambda result: row_order(*result.key))
+        result_groups.setdefault((result.metric, result.split), []).append(result)
+    for panel_results in result_groups.values():
+        panel_results.sort(key=lambda result: row_order(*result.key))
     return [
-        Panel(metric=metric, split=split, results=tuple(group))
-        for (metric, split), group in groups.items()
+        Panel(metric=metric, split=split, results=tuple(panel_results))
+        for (metric, split), panel_results in result_groups.items()
     ]
 
 
@@ -108,8 +114,8 @@ class Calibration:
     @property
     def gap(self) -> float:
         """Mean confidence minus accuracy; below 0 if the probe is underconfident."""
-        gaps = (bin.count * (bin.confidence - bin.accuracy) for bin in self.bins)
-        return sum(gaps) / sum(bin.count for bin in self.bins)
+        bin_gaps = (bin.count * (bin.confidence - bin.accuracy) for bin in self.bins)
+        return sum(bin_gaps) / sum(bin.count for bin in self.bins)
 
     @property
     def verdict(self) -> str:
@@ -196,6 +202,7 @@ class ReportContent:
     comparisons: Sequence[Comparison] = ()
     calibration: Sequence[Calibration] = ()
     low_shot: Sequence[LowShotCurve] = ()
+    retrieval: Sequence[RetrievalResult] = ()
     curves: Mapping[str, Sequence[tuple[Number, Number]]] = field(default_factory=dict)
     map_points: Sequence[MapPoint] = ()
     neighbours: Sequence[Neighbours] = ()

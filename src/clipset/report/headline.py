@@ -34,34 +34,34 @@ class Headline:
 
 def write_headline(panel: Panel) -> Headline:
     """The headline of a panel."""
-    result = panel.main_result
+    main_result = panel.main_result
     phrases = ERROR_PHRASES if panel.is_error else PHRASES
-    probe_name = sentence_name(*result.key)
-    score_text = _describe_score(result, metric=metric_name(result.metric))
+    probe_name = sentence_name(*main_result.key)
+    score_text = _describe_score(main_result, metric=metric_name(main_result.metric))
     sentence = f"{sentence_case(probe_name)} reaches {score_text}"
     details = []
     verdict: Verdict = "alone"
-    if result.is_scale and (baseline := panel.baseline):
-        verdict = _compare_intervals(result, baseline)
-        baseline_name = sentence_name(*baseline.key)
-        sentence += f", {phrases[verdict]} {baseline_name} with {_describe_score(baseline)}"
+    if main_result.is_scale and (baseline_result := panel.baseline):
+        verdict = _compare_intervals(main_result, baseline_result)
+        baseline_name = sentence_name(*baseline_result.key)
+        sentence += f", {phrases[verdict]} {baseline_name} with {_describe_score(baseline_result)}"
         if verdict == "unclear":
             details.append("The 95\u202f% intervals overlap.")
         strongest = panel.strongest_backbone
-        if strongest and panel.quality(strongest) > panel.quality(baseline):
-            other_verdict = _compare_intervals(result, strongest)
+        if strongest and panel.quality(strongest) > panel.quality(baseline_result):
+            other_verdict = _compare_intervals(main_result, strongest)
             verb = "shows" if other_verdict == "unclear" else "is"
             details.append(
                 f"The strongest probe without clipset is {sentence_name(*strongest.key)} with "
                 f"{_describe_score(strongest)}: {probe_name} {verb} {phrases[other_verdict]} it."
             )
-    chance_level = result.chance_level
-    if chance_level is not None and result.is_error:
-        limit = "" if result.interval[1] < chance_level else ", not clearly more"
-        details.append(f"Predicting the mean gives {format_number(chance_level)}{limit}.")
+    chance_level = main_result.chance_level
+    if chance_level is not None and main_result.is_error:
+        limit_text = "" if main_result.interval[1] < chance_level else ", not clearly more"
+        details.append(f"Predicting the mean gives {format_number(chance_level)}{limit_text}.")
     elif chance_level is not None:
-        limit = "" if result.interval[0] > chance_level else ", not clearly less"
-        details.append(f"Chance level is {percent_sign(chance_level)}{limit}.")
+        limit_text = "" if main_result.interval[0] > chance_level else ", not clearly less"
+        details.append(f"Chance level is {percent_sign(chance_level)}{limit_text}.")
     return Headline(sentence=f"{sentence}.", details=tuple(details), verdict=verdict)
 
 
@@ -71,17 +71,17 @@ def describe_panel(panel: Panel) -> str:
     seed_counts = sorted({len(result.seeds) for result in panel.results})
     selected_on = sorted({result.selected_on for result in panel.results if result.selected_on})
     split_text = f" on the {panel.split} split" if panel.split else ""
-    parts = [
+    caption_parts = [
         f"{sentence_case(metric_name(panel.metric))}{split_text}",
         plural(video_counts[0], "video") if len(video_counts) == 1 else "videos as listed",
         plural(seed_counts[0], "seed") if len(seed_counts) == 1 else "seeds as listed",
     ]
     num_pretrainings = max(result.num_pretrainings or 1 for result in panel.results)
     if num_pretrainings > 1:
-        parts.append(f"SCALE rows over {num_pretrainings} pre-trainings")
+        caption_parts.append(f"SCALE rows over {num_pretrainings} pre-trainings")
     if selected_on:
-        parts.append(f"hyperparameters selected on {' and '.join(selected_on)}")
-    return ", ".join(parts) + "."
+        caption_parts.append(f"hyperparameters selected on {' and '.join(selected_on)}")
+    return ", ".join(caption_parts) + "."
 
 
 def _compare_intervals(result: ProbeResult, other: ProbeResult) -> Verdict:
@@ -96,9 +96,9 @@ def _compare_intervals(result: ProbeResult, other: ProbeResult) -> Verdict:
 def _describe_score(result: ProbeResult, *, metric: str = "") -> str:
     """A score and its interval; the first one in a sentence names the metric and the interval."""
     low, high = result.interval
-    label = "95\u202f% interval " if metric else ""
+    interval_label = "95\u202f% interval " if metric else ""
     if result.is_error:
         score_text = f"{f'a {metric} of ' if metric else ''}{format_number(result.value)}"
-        return f"{score_text} ({label}{format_number(low)}–{format_number(high)})"
+        return f"{score_text} ({interval_label}{format_number(low)}–{format_number(high)})"
     score_text = f"{percent_sign(result.value)} {metric}".strip()
-    return f"{score_text} ({label}{format_percent(low)}–{format_percent(high)})"
+    return f"{score_text} ({interval_label}{format_percent(low)}–{format_percent(high)})"

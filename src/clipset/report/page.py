@@ -92,7 +92,7 @@ def render_report(content: ReportContent) -> str:
         matrices=wording.escape_invisible(confusion_data(panels)),
         map_data=wording.escape_invisible(map_data(content.map_points)),
         curves=[charts.curve_chart(*curve) for curve in content.curves.items() if curve[1]],
-        num_compared=len([same for same in same_label if same is not None]),
+        num_compared=len([is_same for is_same in same_label if is_same is not None]),
         num_same_label=same_label.count(True),
         guard=Markup(guard_script),
         script=Markup(page_script),
@@ -124,8 +124,8 @@ def _read_asset(name: str) -> str:
 
 def _content_policy(*scripts: str) -> str:
     """A content security policy without any request or script but these."""
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    script_digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in script_digests)
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"{f'script-src {hashes}; ' if hashes else ''}base-uri 'none'; form-action 'none'"
@@ -134,21 +134,21 @@ def _content_policy(*scripts: str) -> str:
 
 def _class_variables(panel: Panel) -> dict[str, Any] | None:
     """Accuracy by class of the main result, next to the baseline's."""
-    result = panel.main_result
-    if not result.class_accuracy():
+    main_result = panel.main_result
+    if not main_result.class_accuracy():
         return None
-    baseline = panel.baseline if panel.baseline is not result else None
-    rows = charts.class_rows(result, baseline)
-    has_baseline = any(row.baseline is not None for row in rows)
-    many = has_baseline and len(rows) > MANY_CLASSES
-    compared = [row for row in rows if row.gain]
+    baseline = panel.baseline if panel.baseline is not main_result else None
+    class_rows = charts.class_rows(main_result, baseline)
+    has_baseline = any(class_row.baseline is not None for class_row in class_rows)
+    has_many = has_baseline and len(class_rows) > MANY_CLASSES
+    compared_rows = [class_row for class_row in class_rows if class_row.gain]
     return {
-        "name": wording.row_name(*result.key),
-        "is_scale": result.is_scale,
+        "name": wording.row_name(*main_result.key),
+        "is_scale": main_result.is_scale,
         "baseline": wording.row_name(*baseline.key) if baseline and has_baseline else "",
-        "rows": rows,
-        "gains": rows[:UNFOLDED_CLASSES] if many else (),
-        "losses": compared[: -UNFOLDED_CLASSES - 1 : -1] if many else (),
+        "rows": class_rows,
+        "gains": class_rows[:UNFOLDED_CLASSES] if has_many else (),
+        "losses": compared_rows[: -UNFOLDED_CLASSES - 1 : -1] if has_many else (),
     }
 
 

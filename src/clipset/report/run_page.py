@@ -36,9 +36,9 @@ def report_run(run_folder: str | Path) -> Path:
     by_task: dict[str, Sequence[ProbeResult]] = {
         task: read_results(run_folder / task) for task in task_names
     }
-    means = [result for result in results if result.task == MEAN]
+    mean_results = [result for result in results if result.task == MEAN]
     comparisons = read_records(run_folder / "comparisons.json", Comparison)
-    page = _tasks_page(str(run_record.get("name", "")), by_task, means, comparisons)
+    page = _tasks_page(str(run_record.get("name", "")), by_task, mean_results, comparisons)
     write_table_page(page, page_path)
     return page_path
 
@@ -71,8 +71,8 @@ def _tasks_page(
     )
 
 
-def _cell(results: Sequence[ProbeResult], key: tuple[str, str]) -> PageCell:
-    result = next((result for result in results if result.key == key), None)
+def _cell(results: Sequence[ProbeResult], probe_key: tuple[str, str]) -> PageCell:
+    result = next((result for result in results if result.key == probe_key), None)
     if result is None:
         return PageCell(note="not run")
     return PageCell(

@@ -43,14 +43,14 @@ def map_positions(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]
         return _place_beside_sample(vectors)
     distinct, group_index = _distinct_rows(vectors.astype(np.float64))
     centers = _embed_distinct(distinct)
-    extent = float(np.ptp(centers, axis=0).max()) or 1.0
-    order = np.argsort(group_index, kind="stable")
-    _, starts, counts = np.unique(group_index[order], return_index=True, return_counts=True)
+    map_extent = float(np.ptp(centers, axis=0).max()) or 1.0
+    group_order = np.argsort(group_index, kind="stable")
+    _, starts, counts = np.unique(group_index[group_order], return_index=True, return_counts=True)
     rank_in_group = np.empty(len(group_index), dtype=np.int64)  # of each row within its group
-    rank_in_group[order] = np.arange(len(group_index)) - np.repeat(starts, counts)
+    rank_in_group[group_order] = np.arange(len(group_index)) - np.repeat(starts, counts)
     angle, radius = (
         rank_in_group * GOLDEN_ANGLE,
-        extent * DUPLICATE_SPACING * np.sqrt(rank_in_group),
+        map_extent * DUPLICATE_SPACING * np.sqrt(rank_in_group),
     )
     spiral = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
     positions: Float[np.ndarray, "N 2"] = centers[group_index] + spiral
@@ -67,22 +67,22 @@ def _place_beside_sample(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray,
     sample_index = np.linspace(0, len(vectors) - 1, MAX_FITTED).round().astype(np.int64)
     sample = vectors[sample_index].astype(np.float64)
     sample_positions = map_positions(sample)
-    scale = float(np.abs(sample).max()) or 1.0
-    components = PCA(min(50, sample.shape[1]), random_state=0).fit(sample / scale)
-    bank = components.transform(sample / scale).astype(np.float32)
+    vector_scale = float(np.abs(sample).max()) or 1.0
+    components = PCA(min(50, sample.shape[1]), random_state=0).fit(sample / vector_scale)
+    bank = components.transform(sample / vector_scale).astype(np.float32)
     bank_norms = (bank**2).sum(axis=1)
     spread = DUPLICATE_SPACING * float(np.ptp(sample_positions, axis=0).max())
     positions = np.empty((len(vectors), 2))
-    for start in range(0, len(vectors), CHUNK_SIZE):
-        chunk = vectors[start : start + CHUNK_SIZE].astype(np.float64) / scale
+    for first_row in range(0, len(vectors), CHUNK_SIZE):
+        chunk = vectors[first_row : first_row + CHUNK_SIZE].astype(np.float64) / vector_scale
         reduced = components.transform(chunk).astype(np.float32)
         distances = bank_norms - 2 * reduced @ bank.T + (reduced**2).sum(axis=1, keepdims=True)
         nearest = np.argpartition(distances, NUM_NEAREST, axis=1)[:, :NUM_NEAREST]
-        near = np.maximum(np.take_along_axis(distances, nearest, axis=1), 1e-12)
-        weights = (near.min(axis=1, keepdims=True) / near)[..., None]
-        means = (weights * sample_positions[nearest]).sum(axis=1) / weights.sum(axis=1)
-        angle = np.arange(start, start + len(chunk)) * GOLDEN_ANGLE  # no two on one spot
-        positions[start : start + len(chunk)] = means + spread * np.stack(
+        near_distances = np.maximum(np.take_along_axis(distances, nearest, axis=1), 1e-12)
+        near_weights = (near_distances.min(axis=1, keepdims=True) / near_distances)[..., None]
+        means = (near_weights * sample_positions[nearest]).sum(axis=1) / near_weights.sum(axis=1)
+        angle = np.arange(first_row, first_row + len(chunk)) * GOLDEN_ANGLE  # no two on one spot
+        positions[first_row : first_row + len(chunk)] = means + spread * np.stack(
             [np.cos(angle), np.sin(angle)], axis=1
         )
     positions[sample_index] = sample_positions
@@ -98,8 +98,8 @@ def _distinct_rows(
     _, first_rows, inverse_index = np.unique(
         rounded_rows, axis=0, return_index=True, return_inverse=True
     )
-    order = np.argsort(first_rows)
-    return vectors[first_rows[order]], np.argsort(order)[inverse_index.reshape(-1)]
+    first_order = np.argsort(first_rows)
+    return vectors[first_rows[first_order]], np.argsort(first_order)[inverse_index.reshape(-1)]
 
 
 def _embed_distinct(vectors: Float[np.ndarray, "D R"]) -> Float[np.ndarray, "D 2"]:
@@ -107,19 +107,19 @@ def _embed_distinct(vectors: Float[np.ndarray, "D R"]) -> Float[np.ndarray, "D 2
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    count, dim = vectors.shape
-    if count < 3:
-        return np.stack([np.arange(count), np.zeros(count)], axis=1)
+    num_vectors, dim = vectors.shape
+    if num_vectors < 3:
+        return np.stack([np.arange(num_vectors), np.zeros(num_vectors)], axis=1)
     scaled = vectors / np.abs(vectors).max()  # no square overflows
     centred = scaled - scaled.mean(axis=0)
     centred /= np.abs(centred).max()  # or underflows
-    positions: Float[np.ndarray, "D _"] = PCA(min(50, count, dim), random_state=0).fit_transform(
-        centred
-    )
+    positions: Float[np.ndarray, "D _"] = PCA(
+        min(50, num_vectors, dim), random_state=0
+    ).fit_transform(centred)
     if positions.shape[1] < 2:
         positions = np.pad(positions, ((0, 0), (0, 1)))
-    if count >= MIN_FITTED:
-        perplexity = min(30.0, (count - 1) / 3)
+    if num_vectors >= MIN_FITTED:
+        perplexity = min(30.0, (num_vectors - 1) / 3)
         positions = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(positions)
     return positions[:, :2].astype(np.float64)
 
@@ -146,20 +146,20 @@ def map_data(points: Sequence[MapPoint]) -> dict[str, Any]:
         unlabelled = len(names)
         names = [*names, "no number" if ordered else "no label"]
         indices = [unlabelled if index == -1 else index for index in indices]
-    left = min((point.x for point in points), default=0)
-    bottom = min((point.y for point in points), default=0)
-    longest_side = max((max(p.x - left, p.y - bottom) for p in points), default=0) or 1
-    texts = [None if p.target is None else format_number(p.target) for p in points]
+    min_x = min((point.x for point in points), default=0)
+    min_y = min((point.y for point in points), default=0)
+    longest_side = max((max(p.x - min_x, p.y - min_y) for p in points), default=0) or 1
+    target_texts = [None if p.target is None else format_number(p.target) for p in points]
     return {
         "ids": [point.video_id for point in points],
-        "x": [round((point.x - left) / longest_side, 5) for point in points],
-        "y": [round((point.y - bottom) / longest_side, 5) for point in points],
+        "x": [round((point.x - min_x) / longest_side, 5) for point in points],
+        "y": [round((point.y - min_y) / longest_side, 5) for point in points],
         "label": indices,
         "labels": names,
         "counts": np.bincount(np.array(indices, dtype=np.int64), minlength=len(names)).tolist(),
         "ordered": ordered,
         "unlabelled": unlabelled,
-        "targets": texts if ordered else None,
+        "targets": target_texts if ordered else None,
         "split": [-1 if point.split is None else splits.index(point.split) for point in points],
         "splits": splits,
         "thumbnails": [base64.b64encode(p.thumbnail or b"").decode("ascii") for p in points],
@@ -173,11 +173,11 @@ def _target_ranges(targets: Sequence[Number | None]) -> tuple[list[str], list[in
     if len(lower_edges) > NUM_RANGES:
         quantiles = np.arange(NUM_RANGES) / NUM_RANGES
         lower_edges = np.unique(np.quantile(numbers, quantiles, method="higher"))
-    indices = np.searchsorted(lower_edges, numbers, side="right") - 1
-    names = []
-    for index in range(len(lower_edges)):
-        own = numbers[indices == index]
+    range_indices = np.searchsorted(lower_edges, numbers, side="right") - 1
+    range_names = []
+    for range_index in range(len(lower_edges)):
+        own = numbers[range_indices == range_index]
         low, high = format_number(float(own.min())), format_number(float(own.max()))
-        names.append(low if low == high else f"{low} to {high}")
-    remaining = iter(indices.tolist())
-    return names, [-1 if target is None else next(remaining) for target in targets]
+        range_names.append(low if low == high else f"{low} to {high}")
+    remaining = iter(range_indices.tolist())
+    return range_names, [-1 if target is None else next(remaining) for target in targets]

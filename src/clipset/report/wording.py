@@ -39,6 +39,12 @@ SENTENCE_NAMES = {
     ("backbone", "ordered"): "the linear classifier on the backbone's clips in order",
     ("scale", "ordered"): "the linear classifier on clipset's clips in order",
 }
+VECTOR_NAMES = {
+    ("backbone", "mean"): "Mean feature",
+    ("scale", "mean"): "SCALE mean feature",
+    ("backbone", "time_course"): "Time course",
+    ("scale", "time_course"): "SCALE time course",
+}
 METRIC_NAMES = {
     "top1": "top-1 accuracy",
     "top5": "top-5 accuracy",
@@ -54,15 +60,21 @@ CURVE_NAMES = {
 
 def row_name(features: str, probe: str) -> str:
     """The name of a row in the table of probes, as in the paper."""
-    other = f"SCALE {plain(probe)}" if features == "scale" else sentence_case(plain(probe))
-    return ROW_NAMES.get((features, probe), other)
+    default_name = f"SCALE {plain(probe)}" if features == "scale" else sentence_case(plain(probe))
+    return ROW_NAMES.get((features, probe), default_name)
+
+
+def vector_name(features: str, vectors: str) -> str:
+    """The name of a kind of vector in the table of retrieval."""
+    other = f"SCALE {plain(vectors)}" if features == "scale" else sentence_case(plain(vectors))
+    return VECTOR_NAMES.get((features, vectors), other)
 
 
 def row_order(features: str, probe: str) -> int:
     """The index of a row in the table; rows that the paper does not have come last."""
-    keys = list(ROW_NAMES)
-    key = (features, probe)
-    return keys.index(key) if key in keys else len(keys)
+    row_keys = list(ROW_NAMES)
+    probe_key = (features, probe)
+    return row_keys.index(probe_key) if probe_key in row_keys else len(row_keys)
 
 
 def sentence_name(features: str, probe: str) -> str:

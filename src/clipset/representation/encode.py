@@ -16,8 +16,9 @@ from clipset.errors import StoreError
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.representation.table import DEFAULT_PARTS, PAPER_PARTS, VectorPart, VectorTable
-from clipset.sets.batch import ClipBatch, group_by_count
+from clipset.sets.batch import ClipBatch
 from clipset.sets.reading import ModelInput, make_clips, read_clips, read_features
+from clipset.sets.stored_clips import equal_chunks
 
 CHUNK_SIZE = 256  # videos encoded at once
 
@@ -48,18 +49,18 @@ def embed_store(
     parts = ("clip",) if encoder is None else parts
     if window is None:
         spans = [Span(index, 0.0, entry.duration) for index, entry in enumerate(store.entries)]
-        clips = read_clips(store, "regular", np.arange(len(store)), encoder)
+        span_clips = read_clips(store, "regular", np.arange(len(store)), encoder)
     else:
         spans = cut_windows(store, window)
-        clips = read_spans(store, spans, encoder)
+        span_clips = read_spans(store, spans, encoder)
     videos_by_id = {video.id: video for video in store.catalog}
     videos = [videos_by_id[store.ids[span.video_index]] for span in spans]
     return VectorTable(
         video_ids=tuple(video.id for video in videos),
         labels=tuple(video.label for video in videos),
         splits=tuple(video.split for video in videos),
-        vectors=encode_clips(encoder, clips, parts, device).numpy(),
-        valid=None if clips.valid is None else clips.valid.numpy(),
+        vectors=encode_clips(encoder, span_clips, parts, device).numpy(),
+        valid=None if span_clips.valid is None else span_clips.valid.numpy(),
         starts=tuple(float(span.start) for span in spans),
         ends=tuple(float(span.end) for span in spans),
         windows=tuple(span.window_index for span in spans),
@@ -84,35 +85,35 @@ def cut_windows(
         raise StoreError(f"a window must be longer than 0 s, got {window}")
     table = store.regular
     spans = []
-    for index in range(len(store)) if videos is None else videos:
-        entry = store.entries[index]
-        row_indices = table.first[index] + np.arange(table.count[index])
-        spans.append(Span(index, 0.0, entry.duration, None, tuple(row_indices.tolist())))
+    for video_index in range(len(store)) if videos is None else videos:
+        entry = store.entries[video_index]
+        row_indices = table.first[video_index] + np.arange(table.count[video_index])
+        spans.append(Span(video_index, 0.0, entry.duration, None, tuple(row_indices.tolist())))
         num_windows = math.ceil(entry.duration / window)
         middles = table.boxes[row_indices, :2].astype(np.float64).mean(axis=1)
         window_indices = np.clip(middles // window, 0, max(num_windows - 1, 0)).astype(np.int64)
         for window_index in np.unique(window_indices) if num_windows > 1 else ():
             low, high = window_index * window, min((window_index + 1) * window, entry.duration)
-            inside = tuple(row_indices[window_indices == window_index].tolist())
-            spans.append(Span(index, low, high, int(window_index), inside))
+            inside_rows = tuple(row_indices[window_indices == window_index].tolist())
+            spans.append(Span(video_index, low, high, int(window_index), inside_rows))
     return spans
 
 
 def read_spans(store: FeatureStore, spans: list[Span], model: ModelInput | None) -> ClipBatch:
     """The clips of spans, each of which is a video of its own for the model."""
-    counts = np.array([len(span.row_indices) for span in spans])
-    valid = np.arange(counts.max()) < counts[:, None]  # (N, V)
+    clip_counts = np.array([len(span.row_indices) for span in spans])
+    valid = np.arange(clip_counts.max()) < clip_counts[:, None]  # (N, V)
     first_rows = np.array([span.row_indices[0] for span in spans])
-    row_indices = np.repeat(first_rows[:, None], counts.max(), axis=1)  # (N, V)
+    row_indices = np.repeat(first_rows[:, None], clip_counts.max(), axis=1)  # (N, V)
     row_indices[valid] = np.concatenate([span.row_indices for span in spans])
     video_ids = [store.ids[span.video_index] for span in spans]
-    features = read_features(store, "regular", row_indices, video_ids)
-    starts = np.array([span.start for span in spans], dtype=np.float32)
-    lengths = np.array([span.end for span in spans], dtype=np.float32) - starts
+    clip_features = read_features(store, "regular", row_indices, video_ids)
+    span_starts = np.array([span.start for span in spans], dtype=np.float32)
+    span_lengths = np.array([span.end for span in spans], dtype=np.float32) - span_starts
     boxes = store.regular.boxes[row_indices].astype(np.float32)  # (N, V, 7)
-    times = boxes[..., :2] - starts[:, None, None]
-    boxes[..., :2] = np.clip(times, 0, lengths[:, None, None])
-    return make_clips(features, boxes, lengths, model, None if valid.all() else valid)
+    clip_times = boxes[..., :2] - span_starts[:, None, None]
+    boxes[..., :2] = np.clip(clip_times, 0, span_lengths[:, None, None])
+    return make_clips(clip_features, boxes, span_lengths, model, None if valid.all() else valid)
 
 
 def pad_clips(
@@ -121,10 +122,10 @@ def pad_clips(
     """The vectors of all videos in one tensor, and which of them are not padding (None: all)."""
     if not by_video:
         return torch.zeros(0, 0, 0), None
-    vectors = pad_sequence(list(by_video), batch_first=True)
-    counts = torch.tensor([len(clips) for clips in by_video])
-    valid = torch.arange(vectors.shape[1]) < counts[:, None]  # (N, V)
-    return vectors, None if valid.all() else valid
+    padded_vectors = pad_sequence(list(by_video), batch_first=True)
+    clip_counts = torch.tensor([len(clip_vectors) for clip_vectors in by_video])
+    valid_mask = torch.arange(padded_vectors.shape[1]) < clip_counts[:, None]  # (N, V)
+    return padded_vectors, None if valid_mask.all() else valid_mask
 
 
 @torch.inference_mode()
@@ -144,19 +145,16 @@ def encode_clips(
     check_width(encoder, clips)
     device = device or torch.device("cpu")
     encoder = encoder.to(device).eval()
-    groups = []
-    for videos, group in group_by_count(clips):
-        chunks = []
-        for low in range(0, len(group), CHUNK_SIZE):
-            chunk = group.select(slice(low, low + CHUNK_SIZE)).to(device)
-            chunks.append(concat_parts(encoder, chunk, parts, standardise=False).cpu())
-        groups.append((videos, torch.cat(chunks)))
+    chunks = [
+        (video_index, concat_parts(encoder, chunk.to(device), parts, standardise=False).cpu())
+        for video_index, chunk in equal_chunks(clips, CHUNK_SIZE)
+    ]
     if clips.valid is None:
-        return groups[0][1]
-    vectors = torch.zeros(*clips.valid.shape, groups[0][1].shape[-1])
-    for videos, encoded in groups:
-        rows = clips.valid[videos].nonzero().unbind(1)
-        vectors[videos] = vectors[videos].index_put(rows, encoded.flatten(0, 1))
+        return torch.cat([chunk_vectors for _, chunk_vectors in chunks])
+    vectors = torch.zeros(*clips.valid.shape, chunks[0][1].shape[-1])
+    for video_index, chunk_vectors in chunks:
+        rows = clips.valid[video_index].nonzero().unbind(1)
+        vectors[video_index] = vectors[video_index].index_put(rows, chunk_vectors.flatten(0, 1))
     return vectors
 
 
@@ -169,18 +167,18 @@ def concat_parts(
 ) -> Float[Tensor, "B V R"]:
     """The concatenated parts of one batch; every clip has the set token of its video."""
     encoding = encoder(clips.features, clips.boxes, None, clips.valid)
-    features = encoder.standardise(clips.features) if standardise else clips.features
-    tokens = encoding.clip_tokens
-    set_tokens = encoding.set_token[:, None].expand(-1, features.shape[1], -1)  # (B, V, H)
-    by_part = {"clip": features, "token": tokens, "set": set_tokens}
+    clip_features = encoder.standardise(clips.features) if standardise else clips.features
+    clip_tokens = encoding.clip_tokens
+    set_tokens = encoding.set_token[:, None].expand(-1, clip_features.shape[1], -1)  # (B, V, H)
+    by_part = {"clip": clip_features, "token": clip_tokens, "set": set_tokens}
     return torch.cat([by_part[part] for part in parts], dim=-1)
 
 
 def check_width(encoder: SetEncoder, clips: ClipBatch) -> None:
     """Raise StoreError if the features do not have the width of the encoder's input."""
-    width, expected = clips.features.shape[-1], encoder.project.in_features
-    if width != expected:
+    feature_width, expected = clips.features.shape[-1], encoder.project.in_features
+    if feature_width != expected:
         raise StoreError(
-            f"the store's features have {width} channels, the model takes {expected}; "
+            f"the store's features have {feature_width} channels, the model takes {expected}; "
             f"it was trained with another backbone"
         )

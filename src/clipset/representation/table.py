@@ -55,10 +55,10 @@ class VectorTable:
     def pooled(self) -> Float[np.ndarray, "N Q"]:
         """The time course of each part; or, with the set token, the mean over clips (the paper)."""
         vectors = torch.from_numpy(self.vectors)
-        valid = None if self.valid is None else torch.from_numpy(self.valid)
+        valid_mask = None if self.valid is None else torch.from_numpy(self.valid)
         if "set" in self.parts:
-            return mean_over_clips(vectors, valid).numpy()
-        return video_vectors(vectors, valid, self.part_widths or vectors.shape[2:]).numpy()
+            return mean_over_clips(vectors, valid_mask).numpy()
+        return video_vectors(vectors, valid_mask, self.part_widths or vectors.shape[2:]).numpy()
 
 
 def write_vectors(table: VectorTable, folder: Path) -> None:
@@ -75,23 +75,23 @@ def write_vectors(table: VectorTable, folder: Path) -> None:
     }
     if table.starts:
         columns |= {"start": table.starts, "end": table.ends, "window": table.windows}
-    text = csv_text([tuple(columns), *zip(*columns.values(), strict=True)])
-    beside = {"videos.csv": text.encode()}
-    parquet = _encode_parquet(columns, table.pooled)
-    if parquet is None:
+    csv_table = csv_text([tuple(columns), *zip(*columns.values(), strict=True)])
+    beside_files = {"videos.csv": csv_table.encode()}
+    parquet_table = _encode_parquet(columns, table.pooled)
+    if parquet_table is None:
         with writing(folder):
             (folder / "videos.parquet").unlink(missing_ok=True)  # of an earlier table
     else:
-        beside["videos.parquet"] = parquet
+        beside_files["videos.parquet"] = parquet_table
     arrays = {"vectors": table.vectors, "pooled": table.pooled}
     if table.valid is not None:
         arrays["valid"] = table.valid
     header = {
         "parts": ",".join(table.parts), "part_widths": ",".join(map(str, table.part_widths)),
     }  # fmt: skip
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    vectors = seal(save(contiguous, metadata=header), beside)
-    files = {**beside, "vectors.safetensors": vectors}
+    contiguous_arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    vector_file = seal(save(contiguous_arrays, metadata=header), beside_files)
+    files = {**beside_files, "vectors.safetensors": vector_file}
     write_together({folder / name: content for name, content in files.items()})
 
 
@@ -104,21 +104,21 @@ def _encode_parquet(
         from pyarrow import parquet
     except ImportError:
         return None
-    kinds = {"start": pa.float64(), "end": pa.float64(), "window": pa.int64()}
-    arrays = {k: pa.array(v, kinds.get(k, pa.string())) for k, v in columns.items()}
-    numbers = pa.array(np.ascontiguousarray(pooled, dtype=np.float32).reshape(-1))
-    arrays["vector"] = pa.FixedSizeListArray.from_arrays(numbers, pooled.shape[1])
-    content = io.BytesIO()
-    parquet.write_table(pa.table(arrays), content)
-    return content.getvalue()
+    column_types = {"start": pa.float64(), "end": pa.float64(), "window": pa.int64()}
+    arrays = {k: pa.array(v, column_types.get(k, pa.string())) for k, v in columns.items()}
+    flat_vectors = pa.array(np.ascontiguousarray(pooled, dtype=np.float32).reshape(-1))
+    arrays["vector"] = pa.FixedSizeListArray.from_arrays(flat_vectors, pooled.shape[1])
+    parquet_file = io.BytesIO()
+    parquet.write_table(pa.table(arrays), parquet_file)
+    return parquet_file.getvalue()
 
 
 def read_vectors(folder: Path) -> VectorTable:
     """A table that `write_vectors` wrote; its arrays are read from disk as they are used."""
-    path = folder / "vectors.safetensors"
-    if not path.is_file():
+    vectors_path = folder / "vectors.safetensors"
+    if not vectors_path.is_file():
         raise StoreError(f"{folder} holds no vectors; run `clipset embed` first")
-    damage = find_damage(path, beside="videos.csv")
+    damage = find_damage(vectors_path, beside="videos.csv")
     if damage is not None or not (folder / "videos.csv").is_file():
         raise StoreError(
             f"the vectors in {folder} are damaged: {damage or 'videos.csv not found'}; "
@@ -128,25 +128,25 @@ def read_vectors(folder: Path) -> VectorTable:
         with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
             lines = csv.DictReader(file)
             rows = [{name: deneutralise(cell) for name, cell in line.items()} for line in lines]
-        with safe_open(path, "np") as file:
+        with safe_open(vectors_path, "np") as file:
             header = file.metadata() or {}
-        parts, widths = header.get("parts", ""), header.get("part_widths", "")
-        arrays = _map_arrays(path)
+        part_names, width_texts = header.get("parts", ""), header.get("part_widths", "")
+        arrays = _map_arrays(vectors_path)
         vectors, pooled = arrays["vectors"], arrays.get("pooled")
         if vectors.ndim != 3 or len(vectors) != len(rows):
             raise ValueError(f"{len(rows)} rows for vectors of shape {vectors.shape}")
-        timed = rows if rows and "start" in rows[0] else []
+        timed_rows = rows if rows and "start" in rows[0] else []
         table = VectorTable(
             video_ids=tuple(row["id"] for row in rows),
             labels=tuple(row["label"] or None for row in rows),
             splits=tuple(row["split"] or None for row in rows),
             vectors=vectors,
             valid=arrays.get("valid"),
-            starts=tuple(float(row["start"]) for row in timed),
-            ends=tuple(float(row["end"]) for row in timed),
-            windows=tuple(int(row["window"]) if row["window"] else None for row in timed),
-            parts=parse_parts(parts) if parts else (),
-            part_widths=tuple(int(width) for width in widths.split(",") if width),
+            starts=tuple(float(row["start"]) for row in timed_rows),
+            ends=tuple(float(row["end"]) for row in timed_rows),
+            windows=tuple(int(row["window"]) if row["window"] else None for row in timed_rows),
+            parts=parse_parts(part_names) if part_names else (),
+            part_widths=tuple(int(width) for width in width_texts.split(",") if width),
         )
         if pooled is not None and pooled.ndim == 2 and len(pooled) == len(rows):
             vars(table)["pooled"] = pooled  # as it was written, without computing it
@@ -163,19 +163,19 @@ def _map_arrays(path: Path) -> dict[str, np.ndarray]:
     arrays = {}
     for name in header.keys() - {"__metadata__"}:
         dtype = {"F32": np.float32, "BOOL": np.bool_}[header[name]["dtype"]]
-        shape, start = tuple(header[name]["shape"]), 8 + size + header[name]["data_offsets"][0]
+        shape, data_start = tuple(header[name]["shape"]), 8 + size + header[name]["data_offsets"][0]
         if 0 in shape:  # cannot be mapped
             arrays[name] = np.zeros(shape, dtype)
         else:
-            arrays[name] = np.memmap(path, dtype, mode="c", offset=start, shape=shape)
+            arrays[name] = np.memmap(path, dtype, mode="c", offset=data_start, shape=shape)
     return arrays
 
 
 def parse_parts(text: str) -> tuple[VectorPart, ...]:
     """The parts that a text such as `clip,set` names."""
-    names = [name.strip() for name in text.split(",")]
-    parts = tuple(part for name in names for part in VECTOR_PARTS if part == name)
-    if len(parts) != len(names) or len(set(parts)) != len(parts):
+    part_names = [name.strip() for name in text.split(",")]
+    parts = tuple(part for name in part_names for part in VECTOR_PARTS if part == name)
+    if len(parts) != len(part_names) or len(set(parts)) != len(parts):
         raise StoreError(
             f"parts are some of {', '.join(VECTOR_PARTS)}, each once, with commas; got {text!r}"
         )
@@ -187,10 +187,10 @@ def nearest(
 ) -> tuple[Int[np.ndarray, "Q K"], Float[np.ndarray, "Q K"]]:
     """The videos most similar to each query by the cosine of their vectors, and the cosines."""
     _, exponent = np.frexp(np.abs(pooled).max(initial=0.0))
-    scaled = torch.from_numpy(np.ldexp(pooled, -exponent))  # exact, and no square overflows
+    scaled_vectors = torch.from_numpy(np.ldexp(pooled, -exponent))  # exact, and no square overflows
     count = min(count, len(pooled) - 1)
-    indices, cosines = most_similar(scaled, scaled[queries], k=count + 1)
-    others = indices.numpy() != queries[:, None]  # a video is not its own neighbour
-    others[others.all(axis=1), -1] = False
+    indices, cosines = most_similar(scaled_vectors, scaled_vectors[queries], k=count + 1)
+    is_other = indices.numpy() != queries[:, None]  # a video is not its own neighbour
+    is_other[is_other.all(axis=1), -1] = False
     shape = (len(queries), count)
-    return indices.numpy()[others].reshape(shape), cosines.numpy()[others].reshape(shape)
+    return indices.numpy()[is_other].reshape(shape), cosines.numpy()[is_other].reshape(shape)

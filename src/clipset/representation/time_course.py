@@ -18,11 +18,11 @@ def time_course(clips: Float[Tensor, "B V D"]) -> Float[Tensor, "B R"]:
     when.
     """
     course = F.adaptive_avg_pool1d(clips.mT, COURSE_LENGTH).mT  # (B, T, D)
-    mean = course.mean(dim=1)
-    deviations = (course - mean[:, None]).flatten(1)  # (B, T * D)
-    least = MIN_DEVIATION * mean.norm(dim=1, keepdim=True) + 1e-12
-    scale = deviations.norm(dim=1, keepdim=True).maximum(least)
-    return torch.cat([F.normalize(mean, dim=1), deviations / scale], dim=1)
+    course_mean = course.mean(dim=1)
+    deviations = (course - course_mean[:, None]).flatten(1)  # (B, T * D)
+    min_norm = MIN_DEVIATION * course_mean.norm(dim=1, keepdim=True) + 1e-12
+    deviation_norms = deviations.norm(dim=1, keepdim=True).maximum(min_norm)
+    return torch.cat([F.normalize(course_mean, dim=1), deviations / deviation_norms], dim=1)
 
 
 def video_vectors(
@@ -32,14 +32,14 @@ def video_vectors(
 
     `valid` is False for padding, which comes last.
     """
-    counts = [clips.shape[1]] * len(clips) if valid is None else valid.sum(dim=1).tolist()
-    width = len(part_widths) and (1 + COURSE_LENGTH) * sum(part_widths)
-    vectors = torch.zeros(len(clips), width)
-    for count in set(counts):
-        videos = [index for index, other in enumerate(counts) if other == count]
-        parts = clips[videos, :count].split(part_widths, dim=-1)
-        vectors[videos] = torch.cat([time_course(part) for part in parts], dim=1)
-    return vectors
+    clip_counts = [clips.shape[1]] * len(clips) if valid is None else valid.sum(dim=1).tolist()
+    vector_width = len(part_widths) and (1 + COURSE_LENGTH) * sum(part_widths)
+    course_vectors = torch.zeros(len(clips), vector_width)
+    for clip_count in set(clip_counts):
+        video_index = [index for index, other in enumerate(clip_counts) if other == clip_count]
+        parts = clips[video_index, :clip_count].split(part_widths, dim=-1)
+        course_vectors[video_index] = torch.cat([time_course(part) for part in parts], dim=1)
+    return course_vectors
 
 
 def course_widths(part_widths: tuple[int, ...]) -> tuple[int, ...]:

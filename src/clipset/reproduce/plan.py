@@ -16,6 +16,7 @@ from clipset.report.wording import row_name
 from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTable
 
 PROBE_ROWS = {row_name(*probe_key(name)): probe_key(name) for name in EvaluateConfig().probes}
+RESOURCES = "resources"  # the table of costs, which has no recipe: see resources.py
 ABLATION_CHANGES = ("pretrain.preset=paper", "pretrain.epochs=200")  # for any recipe
 PAPER_TITLES = {name: title for title, name in (BACKBONES | DATASETS | TASKS).items()}
 
@@ -54,6 +55,8 @@ def find_plan(table_name: str) -> TablePlan:
         raise ConfigError(
             f"the paper has no table {table_name!r}; {near_names(table_name, TABLES)}"
         )
+    if table_name == RESOURCES:
+        raise ConfigError("the table resources has no recipe: it measures training steps")
     table = TABLES[table_name]
     if table_name.startswith("ablation-"):
         rows = tuple(

@@ -17,7 +17,8 @@ LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    "ρ": r"$\rho$", "×": r"$\times$", "–": "--", "·": r"$\cdot$", "…": r"\ldots{}",
+    "ρ": r"$\rho$", "≈": r"$\approx$",
+    "×": r"$\times$", "–": "--", "·": r"$\cdot$", "…": r"\ldots{}",
 }  # fmt: skip
 
 
@@ -41,6 +42,8 @@ def make_cell(table: TableFile, row: str, column: str) -> PageCell:
     note = notes[0] if notes else ""
     if any(cell.status == "failed" for cell in cells):
         return PageCell(score="failed", note=note, failed=True)
+    if cells and cells[0].measurement is not None:
+        return PageCell(score=cells[0].measurement.text, note=note)
     results = {cell.task: cell.result for cell in cells if cell.result is not None}
     tasks = cells[0].tasks if cells else ()
     if set(results) != set(tasks or ("",)):
@@ -145,7 +148,8 @@ def make_page(table: TableFile) -> TablePage:
     return TablePage(
         title=table.title,
         subtitle=f"Table {table.number} of the paper, run on {table.data or 'nothing yet'}",
-        lede="Large: our score with its 95 % interval. Small: the paper's number.",
+        lede=f"Large: {'here' if table.notes else 'our score with its 95 % interval'}. "
+        "Small: the paper's number.",
         columns=table.columns,
         rows=[
             (row, [make_cell(table, row, column) for column in table.columns]) for row in table.rows
@@ -156,6 +160,8 @@ def make_page(table: TableFile) -> TablePage:
 
 
 def _describe(cell: Cell) -> str:
+    if cell.measurement is not None:
+        return f"{cell.date}, {cell.measurement.kind}: {cell.measurement.value:,.2f}"
     if cell.result is None:
         return f"{cell.date}, failed: {cell.reason}"
     return (
@@ -166,7 +172,7 @@ def _describe(cell: Cell) -> str:
 
 def write_notes(table: TableFile) -> list[str]:
     """The protocol, failed cells, and missing columns."""
-    notes = _protocol_notes(table)
+    notes = list(table.notes) or _protocol_notes(table)
     failed_labels: dict[str, list[str]] = {}
     for cell in table.cells:
         if cell.status == "failed":

@@ -18,6 +18,24 @@ TABLE_FILE = "table.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A cost instead of a score: memory in GB (2³⁰ bytes), speed, a number of videos."""
+
+    value: float
+    kind: Literal["measured", "predicted"] = "measured"
+    limit: float | None = None
+    """more than this is out of memory"""
+
+    @property
+    def text(self) -> str:
+        """The number as it stands in the table; ≈ before a prediction."""
+        if self.limit is not None and self.value > self.limit:
+            return "OOM"
+        digits = 2 if self.value < 100 else 0
+        return f"{'≈ ' if self.kind == 'predicted' else ''}{self.value:,.{digits}f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One result, or the reason of a failure; of one official split if the data has several."""
 
@@ -31,6 +49,7 @@ class Cell:
     """of everything that the score depends on"""
     reason: str = ""
     result: ProbeResult | None = None
+    measurement: Measurement | None = None
     recipe: str = ""
     """key of one of the file's recipes"""
     environment: str = ""
@@ -42,7 +61,7 @@ class Cell:
     def __post_init__(self) -> None:
         if self.task not in (self.tasks or ("",)):
             raise ValueError(f"{self.label}: the task is not one of {', '.join(self.tasks)}")
-        if (self.status == "done") != (self.result is not None):
+        if (self.status == "done") != (self.result is not None or self.measurement is not None):
             raise ValueError(f"{self.label}: a finished cell has a result, a failed one has none")
 
     @property
@@ -67,6 +86,8 @@ class TableFile:
     cells: list[Cell] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     """backbones without weights, and where to get them"""
+    notes: list[str] = field(default_factory=list)
+    """how costs were measured"""
     recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
     environments: dict[str, dict[str, str]] = field(default_factory=dict)
 

@@ -5,13 +5,15 @@ from clipset.retrieval.index import (
     QueryExample,
     SearchHit,
     SearchIndex,
+    SearchResult,
     Unit,
     open_index,
 )
 from clipset.retrieval.query import QueryReader, SearchQuery, parse_query
+from clipset.retrieval.search import FoundVideo, SearchAnswer, VideoSearch
 
 __all__ = [
-    "QueryExample", "QueryReader", "SearchHit", "SearchIndex", "SearchQuery", "Unit",
-    "VideoFilter", "open_index",
+    "FoundVideo", "QueryExample", "QueryReader", "SearchAnswer", "SearchHit", "SearchIndex",
+    "SearchQuery", "SearchResult", "Unit", "VideoFilter", "VideoSearch", "open_index",
     "parse_query",
 ]  # fmt: skip

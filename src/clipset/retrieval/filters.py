@@ -29,6 +29,11 @@ class VideoFilter:
     splits: Values = ()
     columns: Mapping[str, Values] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all videos are allowed."""
+        return not (self.labels or self.splits or self.columns)
+
     def mask(self, store: FeatureStore) -> Bool[np.ndarray, " N"]:
         """Which videos of a store are allowed; an error if there are none."""
         by_column = {"label": self.labels, "split": self.splits}
@@ -50,13 +55,14 @@ class VideoFilter:
                 f"{name} {' or '.join('none' if v is None else repr(v) for v in values)}"
                 for name, values in requested
             ]
-            raise SearchError(f"no video has {' and '.join(conditions)}{self._hint(videos)}")
+            hint = self._hint(videos, requested)
+            raise SearchError(f"no video has {' and '.join(conditions)}{hint}")
         return allowed
 
-    def _hint(self, videos: list[Video]) -> str:
-        """Similar labels or splits, if those do not exist."""
-        for name, values in (("label", self.labels), ("split", self.splits)):
-            known = {value for video in videos if (value := getattr(video, name)) is not None}
+    def _hint(self, videos: list[Video], requested: list[tuple[str, Values]]) -> str:
+        """Similar values of a column, if one does not exist."""
+        for name, values in requested:
+            known = {value for v in videos if (value := column_value(v, name)) is not None}
             unknown = [value for value in values if value is not None and value not in known]
             if unknown:
                 return f"; {shorten(near_names(unknown[0], known), 300, placeholder=' …')}"

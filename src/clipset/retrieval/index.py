@@ -6,6 +6,9 @@ clips of a video cover it.
 
 The score is the mean similarity to the positive examples, minus `NEGATIVE_WEIGHT` times the mean
 similarity to the negative ones (Rocchio). With one positive example, it is a cosine.
+
+Up to `EXACT_BYTES` of vectors, all are compared. Beyond that, an approximate index is kept beside
+the vectors, if faiss is installed.
 """
 
 from __future__ import annotations
@@ -18,18 +21,27 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from safetensors import safe_open
 
 from clipset.clips.sampling import Window
 from clipset.errors import ClipError, SearchError, VideoError
 from clipset.features.store import FeatureStore, open_run_store
+from clipset.progress import log
 from clipset.representation import VectorTable, read_vectors
+from clipset.retrieval.approximate import ApproximateIndex, import_faiss
+from clipset.retrieval.index_file import IndexedVideos, open_approximate
+from clipset.retrieval.moments import cover_time, merge_clips
 from clipset.retrieval.rows import QueryVector, TextDirection, VectorRows
 
 Unit = Literal["video", "moment"]
+Kind = Literal["videos", "clips"]
+KINDS: tuple[Kind, ...] = ("videos", "clips")
 NEGATIVE_WEIGHT = 0.5
-TOUCH_SECONDS = 1e-3  # moments so near to each other touch
-EQUAL_SCORES = 0.02  # scores that differ by less are called equal
 MAX_LIMIT = 100_000
+VECTORS_FILE = "vectors.safetensors"
+EXACT_BYTES = 1_000_000_000  # of vectors that are all compared
+FEW_BYTES = 50_000_000  # of allowed vectors that are all compared, with an index, too
+MAX_INDEXED_RESULTS = 2000  # rows of one search; with more, all vectors are compared
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,6 +74,23 @@ class SearchHit:
     end: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The hits of a search, best first; `is_exact` is False if an index may have missed some."""
+
+    hits: tuple[SearchHit, ...]
+    is_exact: bool = True
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RankedRows:
+    """Rows of a table of vectors, best first."""
+
+    indices: Int[np.ndarray, " K"]
+    scores: Float[np.ndarray, " K"]
+    is_exact: bool = True
+
+
 class SearchIndex:
     """The vectors of a run's videos and of their clips, for searching."""
 
@@ -80,7 +109,9 @@ class SearchIndex:
         clip_rows = table.vectors.reshape(-1, table.vectors.shape[2])
         self.videos = VectorRows(rows=table.pooled, part_widths=table.pooled.shape[1:])
         self.clips = VectorRows(rows=clip_rows, part_widths=widths)
+        self._valid = valid
         self._valid_rows: Bool[np.ndarray, " M"] = valid.ravel()
+        self._approximate: dict[Kind, ApproximateIndex] = {}
 
     def __len__(self) -> int:
         return len(self.store)
@@ -100,6 +131,30 @@ class SearchIndex:
             times[index, :count] = cover_time(boxes, float(self.store.durations[index]))
         return times
 
+    def prepare(self, kind: Kind) -> None:
+        """Open, update or build the approximate index of a large collection.
+
+        Searches before that, and without faiss, compare all vectors.
+        """
+        rows, valid = self.clips, self._valid
+        if kind == "videos":
+            rows, valid = self.videos, np.ones((len(self), 1), np.bool_)
+        if rows.num_bytes <= EXACT_BYTES or kind in self._approximate:
+            return
+        if import_faiss() is None:
+            log(
+                f"all {rows.num_bytes / 1e9:.1f} GB of vectors are compared in every search; "
+                f"pip install 'clipset[search]' makes it fast"
+            )
+            return
+        folder = self.run_folder / "vectors"
+        with safe_open(folder / VECTORS_FILE, "np") as file:
+            source = (file.metadata() or {}).get("checksum", "")
+        videos = IndexedVideos(rows=rows, valid=valid, source=source)
+        index = open_approximate(folder / f"index-{kind}.safetensors", videos)
+        if index is not None:
+            self._approximate[kind] = index
+
     def video_example(self, video_index: int) -> QueryExample:
         """A whole video of the collection as an example."""
         return QueryExample(
@@ -116,7 +171,7 @@ class SearchIndex:
         times = self.clip_times[video_index, : self._count(video_index)]
         try:
             window = Window(start=start, end=end)
-            window = window.bounded(float(self.store.durations[video_index]), 0)
+            window = window.bounded(float(self.store.durations[video_index]))
         except (ClipError, VideoError) as error:
             raise SearchError(f"{self.ids[video_index]}: {error}") from None
         middles = times.mean(axis=1)
@@ -150,7 +205,7 @@ class SearchIndex:
         unit: Unit = "video",
         allowed: Bool[np.ndarray, " N"] | None = None,
         limit: int = 10,
-    ) -> list[SearchHit]:
+    ) -> SearchResult:
         """The `limit` videos or moments with the highest scores, without the examples themselves.
 
         With whole videos as examples, videos are compared by their own vectors. Otherwise a video
@@ -167,11 +222,10 @@ class SearchIndex:
         if unit == "video" and all(example.video is not None for example in examples):
             vectors = [self.videos.normalise(e.video) for e in examples if e.video is not None]
             query = QueryVector(vector=_combine(vectors, len(positive)))
-            indices, scores = self._best_rows("videos", query, allowed, limit)
-            return [
-                SearchHit(video_index=index, score=score)
-                for index, score in zip(indices.tolist(), scores.tolist(), strict=True)
-            ]
+            best = self._best_rows("videos", query, allowed, limit)
+            ranked = zip(best.indices.tolist(), best.scores.tolist(), strict=True)
+            hits = tuple(SearchHit(video_index=index, score=score) for index, score in ranked)
+            return SearchResult(hits=hits, is_exact=best.is_exact)
         query = self._clip_query(positive, negative)
         rows = self._valid_rows & np.repeat(allowed, self.clip_times.shape[1])
         for example in examples if unit == "moment" else ():
@@ -233,29 +287,39 @@ class SearchIndex:
         return rows
 
     def _best_rows(
-        self,
-        kind: Literal["videos", "clips"],
-        query: QueryVector,
-        allowed: Bool[np.ndarray, " M"],
-        count: int,
-    ) -> tuple[Int[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+        self, kind: Kind, query: QueryVector, allowed: Bool[np.ndarray, " M"], count: int
+    ) -> RankedRows:
         """The rows with the highest scores among the allowed ones, best first."""
         rows = self.videos if kind == "videos" else self.clips
+        num_allowed = int(allowed.sum())
+        candidates = self._candidates(kind, query, allowed, count)
+        if candidates is not None and len(candidates) >= min(count, num_allowed):
+            indices = np.sort(candidates)  # of equal ones, the first
+            best = rank_rows(indices, rows.scores(query, indices), count)
+            return RankedRows(best.indices, best.scores, is_exact=False)
         indices = np.flatnonzero(allowed)
-        if len(indices) < len(rows) / 2:
+        if len(indices) < len(rows) / 4:  # reading some costs more for each than reading all
             scores = rows.scores(query, indices)
         else:
-            scores = rows.scores(query)[indices]
-        if count < len(scores):
-            best = np.argpartition(-scores, count - 1)[:count]
-            best = np.flatnonzero(scores >= scores[best].min())  # of equal ones, the first
-            indices, scores = indices[best], scores[best]
-        order = np.argsort(-scores, kind="stable")[:count]
-        return indices[order], scores[order]
+            scores = rows.scores(query)
+            scores = scores if len(indices) == len(rows) else scores[indices]
+        return rank_rows(indices, scores, count)
+
+    def _candidates(
+        self, kind: Kind, query: QueryVector, allowed: Bool[np.ndarray, " M"], count: int
+    ) -> Int[np.ndarray, " K"] | None:
+        """Rows that an approximate index finds; None if all are to be compared."""
+        rows = self.videos if kind == "videos" else self.clips
+        index, vector = self._approximate.get(kind), rows.linear_query(query)
+        few = allowed.sum() * (rows.num_bytes / max(len(rows), 1)) <= FEW_BYTES
+        if index is None or vector is None or few or count > MAX_INDEXED_RESULTS:
+            return None
+        is_all = allowed.sum() == len(index.row_indices)
+        return index.find_candidates(vector, count, None if is_all else allowed)
 
     def _search_moments(
         self, query: QueryVector, allowed: Bool[np.ndarray, " M"], limit: int, *, by_video: bool
-    ) -> list[SearchHit]:
+    ) -> SearchResult:
         """The best moments: clips of a high score, with those around them.
 
         All clips of a video that has a high score are looked at, so that a moment does not depend
@@ -263,17 +327,17 @@ class SearchIndex:
         """
         num_clips, count = self.clip_times.shape[1], 4 * limit
         while True:
-            rows, scores = self._best_rows("clips", query, allowed, count)
-            is_last = len(rows) < count
-            hits = self._moments_of(np.unique(rows // num_clips), query, allowed)
+            best = self._best_rows("clips", query, allowed, count)
+            is_last = len(best.indices) < count
+            hits = self._moments_of(np.unique(best.indices // num_clips), query, allowed)
             if by_video:
-                best = {hit.video_index: hit for hit in reversed(hits)}
-                hits = list(best.values())
+                first = {hit.video_index: hit for hit in reversed(hits)}
+                hits = list(first.values())
             hits.sort(key=lambda hit: (-hit.score, hit.video_index, hit.start))
             if not is_last:  # others could be better than the rest
-                hits = [hit for hit in hits if hit.score >= scores[-1]]
+                hits = [hit for hit in hits if hit.score >= best.scores[-1]]
             if is_last or len(hits) >= limit:
-                return hits[:limit]
+                return SearchResult(hits=tuple(hits[:limit]), is_exact=best.is_exact)
             count *= 4
 
     def _moments_of(
@@ -297,55 +361,28 @@ class SearchIndex:
         ]
 
 
+def rank_rows(
+    indices: Int[np.ndarray, " K"], scores: Float[np.ndarray, " K"], count: int
+) -> RankedRows:
+    """The `count` rows with the highest scores; of equal ones, the first."""
+    if count < len(scores):
+        least = np.partition(scores, len(scores) - count)[len(scores) - count]
+        best = np.flatnonzero(scores >= least)
+        indices, scores = indices[best], scores[best]
+    order = np.argsort(-scores, kind="stable")[:count]
+    return RankedRows(indices[order], scores[order])
+
+
 def open_index(run_folder: str | Path) -> SearchIndex:
     """The search index of a finished run."""
     folder = Path(run_folder)
-    if not (folder / "vectors" / "vectors.safetensors").is_file():
+    if not (folder / "vectors" / VECTORS_FILE).is_file():
+        tasks = sorted(path.parent.parent.name for path in folder.glob(f"*/vectors/{VECTORS_FILE}"))
+        if tasks:
+            first = folder / tasks[0]
+            raise SearchError(f"{folder} has {len(tasks)} tasks; search in one, such as {first}")
         raise SearchError(f"{folder} has no vectors to search; run `clipset run` first")
     return SearchIndex(folder, open_run_store(folder), read_vectors(folder / "vectors"))
-
-
-def cover_time(boxes: Float[np.ndarray, "V 2"], duration: float) -> Float[np.ndarray, "V 2"]:
-    """Start and end of clips, extended halfway to their neighbours and to the ends of the video.
-
-    So clips with gaps between them cover the whole video.
-    """
-    start, end = boxes.T
-    starts, ends = np.unique(start), np.unique(end)
-    after = np.searchsorted(starts, start, side="right")
-    before = np.searchsorted(ends, end) - 1
-    following, previous = starts[np.minimum(after, len(starts) - 1)], ends[np.maximum(before, 0)]
-    until = np.where(after == len(starts), duration, (end + following) / 2)
-    since = np.where(before < 0, 0.0, (start + previous) / 2)
-    return np.stack([np.minimum(start, since), np.maximum(end, until)], axis=1)
-
-
-def merge_clips(
-    times: Float[np.ndarray, "V 2"], scores: Float[np.ndarray, " V"]
-) -> list[tuple[float, float, float]]:
-    """The moments of a video as (start, end, score), best first; no two overlap or touch.
-
-    A moment is a clip with those around it whose scores are nearer to its own than to the mean of
-    the video, or equal to it up to `EQUAL_SCORES`. Others that touch it belong to no moment.
-    """
-    moments: list[list[float]] = []
-    mean = float(scores.mean())
-    for clip in np.argsort(-scores, kind="stable").tolist():
-        start, end = times[clip].tolist()
-        score = float(scores[clip])
-        touching = [
-            moment
-            for moment in moments
-            if start <= moment[1] + TOUCH_SECONDS and end >= moment[0] - TOUCH_SECONDS
-        ]
-        if not touching:
-            moments.append([start, end, score])
-        elif score >= min((touching[0][2] + mean) / 2, touching[0][2] - EQUAL_SCORES):
-            first, *others = touching
-            first[0] = min(start, *(moment[0] for moment in touching))
-            first[1] = max(end, *(moment[1] for moment in touching))
-            moments = [moment for moment in moments if moment not in others]
-    return [(start, end, score) for start, end, score in moments]
 
 
 def _combine(vectors: Sequence[Float[np.ndarray, " R"]], num_positive: int) -> np.ndarray:

@@ -71,14 +71,34 @@ class VectorRows:
         self, query: QueryVector, indices: Int[np.ndarray, " K"] | None = None
     ) -> Float[np.ndarray, " K"]:
         """The similarity of rows to a query: of all, or of those at some indices."""
-        scores = np.zeros(len(self) if indices is None else len(indices), np.float32)
+        if indices is None:
+            return self._all_scores(query)
+        scores = np.zeros(len(indices), np.float32)
         for chunk in self.chunks(len(scores)):
-            if indices is None:
-                rows, norms = np.asarray(self.rows[chunk]), self._norms[chunk]
-            else:
-                rows = np.asarray(self.rows[indices[chunk]])
-                norms = self._scaled_norms(rows)
-            scores[chunk] = self._chunk_scores(query, rows, norms)
+            rows = np.asarray(self.rows[indices[chunk]])
+            text_norms = self._text_norms(rows, query.text)
+            scores[chunk] = self._chunk_scores(query, rows, self._scaled_norms(rows), text_norms)
+        return scores
+
+    def linear_query(self, query: QueryVector) -> Float[np.ndarray, " R"] | None:
+        """The vector whose products with normalised rows are the scores; None if there is none."""
+        if query.text is None:
+            return query.vector
+        if query.text.projection is not None:
+            return None
+        vector, (low, high) = query.vector.copy(), self.bounds[0]
+        scale = np.float32(query.text_weight * np.sqrt(len(self.part_widths)))
+        vector[low:high] += scale * query.text.direction
+        return vector
+
+    def _all_scores(self, query: QueryVector) -> Float[np.ndarray, " M"]:
+        """The similarity of all rows, whose norms are computed once."""
+        scores = np.zeros(len(self), np.float32)
+        text_norms = None if query.text is None else self._all_text_norms(query.text)
+        for chunk in self.chunks(len(scores)):
+            own = None if text_norms is None else text_norms[chunk]
+            rows = np.asarray(self.rows[chunk])
+            scores[chunk] = self._chunk_scores(query, rows, self._norms[chunk], own)
         return scores
 
     def chunks(self, total: int) -> Iterator[slice]:
@@ -88,19 +108,42 @@ class VectorRows:
             yield slice(start, min(start + step, total))
 
     def _chunk_scores(
-        self, query: QueryVector, rows: Float[np.ndarray, "K R"], norms: Float[np.ndarray, "K P"]
+        self,
+        query: QueryVector,
+        rows: Float[np.ndarray, "K R"],
+        norms: Float[np.ndarray, "K P"],
+        text_norms: Float[np.ndarray, " K"] | None,
     ) -> Float[np.ndarray, " K"]:
         scores = np.zeros(len(rows), np.float32)
         for part, (low, high) in enumerate(self.bounds):
             if query.vector[low:high].any():
                 scores += (rows[:, low:high] @ query.vector[low:high]) * norms[:, part]
-        if query.text is not None:
+        if query.text is not None and text_norms is not None:
             low, high = self.bounds[0]
-            clips, projection = rows[:, low:high], query.text.projection
-            projected = clips if projection is None else clips @ projection.T  # (K, S)
-            cosines = (clips @ query.text.direction) * _inverse_norms(projected)
-            scores += query.text_weight * cosines
+            cosines = (rows[:, low:high] @ query.text.direction) * text_norms
+            scores += np.float32(query.text_weight) * cosines
         return scores
+
+    def _text_norms(
+        self, rows: Float[np.ndarray, "K R"], text: TextDirection | None
+    ) -> Float[np.ndarray, " K"] | None:
+        """1 / norm of the rows in the space that they share with texts."""
+        if text is None:
+            return None
+        low, high = self.bounds[0]
+        clips, projection = rows[:, low:high], text.projection
+        return _inverse_norms(clips if projection is None else clips @ projection.T)
+
+    def _all_text_norms(self, text: TextDirection) -> Float[np.ndarray, " M"]:
+        """The same for all rows; kept, as all texts have the same projection."""
+        known = vars(self).get("known_text_norms")
+        if known is None or known[0] is not text.projection:
+            chunks = (np.asarray(self.rows[chunk]) for chunk in self.chunks(len(self)))
+            norms = [own for c in chunks if (own := self._text_norms(c, text)) is not None]
+            known = (text.projection, np.concatenate(norms))
+            vars(self)["known_text_norms"] = known
+        inverse_norms: Float[np.ndarray, " M"] = known[1]
+        return inverse_norms
 
     @cached_property
     def _norms(self) -> Float[np.ndarray, "M P"]:

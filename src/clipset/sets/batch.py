@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -62,32 +62,32 @@ class ClipBatch:
         )
 
     def select_clips(
-        self, clips: Int[Tensor, "B W"], videos: Int[Tensor, " B"] | None = None
+        self, clip_index: Int[Tensor, "B W"], videos: Int[Tensor, " B"] | None = None
     ) -> ClipBatch:
         """Some valid clips of each video (or of some videos), by their indices."""
         if videos is None:
-            videos = torch.arange(len(self), device=clips.device)
-        rows = videos[:, None]
-        return ClipBatch(self.features[rows, clips], self.boxes[rows, clips])
+            videos = torch.arange(len(self), device=clip_index.device)
+        video_rows = videos[:, None]
+        return ClipBatch(self.features[video_rows, clip_index], self.boxes[video_rows, clip_index])
 
     def pad_to(self, num_clips: int) -> ClipBatch:
         """The same clips, padded to `num_clips` for each video."""
-        padding = num_clips - self.features.shape[1]
+        num_padding = num_clips - self.features.shape[1]
         return ClipBatch(
-            pad(self.features, (0, 0, 0, padding)),
-            pad(self.boxes, (0, 0, 0, padding)),
-            pad(self.valid_mask, (0, padding)),
+            pad(self.features, (0, 0, 0, num_padding)),
+            pad(self.boxes, (0, 0, 0, num_padding)),
+            pad(self.valid_mask, (0, num_padding)),
         )
 
     def concat_clips(self, other: ClipBatch) -> ClipBatch:
         """The same videos with the clips of another batch after their own."""
-        valid = None
+        valid_mask = None
         if self.valid is not None or other.valid is not None:
-            valid = torch.cat([self.valid_mask, other.valid_mask], dim=1)
+            valid_mask = torch.cat([self.valid_mask, other.valid_mask], dim=1)
         return ClipBatch(
             torch.cat([self.features, other.features], dim=1),
             torch.cat([self.boxes, other.boxes], dim=1),
-            valid,
+            valid_mask,
         )
 
     @property
@@ -102,34 +102,14 @@ class ClipBatch:
         return self.features.flatten(0, 1) if self.valid is None else self.features[self.valid]
 
 
-def group_by_count(clips: ClipBatch) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
-    """The videos in groups with the same number of clips, without padding."""
-    if clips.valid is None:
-        yield torch.arange(len(clips)), clips
-        return
-    counts = clips.counts
-    for count in counts.unique().tolist():
-        videos = (counts == count).nonzero().squeeze(1)
-        clip_index = clips.valid[videos].nonzero()[:, 1].view(len(videos), count)
-        yield videos, clips.select_clips(clip_index, videos)
-
-
 def mean_over_clips(
     vectors: Float[Tensor, "N V R"], valid: Bool[Tensor, "N V"] | None
 ) -> Float[Tensor, "N R"]:
     """The mean over each video's valid clips."""
     if valid is None:
         return vectors.mean(dim=1)
-    sums = torch.where(valid[..., None], vectors, 0.0).sum(dim=1)
-    return sums / valid.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def feature_statistics(
-    features: Float[Tensor, "*N D"], *, constant_std: float = 1.0
-) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Mean and standard deviation of each channel; a constant channel gets `constant_std`."""
-    std, mean = torch.std_mean(features.flatten(0, -2), dim=0, correction=0)
-    return mean, torch.where(std > MIN_STD, std, torch.full_like(std, constant_std))
+    vector_sums = torch.where(valid[..., None], vectors, 0.0).sum(dim=1)
+    return vector_sums / valid.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class RunningStatistics:
@@ -142,15 +122,15 @@ class RunningStatistics:
     def update(self, features: Float[Tensor, "M D"]) -> None:
         """Add a chunk of features."""
         variance, mean = torch.var_mean(features.double(), dim=0, correction=0)
-        size, total = len(features), self.count + len(features)
+        chunk_size, total_count = len(features), self.count + len(features)
         if not self.count:
-            self.sum, self.sum_of_squares = mean * size, variance * size
+            self.sum, self.sum_of_squares = mean * chunk_size, variance * chunk_size
         else:
-            delta = mean - self.sum / self.count
-            between = delta**2 * (self.count * size / total)
-            self.sum_of_squares = self.sum_of_squares + variance * size + between
-            self.sum = self.sum + mean * size
-        self.count = total
+            mean_shift = mean - self.sum / self.count
+            between = mean_shift**2 * (self.count * chunk_size / total_count)
+            self.sum_of_squares = self.sum_of_squares + variance * chunk_size + between
+            self.sum = self.sum + mean * chunk_size
+        self.count = total_count
 
     @property
     def mean(self) -> Float[Tensor, " D"]:

@@ -48,32 +48,32 @@ def make_clips(
     valid: Bool[np.ndarray, "N V"] | None = None,
 ) -> ClipBatch:
     """Stored features and boxes as a model takes them; padding becomes zero."""
-    coordinates = "paper" if model is None else model.box_coordinates
+    coordinates: BoxCoordinates = "paper" if model is None else model.box_coordinates
     clip_features = torch.from_numpy(features)
     clip_boxes = torch.from_numpy(model_boxes(boxes, durations, coordinates))
     if valid is None:
         return ClipBatch(clip_features, clip_boxes)
-    mask = torch.from_numpy(valid)
-    clip_boxes[~mask] = 0.0
-    return ClipBatch(torch.where(mask[..., None], clip_features, 0.0), clip_boxes, mask)
+    valid_mask = torch.from_numpy(valid)
+    clip_boxes[~valid_mask] = 0.0
+    return ClipBatch(torch.where(valid_mask[..., None], clip_features, 0.0), clip_boxes, valid_mask)
 
 
 def read_features(
-    store: FeatureStore, kind: Kind, rows: Int[np.ndarray, "N V"], video_ids: Sequence[str]
+    store: FeatureStore, kind: Kind, row_indices: Int[np.ndarray, "N V"], video_ids: Sequence[str]
 ) -> Float[np.ndarray, "N V D"]:
     """Some rows of a table as float32; an error names the video with non-finite features."""
     features: Float[np.ndarray, "N V D"]
-    features = store.table(kind).features[rows].astype(np.float32)
+    features = store.table(kind).features[row_indices].astype(np.float32)
     if not np.isfinite(features).all():
-        index = int((~np.isfinite(features)).any(axis=(1, 2)).argmax())
-        raise StoreError(f"the features of {video_ids[index]!r} are not finite numbers")
+        video_index = int((~np.isfinite(features)).any(axis=(1, 2)).argmax())
+        raise StoreError(f"the features of {video_ids[video_index]!r} are not finite numbers")
     return features
 
 
 def model_boxes(
     boxes: Float[np.ndarray, "B V 7"],
     durations: Float[np.ndarray, " B"],
-    coordinates: BoxCoordinates = "paper",
+    coordinates: BoxCoordinates,
 ) -> Float[np.ndarray, "B V X"]:
     """Stored boxes in the coordinates of a model (`ModelConfig.box_coordinates`)."""
     return official_boxes(boxes) if coordinates == "official" else paper_boxes(boxes, durations)
@@ -88,8 +88,8 @@ def paper_boxes(
     bottom, right, end. They do not include the flip.
     """
     start, end, top, left, bottom, right, _ = np.moveaxis(boxes.astype(np.float32), -1, 0)
-    length = np.maximum(durations.astype(np.float32), 1e-6)[:, None]  # (B, 1)
-    return np.stack([top, left, start / length, bottom, right, end / length], axis=-1)
+    video_length = np.maximum(durations.astype(np.float32), 1e-6)[:, None]  # (B, 1)
+    return np.stack([top, left, start / video_length, bottom, right, end / video_length], axis=-1)
 
 
 def official_boxes(boxes: Float[np.ndarray, "B V 7"]) -> Float[np.ndarray, "B V 7"]:
@@ -110,6 +110,6 @@ def _within_extent(
     low: Float[np.ndarray, "B V"], high: Float[np.ndarray, "B V"]
 ) -> tuple[Float[np.ndarray, "B V"], Float[np.ndarray, "B V"]]:
     """Both ends of the clips on one axis, scaled so that the extent of each video is 0 to 1."""
-    first = low.min(axis=1, keepdims=True)  # (B, 1)
-    extent = np.maximum(high.max(axis=1, keepdims=True) - first, np.float32(1e-9))
-    return (low - first) / extent, (high - first) / extent
+    first_edge = low.min(axis=1, keepdims=True)  # (B, 1)
+    extent = np.maximum(high.max(axis=1, keepdims=True) - first_edge, np.float32(1e-9))
+    return (low - first_edge) / extent, (high - first_edge) / extent

@@ -66,8 +66,8 @@ class SetIndices:
 
 def draw_batches(num_videos: int, batch_size: int, generator: Generator) -> list[Int[Tensor, " B"]]:
     """One epoch: all videos in random order, in batches of nearly equal size up to `batch_size`."""
-    order = torch.randperm(num_videos, generator=generator)
-    return list(order.tensor_split(-(-num_videos // batch_size)))
+    video_order = torch.randperm(num_videos, generator=generator)
+    return list(video_order.tensor_split(-(-num_videos // batch_size)))
 
 
 def draw_batches_by_group(
@@ -77,7 +77,7 @@ def draw_batches_by_group(
     batches = []
     for group in groups.unique().tolist():
         videos = (groups == group).nonzero().flatten()
-        batches += [videos[b] for b in draw_batches(len(videos), batch_size, generator)]
+        batches += [videos[batch] for batch in draw_batches(len(videos), batch_size, generator)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
@@ -95,11 +95,11 @@ def draw_set_indices(
 
     A video with too few clips for two full sets divides them evenly; the rest is padding.
     """
-    order = _draw_order(num_videos, num_clips, generator, valid)[:, : 2 * clips_per_set]
-    clip_index = order.view(num_videos, 2, clips_per_set).transpose(0, 1)  # (2, B, V)
+    clip_order = _draw_order(num_videos, num_clips, generator, valid)[:, : 2 * clips_per_set]
+    clip_index = clip_order.view(num_videos, 2, clips_per_set).transpose(0, 1)  # (2, B, V)
     set_valid = None
     if valid is not None:  # padding comes last in the order: alternate the sets where there is any
-        alternating = order.view(num_videos, clips_per_set, 2).permute(2, 0, 1)
+        alternating = clip_order.view(num_videos, clips_per_set, 2).permute(2, 0, 1)
         too_few = valid.sum(dim=1) < 2 * clips_per_set
         clip_index = torch.where(too_few[None, :, None], alternating, clip_index)
         set_valid = valid[torch.arange(num_videos)[None, :, None], clip_index]
@@ -109,28 +109,10 @@ def draw_set_indices(
     return SetIndices(clip_index, masked, set_valid)
 
 
-def draw_set_pair(
-    clips: ClipBatch,
-    clips_per_set: int,
-    mask_ratio: float,
-    generator: Generator,
-    *,
-    mask_rule: MaskRule = "count",
-) -> SetPair:
-    """`draw_set_indices` with the features and boxes of the clips."""
-    sets = draw_set_indices(
-        len(clips), clips.features.shape[1], clips_per_set, mask_ratio, generator,
-        mask_rule=mask_rule, valid=clips.valid,
-    )  # fmt: skip
-    videos = torch.arange(len(clips))[None, :, None]
-    features, boxes = clips.features[videos, sets.clip_index], clips.boxes[videos, sets.clip_index]
-    return SetPair(features, boxes, sets.masked, sets.valid)
-
-
 def draw_subset(clips: ClipBatch, num_clips: int, generator: Generator) -> ClipBatch:
     """A random set of `num_clips` clips of each video, or of as many as the shortest one has."""
-    order = _draw_order(len(clips), clips.features.shape[1], generator, clips.valid)
-    return clips.select_clips(order[:, : min(num_clips, int(clips.counts.min()))])
+    clip_order = _draw_order(len(clips), clips.features.shape[1], generator, clips.valid)
+    return clips.select_clips(clip_order[:, : min(num_clips, int(clips.counts.min()))])
 
 
 def draw_mask(
@@ -148,13 +130,13 @@ def draw_mask(
     `bernoulli`: each clip with the same probability, so that none or all clips of a set may be
     masked. With both, the mean over many draws is the mask ratio.
     """
-    random = torch.rand(2, num_videos, clips_per_set, generator=generator)
-    valid = torch.ones_like(random, dtype=torch.bool) if valid is None else valid
+    random_values = torch.rand(2, num_videos, clips_per_set, generator=generator)
+    valid = torch.ones_like(random_values, dtype=torch.bool) if valid is None else valid
     if mask_rule == "bernoulli":
-        return (random < mask_ratio) & valid
-    rank = random.masked_fill(~valid, 2.0).argsort(dim=-1).argsort(dim=-1)
+        return (random_values < mask_ratio) & valid
+    random_rank = random_values.masked_fill(~valid, 2.0).argsort(dim=-1).argsort(dim=-1)
     num_valid = valid.sum(dim=-1, keepdim=True)  # (2, B, 1)
-    return rank < _round_at_random(mask_ratio * num_valid.double(), generator)
+    return random_rank < _round_at_random(mask_ratio * num_valid.double(), generator)
 
 
 def mix_means(clips: ClipBatch, generator: Generator) -> ClipBatch:
@@ -163,9 +145,9 @@ def mix_means(clips: ClipBatch, generator: Generator) -> ClipBatch:
     Constant properties of a video (the person, the clothes, the room) then say less about its
     action. All clips are valid.
     """
-    means = clips.features.mean(dim=1)
-    others = means[torch.randperm(len(means), generator=generator)]
-    shifts = torch.rand((len(means), 1), generator=generator) * (others - means)
+    mean_features = clips.features.mean(dim=1)
+    others = mean_features[torch.randperm(len(mean_features), generator=generator)]
+    shifts = torch.rand((len(mean_features), 1), generator=generator) * (others - mean_features)
     return replace(clips, features=clips.features + shifts[:, None])
 
 
@@ -173,10 +155,10 @@ def _draw_order(
     num_videos: int, num_clips: int, generator: Generator, valid: Bool[Tensor, "B V"] | None
 ) -> Int[Tensor, "B V"]:
     """The clip indices of each video in random order, padding last."""
-    random = torch.rand((num_videos, num_clips), generator=generator)
+    random_values = torch.rand((num_videos, num_clips), generator=generator)
     if valid is not None:
-        random = random.masked_fill(~valid, 2.0)
-    return random.argsort(dim=1)
+        random_values = random_values.masked_fill(~valid, 2.0)
+    return random_values.argsort(dim=1)
 
 
 def _round_at_random(

@@ -34,14 +34,14 @@ class StoredClips:
         widths: tuple[int, ...] | None = None,
     ) -> None:
         self.store, self.kinds, self.videos, self.model = store, kinds, videos, model
-        counts = [store.table(kind).count[videos] for kind in kinds]
-        self.widths = widths or tuple(int(count.max(initial=0)) for count in counts)
-        masks = [
-            np.arange(width) < count[:, None]
-            for width, count in zip(self.widths, counts, strict=True)
+        clip_counts = [store.table(kind).count[videos] for kind in kinds]
+        self.widths = widths or tuple(int(counts.max(initial=0)) for counts in clip_counts)
+        valid_masks = [
+            np.arange(width) < counts[:, None]
+            for width, counts in zip(self.widths, clip_counts, strict=True)
         ]
-        valid = torch.from_numpy(np.concatenate(masks, axis=1))  # (N, V)
-        self.valid = None if widths is None and bool(valid.all()) else valid
+        valid_mask = torch.from_numpy(np.concatenate(valid_masks, axis=1))  # (N, V)
+        self.valid = None if widths is None and bool(valid_mask.all()) else valid_mask
 
     def __len__(self) -> int:
         return len(self.videos)
@@ -63,11 +63,11 @@ class StoredClips:
 
     def read(self, videos: Int[Tensor, " B"] | slice) -> ClipBatch:
         """The clips of some of the videos."""
-        index = self.videos[videos if isinstance(videos, slice) else videos.numpy()]
-        batches = [read_clips(self.store, kind, index, self.model) for kind in self.kinds]
+        video_indices = self.videos[videos if isinstance(videos, slice) else videos.numpy()]
+        batches = [read_clips(self.store, kind, video_indices, self.model) for kind in self.kinds]
         if self.valid is not None:
-            pairs = zip(batches, self.widths, strict=True)
-            batches = [batch.pad_to(width) for batch, width in pairs]
+            batch_widths = zip(batches, self.widths, strict=True)
+            batches = [batch.pad_to(width) for batch, width in batch_widths]
         clips, *others = batches
         for other in others:
             clips = clips.concat_clips(other)
@@ -103,8 +103,8 @@ def open_clips(
 def concat_clips(first: Clips, second: Clips) -> Clips:
     """The same videos with the clips of both."""
     if isinstance(first, StoredClips) and isinstance(second, StoredClips):
-        padded = first.valid is not None or second.valid is not None
-        widths = first.widths + second.widths if padded else None
+        is_padded = first.valid is not None or second.valid is not None
+        widths = first.widths + second.widths if is_padded else None
         kinds = first.kinds + second.kinds
         return StoredClips(first.store, kinds, first.videos, first.model, widths)
     return first.read(slice(None)).concat_clips(second.read(slice(None)))
@@ -112,16 +112,16 @@ def concat_clips(first: Clips, second: Clips) -> Clips:
 
 def equal_chunks(clips: Clips, chunk_size: int) -> Iterator[tuple[Int[Tensor, " B"], ClipBatch]]:
     """Chunks of videos with the same number of valid clips, without padding, and their indices."""
-    every = torch.arange(len(clips))
+    video_indices = torch.arange(len(clips))
     if clips.valid is None:
         for low in range(0, len(clips), chunk_size):
             chunk = slice(low, low + chunk_size)
-            yield every[chunk], clips.read(chunk)
+            yield video_indices[chunk], clips.read(chunk)
         return
-    counts = clips.valid.sum(dim=1)
-    for count in counts.unique().tolist():
-        for videos in every[counts == count].split(chunk_size):
-            clip_index = clips.valid[videos].nonzero()[:, 1].view(len(videos), count)
+    clip_counts = clips.valid.sum(dim=1)
+    for num_clips in clip_counts.unique().tolist():
+        for videos in video_indices[clip_counts == num_clips].split(chunk_size):
+            clip_index = clips.valid[videos].nonzero()[:, 1].view(len(videos), num_clips)
             yield videos, clips.select_clips(clip_index, videos)
 
 

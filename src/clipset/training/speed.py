@@ -22,13 +22,7 @@ def measure_training(dim: int, config: PretrainConfig, *, num_videos: int, devic
     """Seconds of pre-training for one video: two sets, forward and backward."""
     batch_size = min(config.batch_size, num_videos, MAX_VIDEOS)
     torch_device = find_device(device)
-    generator = torch.Generator().manual_seed(0)
-    shape = (2, batch_size, config.clips_per_set)
-    pair = SetPair(
-        torch.randn((*shape, dim), generator=generator),
-        torch.rand((*shape, config.model.box_dim), generator=generator),
-        draw_mask(batch_size, config.clips_per_set, config.mask_ratio, generator),
-    )
+    pair = random_pair(dim, config, batch_size)
     seconds = []
     with torch.random.fork_rng():
         model = ScaleModel(dim, config.model).to(torch_device).train()
@@ -42,3 +36,14 @@ def measure_training(dim: int, config: PretrainConfig, *, num_videos: int, devic
             total.item()  # wait for the device
             seconds.append(time.perf_counter() - started_at)
     return min(seconds) / batch_size
+
+
+def random_pair(dim: int, config: PretrainConfig, batch_size: int) -> SetPair:
+    """Two sets of random features for each video of a batch."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, batch_size, config.clips_per_set)
+    return SetPair(
+        torch.randn((*shape, dim), generator=generator),
+        torch.rand((*shape, config.model.box_dim), generator=generator),
+        draw_mask(batch_size, config.clips_per_set, config.mask_ratio, generator),
+    )

@@ -37,6 +37,8 @@ VIDEO_ANSWERS: dict[int | str, dict[str, Any]] = {
     status: {"content": {"video/*": BINARY_SCHEMA}} for status in (200, 206)
 }
 
+Time = Annotated[float | None, Query(ge=0, le=1e7)]  # seconds
+
 media_router = APIRouter(responses=PROBLEM_ANSWERS)
 
 
@@ -49,11 +51,7 @@ def get_file(index: VideoIndex, state: CurrentState) -> Response:
 
 
 @media_router.get("/api/videos/{index}/preview", response_class=Response, responses=VIDEO_ANSWERS)
-async def get_preview(
-    index: VideoIndex,
-    state: CurrentState,
-    start: Annotated[float | None, Query(ge=0, le=1e7)] = None,
-) -> Response:
+async def get_preview(index: VideoIndex, state: CurrentState, start: Time = None) -> Response:
     """H.264 for players that cannot play the file: the whole video (at most 5 minutes) at 320 px.
 
     With `start`, 8 seconds from there. Made when it is first asked for; without sound.
@@ -66,9 +64,11 @@ async def get_preview(
 @media_router.get(
     "/api/videos/{index}/thumbnail", response_class=Response, responses=PICTURE_ANSWER
 )
-async def get_thumbnail(request: Request, index: VideoIndex, state: CurrentState) -> Response:
-    """The middle frame as WebP; a placeholder if the video cannot be read."""
-    return await _picture(request, index, state, "thumbnail")
+async def get_thumbnail(
+    request: Request, index: VideoIndex, state: CurrentState, time: Time = None
+) -> Response:
+    """The middle frame as WebP, or that at a time; a placeholder if the video cannot be read."""
+    return await _picture(request, index, state, "thumbnail", time)
 
 
 @media_router.get("/api/videos/{index}/sprite", response_class=Response, responses=PICTURE_ANSWER)
@@ -77,12 +77,14 @@ async def get_sprite(request: Request, index: VideoIndex, state: CurrentState) -
     return await _picture(request, index, state, "sprite")
 
 
-async def _picture(request: Request, index: int, state: ServerState, kind: MediaKind) -> Response:
+async def _picture(
+    request: Request, index: int, state: ServerState, kind: MediaKind, time: float | None = None
+) -> Response:
     headers = {"content-security-policy": MEDIA_POLICY, "cache-control": "no-store"}
     try:
         file = await asyncio.to_thread(state.media.open_file, index)
         if not has_tag(request, file.tag):
-            path = await asyncio.wrap_future(state.media.make(file, index, kind))
+            path = await asyncio.wrap_future(state.media.make(file, index, kind, time))
             content = await asyncio.to_thread(path.read_bytes)
     except (VideoError, OSError):  # `problem` of the video says why
         return Response(PLACEHOLDER, media_type="image/svg+xml", headers=headers)

@@ -12,7 +12,7 @@ from typing import Literal
 import av
 import msgspec
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from numpy import ndarray
 from PIL import Image
 
@@ -34,7 +34,10 @@ X264_OPTIONS = {"preset": "veryfast", "crf": "28", "g": "30", "threads": "1"}
 
 
 class MediaTask(msgspec.Struct):
-    """What to make of which video; a preview is written to the file `out`."""
+    """What to make of which video; a preview is written to the file `out`.
+
+    A preview begins at `start`; a thumbnail is the frame at `start`, the middle one without it.
+    """
 
     kind: MediaKind | Literal["duration"]
     path: bytes
@@ -49,19 +52,28 @@ def make_media(line: bytes) -> Answer:
     with open_video(Path(os.fsdecode(task.path)), end=task.end) as video:
         content = b""
         if task.kind == "thumbnail":
-            content = _encode_webp(_read_frames(video, 1, THUMBNAIL_SIZE))
+            times = _even_times(video, 1) if task.start is None else np.array([task.start])
+            content = _encode_webp(_read_frames(video, times, THUMBNAIL_SIZE))
         elif task.kind == "sprite":
-            content = _encode_webp(_read_frames(video, SPRITE_FRAMES, SPRITE_SIZE))
+            content = _encode_webp(
+                _read_frames(video, _even_times(video, SPRITE_FRAMES), SPRITE_SIZE)
+            )
         elif task.kind == "preview":
             _write_preview(video, task.start, os.fsdecode(task.out))
         return video.info.duration, [memoryview(content)]
 
 
-def _read_frames(video: VideoReader, count: int, size: tuple[int, int]) -> list[Image.Image]:
-    """Evenly spaced frames, scaled down to fit."""
-    info = video.info
-    times = (np.arange(count) + 0.5) / count * info.duration
-    indices = np.maximum(np.searchsorted(info.frame_times, times, side="right") - 1, 0)
+def _even_times(video: VideoReader, count: int) -> Float[ndarray, " frames"]:
+    """Times in the middle of equally long parts."""
+    return (np.arange(count) + 0.5) / count * video.info.duration
+
+
+def _read_frames(
+    video: VideoReader, times: Float[ndarray, " frames"], size: tuple[int, int]
+) -> list[Image.Image]:
+    """The frames that are shown at these times, scaled down to fit."""
+    frame_times = video.info.frame_times
+    indices = np.maximum(np.searchsorted(frame_times, times, side="right") - 1, 0)
     fitting_side = min(max(size), *(s * 2 for s in size))  # scaled by FFmpeg, then by Pillow
     frames = dict(video.frames(np.unique(indices).tolist(), short_side=fitting_side))
     images = {index: Image.fromarray(pixels) for index, pixels in frames.items()}

@@ -14,7 +14,7 @@ from clipset.retrieval import QueryExample
 from clipset.text import name_text
 from clipset.web import models
 from clipset.web.routing import PROBLEM_ANSWERS, CurrentState, VideoIndex
-from clipset.web.searching import allowed_videos, read_examples
+from clipset.web.searching import read_examples, video_filter
 from clipset.web.state import ServerState
 
 UPLOAD_BODY = {
@@ -32,16 +32,16 @@ def search_videos(body: models.SearchRequest, state: CurrentState) -> models.Sea
     """Videos or moments that are similar to the positive examples, best first."""
     began = time.perf_counter()
     positive, negative = _read_query(body, state)
-    hits = state.index.search(
-        positive, negative, unit=body.unit, allowed=allowed_videos(state.run, body.filter),
-        limit=body.limit,
+    result = state.search.find(
+        positive, negative, unit=body.unit, allowed=video_filter(body.filter), top=body.limit,
+        prepare=False,
     )  # fmt: skip
     return models.SearchAnswer(
         results=[
             models.SearchEntry(video=h.video_index, score=h.score, start=h.start, end=h.end)
-            for h in hits
+            for h in result.hits
         ],
-        exact=True,
+        exact=result.is_exact,
         seconds=round(time.perf_counter() - began, 4),
     )
 
@@ -51,7 +51,7 @@ def measure_similarity(
     index: VideoIndex, body: models.SimilarityRequest, state: CurrentState
 ) -> models.Similarity:
     """How similar each moment of a video is to a query."""
-    hits = state.index.clip_similarity(index, *_read_query(body, state))
+    hits = state.search.index.clip_similarity(index, *_read_query(body, state))
     return models.Similarity(
         clips=[
             models.TimedScore(start=h.start or 0.0, end=h.end or 0.0, score=h.score) for h in hits
@@ -75,10 +75,11 @@ async def upload_video(
 def _read_query(
     body: models.SimilarityRequest, state: ServerState
 ) -> tuple[list[QueryExample], list[QueryExample]]:
-    """The positive and negative examples of a request."""
-    positive = read_examples(body.positive, state.index, state.uploads)
+    """The positive and negative examples of a request; a text is a positive one."""
+    index = state.search.index
+    positive = read_examples(body.positive, index, state.uploads)
     if body.text is not None and body.text.strip():
-        raise HTTPException(400, "the run's backbone has no text tower; search by example")
+        positive.append(state.search.text_example(body.text))
     if not positive:
         raise HTTPException(400, "give at least one positive example or a text")
-    return positive, read_examples(body.negative, state.index, state.uploads)
+    return positive, read_examples(body.negative, index, state.uploads)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from jaxtyping import Bool
-
 from clipset.retrieval import QueryExample, SearchIndex, VideoFilter
 from clipset.web import models
-from clipset.web.run_data import RunData
 from clipset.web.uploads import Uploads
 
 
@@ -29,10 +25,10 @@ def _read_example(example: models.Example, index: SearchIndex, uploads: Uploads)
     return index.moment_example(example.video, example.start, example.end)
 
 
-def allowed_videos(run: RunData, filters: models.Filter | None) -> Bool[np.ndarray, " N"] | None:
-    """The videos with an allowed value in every column that is filtered by; None: all."""
+def video_filter(filters: models.Filter | None) -> VideoFilter | None:
+    """The values that are allowed in every column that is filtered by; None: all videos."""
     if filters is None:
         return None
     columns = {name: tuple(values) for name, values in filters.columns.items()}
     labels, splits = tuple(filters.label or ()), tuple(filters.split or ())
-    return VideoFilter(labels=labels, splits=splits, columns=columns).mask(run.store)
+    return VideoFilter(labels=labels, splits=splits, columns=columns)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ from clipset.files import write_atomic
 from clipset.labelling import LabelLoop
 from clipset.process.locks import exclusive
 from clipset.report.video_map import map_layout
-from clipset.retrieval import SearchIndex
+from clipset.retrieval import VideoSearch
+from clipset.retrieval.index import KINDS
 from clipset.web.media import MediaLibrary
 from clipset.web.media_cache import MediaCache
 from clipset.web.predictions import RunPredictions
@@ -70,7 +72,7 @@ class ServerState:
                 temporary = tempfile.TemporaryDirectory(prefix="clipset-serve-")
                 self.cache_folder = Path(self._resources.enter_context(temporary))
             self.run = RunData(folder, device=device, backbone=backbone)
-            self.index = SearchIndex(folder, self.run.store, self.run.vectors)
+            self.search = VideoSearch(self.run.trained, vectors=self.run.vectors)
             self.labels = LabelLoop(folder, self.run.vectors)
             self._resources.callback(self.labels.close)
             cache = MediaCache(self.cache_folder / "media", cache_bytes)
@@ -82,12 +84,16 @@ class ServerState:
         except BaseException:
             self._resources.close()
             raise
-        self.uploads = Uploads(self.media, self.run.trained, self.index)
+        self.uploads = Uploads(self.media, self.run.trained, self.search.index)
         self.predictions = RunPredictions(self.run)
         self.map: MapLayout | None = None
-        self.can_search_text = False
         self.background = {"map": PENDING, "predictions": PENDING}
         self._thread = threading.Thread(target=self._prepare, daemon=True, name="prepare")
+
+    @cached_property
+    def can_search_text(self) -> bool:
+        """Whether the run's backbone has a text tower that can be loaded."""
+        return _attempt(lambda: self.search.text_tower) == READY
 
     def start(self) -> None:
         """Begin to compute what the first paint does not need."""
@@ -98,10 +104,12 @@ class ServerState:
         self._resources.close()
 
     def _prepare(self) -> None:
-        """The stored predictions, the map, then the predictions of the classifier."""
+        """The stored predictions, the map, the index of search, then the run's classifier."""
         _attempt(self.predictions.read_stored)
         _attempt(lambda: self.labels.queue(1))  # so that the first request does not wait for it
         self.background["map"] = _attempt(self._open_map)
+        for kind in KINDS:
+            _attempt(partial(self.search.index.prepare, kind))
         outcome = _attempt(self.predictions.compute)
         if self.predictions.probabilities is not None:
             outcome = READY  # at least the stored ones

@@ -120,7 +120,8 @@ function fillSelection() {
     if (name.value.trim()) labelAll(videos, name.value.trim());
   });
   bar.replaceChildren(make("b", { text: `${count(size)} selected` }),
-    button("More like these", () => views.search.likeAll(videos.slice(0, 20)), { class: "primary" }), form,
+    button("More like these", () => views.search.likeAll(videos.slice(0, 20)), { class: "primary" }),
+    ...(state.run.can_label ? [form] : []),
     button("Clear", () => setSelection([]), { class: "quiet" }));
 }
 

@@ -97,9 +97,8 @@ export class Grid {
 
   /* Rows that are only scrolled past never ask for their images. */
   loadThumbnails() {
-    for (const cell of this.cells.values()) {
-      const source = media(cell.video, "thumbnail");
-      if (cell.image.getAttribute("src") !== source) cell.image.src = source;
+    for (const { image, source } of this.cells.values()) {
+      if (image.getAttribute("src") !== source) image.src = source;
     }
   }
 
@@ -108,11 +107,13 @@ export class Grid {
     const { names, durations, predictions } = state.videos;
     const hit = state.hits?.[index];
     const [label, prediction] = [labelOf(video), predictions[video]];
-    if (cell.video !== video) {
+    const isMoment = hit !== undefined && hit.start !== null;
+    const source = media(video, "thumbnail") + (isMoment ? `?time=${((hit.start + hit.end) / 2).toFixed(1)}` : "");
+    if (cell.source !== source) {
       cell.image.removeAttribute("src");
       cell.shot.classList.remove("loaded", "failed");
     }
-    Object.assign(cell, { video, index });
+    Object.assign(cell, { video, index, source });
     cell.box.id = `item-${index}`;
     cell.box.dataset.index = index;
     cell.box.setAttribute("aria-setsize", state.items.length);
@@ -124,7 +125,6 @@ export class Grid {
     const { fill } = colourStyle("label", label ?? null);
     cell.dot.style.background = fill;
     cell.mark.textContent = isMistake(video) ? `≠ ${prediction}` : "";
-    const isMoment = hit !== undefined && hit.start !== null;
     const length = durations[video] ? clock(durations[video]) : "";
     cell.time.textContent = isMoment ? moment(hit.start, hit.end) : length;
     cell.time.classList.toggle("moment", isMoment);

@@ -11,7 +11,6 @@ export class LabelView {
   constructor(box, pane) {
     this.pane = pane;
     this.queue = [];
-    this.history = []; // the videos of the last labels and skips, for undo
     this.current = null;
     this.reason = make("p", { class: "reason", role: "status" });
     this.suggestion = button("", () => this.accept(), { class: "suggestion", hidden: true });
@@ -37,8 +36,13 @@ export class LabelView {
 
   /* Called whenever the tab is opened. */
   async open() {
+    if (!state.run.can_label) {
+      this.main.replaceChildren(message("This run cannot be labelled",
+        "Its folder cannot be written. Serve a copy of it, or ask for the right to write."));
+      return;
+    }
     this.place.append(this.pane.element);
-    this.pane.afterLabel = (video) => { this.history.push(video); this.next(video); };
+    this.pane.afterLabel = (video) => this.next(video);
     this.fillCounts();
     await Promise.all([loadLearner(), this.loadQueue()]);
     if (this.current === null) this.showNext();
@@ -94,15 +98,16 @@ export class LabelView {
   async skip() {
     if (!this.current) return;
     const { video } = this.current;
-    if (!(await skip(video))) return;
-    this.history.push(video);
-    this.next(video);
+    if (await skip(video)) this.next(video);
   }
 
+  /* A video whose label or skip is taken back is shown again. */
   async undo() {
+    const before = doneVideos();
     if (!(await undo())) return;
-    const video = this.history.pop();
-    toast(video === undefined ? "Last label undone" : `${state.videos.names[video]}: undone`);
+    const after = doneVideos();
+    const video = [...before].find((one) => !after.has(one));
+    toast(video === undefined ? "Undone" : `${state.videos.names[video]}: undone`);
     if (video !== undefined) this.showVideo({ video, reason: "undone just now", suggestion: null, probability: null });
     this.loadQueue();
   }
@@ -170,6 +175,8 @@ export class LabelView {
     return true;
   }
 }
+
+const doneVideos = () => new Set([...state.myLabels.keys(), ...state.labels.skipped]);
 
 /* Score against number of labels, with its interval. */
 function drawCurve(curve) {

@@ -70,13 +70,14 @@ export class ClassButtons {
       this.input.blur();
       this.choose(label);
     });
-    this.element = make("div", { class: "label-strip" }, this.title, this.list, form);
+    const isHidden = !state.run.can_label;
+    this.element = make("div", { class: "label-strip", hidden: isHidden }, this.title, this.list, form);
     on("labels", () => this.show(this.video, this.range));
   }
 
   show(video, range = null) {
     Object.assign(this, { video, range });
-    if (video === null || !state.labels) return;
+    if (video === null || !state.labels || !state.run.can_label) return;
     const current = state.myLabels.get(video);
     this.title.textContent = range ? `Label ${moment(range.start, range.end)} as` : "Label this video as";
     this.names.replaceChildren(...classes().map((value) => make("option", { value })));
@@ -94,6 +95,6 @@ export class ClassButtons {
 
   /* The class of a digit key. */
   byKey(key) {
-    return /^[1-9]$/.test(key) ? classes()[Number(key) - 1] : undefined;
+    return state.run.can_label && /^[1-9]$/.test(key) ? classes()[Number(key) - 1] : undefined;
   }
 }

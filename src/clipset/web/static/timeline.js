@@ -72,8 +72,9 @@ export class Timeline {
     if (timeline.length) rows.push(this.row("Predicted", "predicted", timeline.map((one) => {
       const title = `${one.label}, ${percent(one.probability)}, ${moment(one.start, one.end)}`;
       const bar = this.bar("guess", one.start, one.end, title);
-      bar.style.background = colourStyle("label", one.label).fill;
-      bar.style.opacity = 0.25 + 0.75 * one.probability;
+      const { fill } = colourStyle("label", one.label);
+      bar.style.borderLeftColor = fill;
+      bar.style.background = `color-mix(in srgb, ${fill} ${Math.round(8 + 37 * one.probability)}%, var(--card))`;
       bar.append(span("", one.label));
       return bar;
     })));
@@ -131,7 +132,9 @@ export class Timeline {
 
   spanBar(range) {
     const bar = this.bar("span-bar", range.start, range.end, `${range.label}, ${moment(range.start, range.end)}`);
-    bar.style.background = colourStyle("label", range.label).fill;
+    const { fill } = colourStyle("label", range.label);
+    bar.style.borderLeftColor = fill;
+    bar.style.background = `color-mix(in srgb, ${fill} 45%, var(--card))`;
     bar.append(span("", range.label), make("button", {
       type: "button", text: "×", "aria-label": `Remove the span ${range.label}, ${moment(range.start, range.end)}`,
       on: { click: () => this.removeSpan(range), pointerdown: (event) => event.stopPropagation() },

@@ -1,0 +1,255 @@
+"""A backbone trained from small real videos: it learns, resumes, and is loaded by other verbs."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.miniatures import run
+from torch import Tensor
+
+from clipset.backbones.custom import is_installed
+from clipset.backbones.registry import KINETICS, load_backbone, load_recorded_backbone
+from clipset.backbones.trained import read_header
+from clipset.data.catalog import Catalog, read_catalog
+from clipset.errors import BackboneError, TrainingError
+from clipset.features.store import open_store
+from clipset.ssl import train as train_module
+from clipset.ssl.config import WIDTHS, BackboneTraining
+from clipset.ssl.frame_worker import FrameRequest
+from clipset.ssl.frames import VideoPool
+from clipset.ssl.train import BackboneRun, train_backbone
+
+NUM_VIDEOS, NUM_CLASSES = 48, 4
+TINY = BackboneTraining(
+    vit="mini", frames=4, stride=4, size=32, patch_size=8, drop=0.75, epochs=30, batch_size=24,
+    learning_rate=3e-3, flip=False,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _small_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WIDTHS, "mini", (32, 2, 2))
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """Drifting waves in four directions, of any length, speed and colours; real MP4 files."""
+    folder = tmp_path_factory.mktemp("waves")
+    lines = ["path,label,split"]
+    for number in range(NUM_VIDEOS):
+        label = number % NUM_CLASSES
+        write_waves(folder / f"{number:02d}.mp4", label * math.pi / NUM_CLASSES, seed=number)
+        lines.append(f"{number:02d}.mp4,direction{label},{'test' if number >= 44 else 'train'}")
+    (folder / "catalog.csv").write_text("\n".join(lines))
+    return read_catalog(folder / "catalog.csv")
+
+
+def write_waves(path: Path, angle: float, *, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:36, :48]
+    frequency, phase = math.pi / 4 * random.uniform(0.5, 1), random.uniform(0, 2 * math.pi)
+    speed, colours = random.uniform(-1, 1), random.uniform(0, 255, (2, 3))
+    along = columns * math.cos(angle) + rows * math.sin(angle)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=15)
+        stream.width, stream.height, stream.pix_fmt = 48, 36, "yuv420p"
+        stream.codec_context.thread_count = 1
+        for time in range(12):
+            wave = 0.5 + 0.5 * np.sin(frequency * along + phase + speed * time)[..., None]
+            picture = (wave * colours[0] + (1 - wave) * colours[1]).astype(np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def features_of(backbone: Path | str, clips: Tensor) -> Tensor:
+    """Standardised features of clips."""
+    _, network = load_backbone(str(backbone))
+    mean, std = (torch.tensor(value)[:, None, None] for value in KINETICS)
+    features = network((clips.float() - mean) / std)
+    return (features - features.mean(0)) / (features.std(0) + 1e-6)
+
+
+def probe_accuracy(backbone: Path, pool: VideoPool, labels: Tensor) -> float:
+    """A ridge classifier on the features of three clips of each video; odd videos are tested."""
+    run = make_run(pool, TINY, backbone.parent)
+    for index in range(len(pool)):
+        assert pool.frames(index).pixels.shape[1:] == (36, 48, 3)
+    clips = torch.cat([torch.cat([run._views(i, s) for i in range(len(pool))]) for s in range(3)])
+    features, truth = features_of(backbone, clips), labels.repeat(3)
+    is_train = (torch.arange(len(pool)) // NUM_CLASSES % 2 == 0).repeat(3)
+    train, test = features[is_train], features[~is_train]
+    targets = torch.nn.functional.one_hot(truth[is_train], NUM_CLASSES).float() - 1 / NUM_CLASSES
+    weights = torch.linalg.solve(
+        train.T @ train + 10 * torch.eye(train.shape[1]), train.T @ targets
+    )
+    return float(((test @ weights).argmax(1) == truth[~is_train]).float().mean())
+
+
+def make_run(pool: VideoPool, config: BackboneTraining, folder: Path) -> BackboneRun:
+    state = train_module.RunState(fingerprint="x", epoch=0, settings={}, dim=32, seed=0)
+    return BackboneRun(pool, config, folder, state, data="waves", device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("method", ["videomae", "moco", "sparse-moco"])
+def test_the_loss_falls_and_a_linear_probe_rises(
+    method: str, videos: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(TINY, method=method, drop=0.5 if method == "sparse-moco" else TINY.drop)
+    path = train_backbone(videos, tmp_path, config, device="cpu")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines]
+    assert np.mean(losses[-3:]) < 0.9 * losses[0]
+    request = FrameRequest(short_side=36, interval=1 / 15)
+    pool = VideoPool(videos.videos, request)
+    labels = torch.tensor([videos.classes.index(video.label or "") for video in videos])
+    make_run(pool, config, tmp_path).export("random.safetensors")
+    before = probe_accuracy(tmp_path / "random.safetensors", pool, labels)
+    assert probe_accuracy(path, pool, labels) > before + 0.1
+    pool.close()
+
+
+def test_a_resumed_training_is_that_of_one_go(
+    videos: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_module, "CHECKPOINT_SECONDS", -1.0)
+    config = replace(TINY, epochs=4)
+    whole = train_backbone(videos, tmp_path / "whole", config, device="cpu")
+
+    def stop_in_third_epoch(run: BackboneRun, step: int, views: Tensor) -> float:
+        if step == 5:
+            raise KeyboardInterrupt
+        return plain_step(run, step, views)
+
+    plain_step = BackboneRun._step
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(BackboneRun, "_step", stop_in_third_epoch)
+        train_backbone(videos, tmp_path / "stopped", config, device="cpu")
+    assert not (tmp_path / "stopped" / "backbone.safetensors").exists()
+    other = replace(config, learning_rate=0.5)
+    with pytest.raises(
+        TrainingError, match="another run that was stopped at epoch 2 .learning_rat"
+    ):
+        train_backbone(videos, tmp_path / "stopped", other, device="cpu")
+    resumed = train_backbone(videos, tmp_path / "stopped", config, device="cpu")
+    for name, tensor in load_file(whole).items():
+        torch.testing.assert_close(load_file(resumed)[name], tensor, rtol=0, atol=0)
+    names = sorted(path.name for path in (tmp_path / "stopped").iterdir())
+    assert names == [
+        "backbone.safetensors",
+        "half.safetensors",
+        "metrics.jsonl",
+        "quarter.safetensors",
+    ]
+    assert read_header(tmp_path / "stopped" / "half.safetensors").training["progress"] == 0.5
+    written = resumed.stat().st_mtime_ns
+    assert train_backbone(videos, tmp_path / "stopped", config, device="cpu") == resumed
+    assert resumed.stat().st_mtime_ns == written
+
+
+def test_minutes_end_a_training_and_mark_its_quarters(
+    videos: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(10_000))
+    monkeypatch.setattr(train_module.time, "monotonic", lambda: float(next(now)))
+    config = replace(TINY, epochs=None, minutes=0.5)
+    training = read_header(train_backbone(videos, tmp_path, config, device="cpu")).training
+    assert training["minutes"] >= 0.5
+    assert training["progress"] == 1
+    quarter, half = (
+        read_header(tmp_path / f"{name}.safetensors").training for name in ("quarter", "half")
+    )
+    assert 0.25 <= quarter["progress"] < half["progress"] < 1
+    assert 0 < quarter["steps"] < half["steps"] < training["steps"]
+
+
+def test_the_trained_file_is_a_backbone_of_the_other_verbs(
+    videos: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    catalog = videos.videos[0].path.parent / "catalog.csv"
+    settings = ("vit=mini", "patch_size=8", "batch_size=24", "drop=0.75", "stride=4")
+    changes = [f"--set={change}" for change in settings]
+    words = ("--out", tmp_path / "vit", "--frames", 4, "--size", 32, "--epochs", 1, *changes)
+    assert run("pretrain-backbone", catalog, *words, "--json", "--quiet") == 0
+    result = json.loads(capfd.readouterr().out)
+    assert (result["videos"], result["steps"], result["method"]) == (44, 2, "videomae")
+    file = tmp_path / "vit" / "backbone.safetensors"
+    tiny = ["--set=extract.workers=0", "--set=extract.engine=torch"]
+    out = tmp_path / "store"
+    assert run("extract", catalog, "--out", out, "--backbone", file, "--quiet", *tiny) == 0
+    store = open_store(out)
+    spec = store.manifest.backbone
+    assert (spec.dim, spec.frames, spec.stride, spec.size) == (32, 4, 4, 32)
+    assert is_installed(str(file))
+    load_recorded_backbone(spec, str(file))
+    moved = file.rename(tmp_path / "moved.safetensors")
+    assert not is_installed(str(file))
+    load_recorded_backbone(spec, str(moved))
+    assert load_backbone(str(moved), layers=(0, 1))[0].dim == 64
+    with pytest.raises(BackboneError, match="needs a multiple of 2 frames and of 8 pixels, got 3"):
+        load_backbone(str(moved), frames=3)
+
+
+def test_files_that_are_no_backbones_are_refused_in_one_line(tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, tmp_path / "plain.safetensors")
+    with pytest.raises(BackboneError, match="does not say which network it belongs to"):
+        load_backbone(str(tmp_path / "plain.safetensors"))
+    header = {"clipset_backbone": '{"format": 1, "network": {"depth": 100000}, "spec": {}}'}
+    save_file({"weight": torch.zeros(2)}, tmp_path / "hostile.safetensors", metadata=header)
+    with pytest.raises(BackboneError, match="missing required field"):
+        load_backbone(str(tmp_path / "hostile.safetensors"))
+    with pytest.raises(BackboneError, match="not found"):
+        load_backbone(str(tmp_path / "none.safetensors"))
+
+
+def test_videos_that_cannot_be_read_are_named_and_left_out(
+    videos: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    broken = replace(videos.videos[0], id="broken", path=tmp_path / "broken.mp4")
+    request = FrameRequest(short_side=36, interval=0.1)
+    pool = VideoPool([broken, *videos.videos[:3]], request, memory=0)
+    pool.close()
+    pool = VideoPool([broken, *videos.videos[:3]], request)
+    assert len(pool) == 3
+    assert "broken is left out: " in capfd.readouterr().err
+    assert pool.frames(1).pixels.shape == (8, 36, 48, 3)
+    pool.close()
+    with pytest.raises(TrainingError, match="at least 2 videos, 1 can be read"):
+        VideoPool([broken, videos.videos[0]], request)
+
+
+def test_videos_beyond_the_memory_are_read_again_when_needed(
+    videos: Catalog, capfd: pytest.CaptureFixture[str]
+) -> None:
+    request = FrameRequest(short_side=36, interval=0.1)
+    kept = VideoPool(videos.videos[:4], request)
+    again = VideoPool(videos.videos[:4], request, memory=1)
+    assert "of 4 videos fit into 0.0 GB" in capfd.readouterr().err
+    for index in range(4):
+        np.testing.assert_array_equal(kept.frames(index).pixels, again.frames(index).pixels)
+    assert any(frames is None for frames in again.kept)
+    kept.close()
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"drop": 1.0}, "with 1 nothing is seen"),
+        ({"drop": 0.0}, "with 0 nothing is hidden"),
+        ({"size": 100}, "a multiple of 2 frames and of 8 pixels, got 4 frames of 100 pixels"),
+        ({"frames": 3}, "a multiple of 2 frames"),
+        ({"epochs": 1, "minutes": 1.0}, "exclude each other"),
+        ({"epochs": None, "minutes": 0.0}, "minutes must be more than 0"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        replace(TINY, **change)
