@@ -144,7 +144,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
         patch.setattr(trainer.PretrainingRun, "_epoch", stopped)
         with pytest.raises(KeyboardInterrupt):
             pretrain_end_to_end(catalog, tmp_path / "parts", cutting(vit), config)
-    with pytest.raises(TrainingError, match=r"holds another run .*\(end_to_end.drop 0.9, now 0.0\)"):
+    with pytest.raises(TrainingError, match=r"another run .*\(end_to_end.drop 0.9, now 0.0\)"):
         pretrain_end_to_end(catalog, tmp_path / "parts", cutting(vit), config, ALL_TOKENS)
     pretrain_end_to_end(catalog, tmp_path / "parts", cutting(vit), config)
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
