@@ -142,7 +142,8 @@ def test_a_batch_without_videos_has_no_features() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_tokens", "drop", "visible"), [(1568, 0.9, 157), (1568, 0.95, 79), (8, 0.95, 1), (8, 0, 8)]
+    ("num_tokens", "drop", "visible"),
+    [(1568, 0.9, 157), (1568, 0.95, 79), (8, 0.95, 1), (8, 0.0, 8)],
 )
 def test_at_least_one_token_remains(num_tokens: int, drop: float, visible: int) -> None:
     assert count_visible(num_tokens, drop) == visible

@@ -119,11 +119,12 @@ def test_it_learns_on_real_videos(tmp_path: Path, vit: Path) -> None:
     api.pretrain_end_to_end(
         str(tmp_path / "videos"), str(tmp_path / "model"), backbone=vit, drop=0.5,
         extract={"workers": 0}, epochs=25, batch_size=16, learning_rate=1e-3, backbone_lr_scale=0.3,
-        clips_per_set=2, model={"width": 32, "num_layers": 1, "dropout": 0.0},
+        clips_per_set=4, model={"width": 32, "num_layers": 1, "dropout": 0.0},
     )  # fmt: skip
     lines = metrics(tmp_path / "model")
-    assert lines[-1]["loss"] < 0.75 * lines[0]["loss"]
-    assert lines[-1]["set_accuracy"] > lines[0]["set_accuracy"]
+    for name, fraction in (("loss", 0.95), ("set_contrast", 0.75)):
+        first, last = (np.mean([line[name] for line in some]) for some in (lines[:3], lines[-3:]))
+        assert last < fraction * first, name
 
 
 def test_a_resumed_training_equals_an_uninterrupted_one(
@@ -143,7 +144,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
         patch.setattr(trainer.PretrainingRun, "_epoch", stopped)
         with pytest.raises(KeyboardInterrupt):
             pretrain_end_to_end(catalog, tmp_path / "parts", cutting(vit), config)
-    with pytest.raises(TrainingError, match=r"holds another run .* drop 0.9, now 0.0"):
+    with pytest.raises(TrainingError, match=r"another run .*\(end_to_end.drop 0.9, now 0.0\)"):
         pretrain_end_to_end(catalog, tmp_path / "parts", cutting(vit), config, ALL_TOKENS)
     pretrain_end_to_end(catalog, tmp_path / "parts", cutting(vit), config)
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
@@ -207,7 +208,7 @@ def test_a_video_that_fails_later_changes_the_draws_of_no_other(
     """Batches of one video each: a bad video costs its own step, all others stay the same."""
     settings: dict[str, Any] = {
         "backbone": vit, "extract": {"workers": 0}, "epochs": 1, "batch_size": 1,
-        "clips_per_set": 2, "standardise": False, "learning_rate": 0.0,
+        "clips_per_set": 4, "standardise": False, "learning_rate": 0.0,
         "model": {"width": 32, "num_layers": 1, "dropout": 0.0},
     }  # fmt: skip
     api.pretrain_end_to_end(spoilt, tmp_path / "spoilt", **settings)

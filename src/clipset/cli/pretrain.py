@@ -46,7 +46,7 @@ def pretrain_command(
         epochs: Passes over the videos (default: as many as pay).
         end_to_end: Decode the videos and train a video transformer together with the model.
         backbone: With --end-to-end: the video transformer to start from.
-        drop: With --end-to-end: the fraction of dropped tokens, up to 0.95 (default: 0.9).
+        drop: With --end-to-end: the fraction of dropped tokens, up to 0.95.
     """
     from clipset.recipe import read_recipe
     from clipset.training.checkpoint import read_card

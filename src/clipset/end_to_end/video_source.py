@@ -21,7 +21,7 @@ from clipset.clips.sampling import video_generator
 from clipset.config import read_json
 from clipset.data.catalog import Video
 from clipset.end_to_end.model import count_visible
-from clipset.errors import ConfigError, TrainingError, VideoError
+from clipset.errors import ConfigError, OutputError, TrainingError, VideoError
 from clipset.features.decode_pool import ClipDecoder, DecodeResult
 from clipset.files import write_json
 from clipset.model.config import ModelConfig
@@ -29,7 +29,7 @@ from clipset.progress import log
 from clipset.sets.reading import model_boxes
 from clipset.sets.sampling import PixelPair, SetIndices
 from clipset.training.config import PretrainConfig
-from clipset.training.data import BatchSource, prefetch
+from clipset.training.data import BatchPlan, BatchSource, prefetch
 from clipset.training.distributed import ProcessGroup
 
 RECORD_FILE = "unreadable.json"
@@ -69,7 +69,10 @@ class Unreadable:
         if processes.is_main and new:
             for video_id, reason in sorted(new.items()):
                 log(f"left out {video_id}: {reason}")
-            write_json(self.path, dict(sorted(self.reasons.items())))
+            try:
+                write_json(self.path, dict(sorted(self.reasons.items())))
+            except OutputError as error:
+                log(f"{error.problem}; training continues without {self.path.name}")
 
 
 class VideoSource(BatchSource):
@@ -122,7 +125,7 @@ class VideoSource(BatchSource):
         return prefetch(self._decode_sets(plan, epoch), ahead=1)
 
     def _decode_sets(
-        self, plan: Sequence[tuple[int, Int[Tensor, " B"], SetIndices]], epoch: int
+        self, plan: Sequence[BatchPlan], epoch: int
     ) -> Iterator[tuple[int, PixelPair]]:
         known = self.unreadable.reasons
         order = [int(video) for _, videos, _ in plan for video in videos]

@@ -309,7 +309,8 @@ def describe_difference(state: RunState, other: RunState) -> str:
         return f"features of width {other.dim}, now {state.dim}"
     if state.seed != other.seed:
         return f"seed {other.seed}, now {state.seed}"
-    now, before = flatten(state.settings), flatten(other.settings)
+    settings = msgspec.json.decode(msgspec.json.encode(state.settings))  # as it is read again
+    now, before = flatten(settings), flatten(other.settings)
     changes = [
         f"{name} {before.get(name)}, now {now.get(name)}"
         for name in sorted(now | before)

@@ -39,6 +39,9 @@ T = TypeVar("T")
 STATISTICS_CHUNK = 1024  # videos read at once
 PREFETCH = 2  # batches read before they are needed
 
+BatchPlan = tuple[int, Int[Tensor, " _"], SetIndices]
+"""The size of a batch, the videos of this rank's shard of it, and their sets."""
+
 
 class BatchSource(ABC):
     """Videos to draw batches from: which ones, their two sets of clips, and the masks."""
@@ -72,8 +75,8 @@ class BatchSource(ABC):
 
     def draw_sets(
         self, config: PretrainConfig, generator: torch.Generator, processes: ProcessGroup
-    ) -> Iterator[tuple[int, Int[Tensor, " B"], SetIndices]]:
-        """Of each batch: its size, the videos of this rank's shard of it, and their sets."""
+    ) -> Iterator[BatchPlan]:
+        """The batches of an epoch."""
         if self.groups is None:
             batches = draw_batches(len(self), config.batch_size, generator)
         else:
@@ -144,9 +147,7 @@ class ClipSource(BatchSource):
         batches = self._read_sets(self.draw_sets(config, generator, processes))
         return batches if self.in_memory else prefetch(batches)
 
-    def _read_sets(
-        self, batches: Iterator[tuple[int, Int[Tensor, " B"], SetIndices]]
-    ) -> Iterator[tuple[int, SetPair]]:
+    def _read_sets(self, batches: Iterator[BatchPlan]) -> Iterator[tuple[int, SetPair]]:
         for size, own_videos, sets in batches:
             if self.features is not None:
                 clip_features, rows = self.features, own_videos
