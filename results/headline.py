@@ -104,7 +104,7 @@ def draw_figure(points: Sequence[dict[str, Any]]) -> str:
     levels = round_ticks(0, highest, 5)
     y_axis = Axis(start=levels[-1], end=0, ticks=tuple((level, f"{level:g}") for level in levels))
 
-    def place(minutes: float, value: float) -> tuple[float, float]:
+    def point_at(minutes: float, value: float) -> tuple[float, float]:
         return 60 + 5.2 * x_axis.position(minutes), 20 + 2.8 * y_axis.position(value)
 
     parts = [
@@ -113,21 +113,21 @@ def draw_figure(points: Sequence[dict[str, Any]]) -> str:
         '<rect width="760" height="360" fill="#fff"/>',
     ]
     for value, text in y_axis.ticks:
-        left, top = place(0, value)
+        left, top = point_at(0, value)
         parts.append(f'<path d="M{left} {top:.1f}h520" stroke="#ddd"/>')
         parts.append(f'<text x="52" y="{top + 4:.1f}" text-anchor="end">{text}</text>')
     for value, text in x_axis.ticks:
-        left, top = place(value, 0)
+        left, top = point_at(value, 0)
         parts.append(f'<text x="{left:.1f}" y="{top + 20:.1f}" text-anchor="middle">{text}</text>')
     parts.append('<text x="320" y="350" text-anchor="middle">minutes of training</text>')
     parts.append('<text x="60" y="13">top-1 accuracy in %, with 95 % intervals</text>')
     for index, (name, colour) in enumerate(COLOURS.items()):
         own = [point["rows"][name] for point in points]
-        places = [place(row["minutes"], 100 * row["value"]) for row in own]
-        line = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
+        points_at = [point_at(row["minutes"], 100 * row["value"]) for row in own]
+        line = " ".join(f"{left:.1f},{top:.1f}" for left, top in points_at)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        for row, (left, top) in zip(own, places, strict=True):
-            low, high = (place(0, 100 * end)[1] for end in row["interval"])
+        for row, (left, top) in zip(own, points_at, strict=True):
+            low, high = (point_at(0, 100 * end)[1] for end in row["interval"])
             parts.append(f'<path d="M{left:.1f} {low:.1f}V{high:.1f}" stroke="{colour}"/>')
             parts.append(f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}"/>')
         parts.append(f'<circle cx="610" cy="{40 + 24 * index}" r="4" fill="{colour}"/>')

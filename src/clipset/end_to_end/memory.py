@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from clipset.backbones.registry import BackboneSpec
-from clipset.end_to_end.model import EndToEndModel, clips_at_once, count_tokens, count_visible
+from clipset.end_to_end.model import EndToEndModel, clips_at_once, count_kept_tokens, count_tokens
 from clipset.errors import TrainingError
 from clipset.networks.video_transformers import VideoMAE
 from clipset.training.data import available_memory
@@ -43,7 +43,7 @@ def check_memory(
 ) -> None:
     """Refuse batches (of one rank) of so many videos with so many clips, if they do not fit."""
     vit = model.vit
-    num_visible = count_visible(count_tokens(vit, spec.frames, spec.size), drop)
+    num_visible = count_kept_tokens(count_tokens(vit, spec.frames, spec.size), drop)
     of_clip = clip_bytes(vit, spec, num_visible)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     weights = sum(p.numel() for p in model.parameters()) + (OPTIMIZER_COPIES - 1) * trained

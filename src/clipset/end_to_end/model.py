@@ -136,7 +136,7 @@ def count_tokens(network: VideoMAE, frames: int, size: int) -> int:
     return (frames // config.tubelet_size) * (size // config.patch_size) ** 2
 
 
-def count_visible(num_tokens: int, drop: float) -> int:
+def count_kept_tokens(num_tokens: int, drop: float) -> int:
     """The tokens of a clip that remain: at least one."""
     return max(1, num_tokens - math.floor(drop * num_tokens))
 

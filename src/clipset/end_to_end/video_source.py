@@ -20,7 +20,7 @@ from clipset.clips.decode import DecodedClips
 from clipset.clips.sampling import video_generator
 from clipset.config import read_json
 from clipset.data.catalog import Video
-from clipset.end_to_end.model import count_visible
+from clipset.end_to_end.model import count_kept_tokens
 from clipset.errors import ConfigError, OutputError, TrainingError, VideoError
 from clipset.features.decode_pool import ClipDecoder, DecodeResult
 from clipset.files import write_json
@@ -93,7 +93,7 @@ class VideoSource(BatchSource):
     ) -> None:
         self.videos, self.decoder, self.model, self.unreadable = videos, decoder, model, unreadable
         self.dim, self.groups, self.seed = dim, groups, seed
-        self.num_tokens, self.num_visible = num_tokens, count_visible(num_tokens, drop)
+        self.num_tokens, self.num_visible = num_tokens, count_kept_tokens(num_tokens, drop)
         self.max_clips = decoder.request.sampling.num_clips
 
     def __len__(self) -> int:

@@ -22,7 +22,7 @@ from clipset.labelling.queue import HELD_OUT_EVERY, Queue, QueueItem
 from clipset.labelling.score import LearnerState, score_correct
 from clipset.labelling.vectors import CompactVectors, open_components
 from clipset.labelling.views import (
-    Neighbours,
+    NearestVideos,
     ViewItem,
     ViewName,
     find_doubtful,
@@ -258,7 +258,7 @@ class LabelLoop:
             return find_doubtful([*trained, *held_out], head.classes, probabilities)
 
     @cached_property
-    def _neighbours(self) -> Neighbours:
+    def _neighbours(self) -> NearestVideos:
         with self._mutex:
             return find_neighbours(self._queue.directions)
 

@@ -36,20 +36,20 @@ class ViewItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours:
+class NearestVideos:
     """The most similar other videos of each, and their cosines, in falling order."""
 
     indices: Int[np.ndarray, "N Q"]
     cosines: Float[np.ndarray, "N Q"]
 
 
-def find_neighbours(directions: Float[np.ndarray, "N K"]) -> Neighbours:
+def find_neighbours(directions: Float[np.ndarray, "N K"]) -> NearestVideos:
     """The neighbours of each video by the cosine; in a large collection nearly all of them."""
     count = min(NUM_NEIGHBOURS, len(directions) - 1)
     indices = np.zeros((len(directions), count), dtype=np.int64)
     cosines = np.zeros((len(directions), count), dtype=np.float32)
     if count == 0:
-        return Neighbours(indices=indices, cosines=cosines)
+        return NearestVideos(indices=indices, cosines=cosines)
     for queries, candidates in _search_blocks(directions):
         similarities = directions[queries] @ directions[candidates].T  # (B, M)
         similarities[queries[:, None] == candidates[None]] = -np.inf  # not its own neighbour
@@ -58,7 +58,7 @@ def find_neighbours(directions: Float[np.ndarray, "N K"]) -> Neighbours:
         order = np.argsort(-values, axis=1)
         indices[queries] = candidates[np.take_along_axis(nearest, order, axis=1)]
         cosines[queries] = np.take_along_axis(values, order, axis=1)
-    return Neighbours(indices=indices, cosines=cosines)
+    return NearestVideos(indices=indices, cosines=cosines)
 
 
 def _search_blocks(
@@ -103,7 +103,7 @@ def find_doubtful(
     return _ranked(items)
 
 
-def find_duplicates(neighbours: Neighbours, vectors: Float[np.ndarray, "N R"]) -> list[ViewItem]:
+def find_duplicates(neighbours: NearestVideos, vectors: Float[np.ndarray, "N R"]) -> list[ViewItem]:
     """Groups of videos with nearly the same vectors, checked by their whole vectors."""
     firsts, columns = np.nonzero(neighbours.cosines >= DUPLICATE - TRUNCATION)
     seconds = neighbours.indices[firsts, columns]
@@ -126,7 +126,7 @@ def find_duplicates(neighbours: Neighbours, vectors: Float[np.ndarray, "N R"]) -
     return _ranked(items)
 
 
-def find_outliers(neighbours: Neighbours) -> list[ViewItem]:
+def find_outliers(neighbours: NearestVideos) -> list[ViewItem]:
     """Videos that even their nearest neighbours do not resemble."""
     if neighbours.cosines.size == 0:
         return []

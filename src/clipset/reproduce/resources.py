@@ -138,7 +138,7 @@ def measure_resources(out: Path, *, device: str = "auto", changes: Sequence[str]
     with exclusive(out):
         table = open_table(out, paper)
         table.data = machine_name(torch_device)
-        record, costs = StepRecord(out, table.data), dict[str, MethodCosts]()
+        record, costs = MeasuredSteps(out, table.data), dict[str, MethodCosts]()
         for row, method in ROWS.items():
             request = StepRequest(
                 method=method, batch=settings.smallest, network=settings.network,
@@ -165,7 +165,7 @@ def read_settings(changes: Sequence[str]) -> ResourceSettings:
     return build(ResourceSettings, tables, "the settings")
 
 
-class StepRecord:
+class MeasuredSteps:
     """The costs that were measured in a folder: a step is run once on a machine."""
 
     def __init__(self, folder: Path, machine: str) -> None:

@@ -214,7 +214,7 @@ def _resident_bytes(field: Literal["VmRSS", "VmHWM"]) -> int:
     raise OSError(f"/proc/self/status has no {field}")
 
 
-def main() -> None:
+def measure_request() -> None:
     """Measure the step of the request and print its cost."""
     request = msgspec.json.decode(sys.argv[1], type=StepRequest)
     results = os.fdopen(os.dup(1), "wb")
@@ -230,4 +230,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure_request()

@@ -76,7 +76,7 @@ def train_backbone(
     settings = to_mapping(config)
     identity = fingerprint(settings, seed, catalog.only(videos).fingerprint)
     path = folder / BACKBONE_FILE
-    if is_trained(path, identity):
+    if is_finished(path, identity):
         return path
     with exclusive(folder):
         state = RunState(
@@ -96,7 +96,7 @@ def train_backbone(
     return path
 
 
-def is_trained(path: Path, identity: str) -> bool:
+def is_finished(path: Path, identity: str) -> bool:
     """Whether a file is the finished backbone of this very training."""
     try:
         return read_header(path).training.get("fingerprint") == identity

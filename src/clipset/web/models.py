@@ -181,7 +181,7 @@ class SearchEntry(BaseModel):
     end: float | None
 
 
-class SearchAnswer(BaseModel):
+class SearchResponse(BaseModel):
     """Hits, best first; `exact` is false if an approximate index was used."""
 
     results: list[SearchEntry]

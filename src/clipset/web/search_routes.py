@@ -28,7 +28,7 @@ search_router = APIRouter(responses=PROBLEM_ANSWERS)
 
 
 @search_router.post("/api/search")
-def search_videos(body: models.SearchRequest, state: CurrentState) -> models.SearchAnswer:
+def search_videos(body: models.SearchRequest, state: CurrentState) -> models.SearchResponse:
     """Videos or moments that are similar to the positive examples, best first."""
     began = time.perf_counter()
     positive, negative = _read_query(body, state)
@@ -36,7 +36,7 @@ def search_videos(body: models.SearchRequest, state: CurrentState) -> models.Sea
         positive, negative, unit=body.unit, allowed=video_filter(body.filter), top=body.limit,
         prepare=False,
     )  # fmt: skip
-    return models.SearchAnswer(
+    return models.SearchResponse(
         results=[
             models.SearchEntry(video=h.video_index, score=h.score, start=h.start, end=h.end)
             for h in result.hits
