@@ -257,25 +257,25 @@ class BackboneRun:
         batches = draw_batches(len(self.pool), self.config.batch_size, generator)
         for index, videos in enumerate(batches):
             step = epoch * self.steps_per_epoch + index
-            views = [self._views(video, step) for video in videos.tolist()]
-            yield step, torch.stack(views, dim=1)
+            all_views = (self._views(video, step) for video in videos.tolist())
+            readable = [views for views in all_views if views is not None]
+            if not readable:
+                raise TrainingError(f"none of the {len(videos)} videos of a batch can be read")
+            yield step, torch.stack(readable, dim=1)
 
-    def _views(self, video: int, step: int) -> UInt8[Tensor, "V T 3 S S"]:
-        """Random clips of a video; of the next one that can be read, if it cannot be any more."""
+    def _views(self, video: int, step: int) -> UInt8[Tensor, "V T 3 S S"] | None:
+        """Random clips of a video; none if it cannot be read any more."""
         config = self.config
-        for offset in range(len(self.pool)):
-            index = (video + offset) % len(self.pool)
-            try:
-                frames = self.pool.frames(index)
-            except VideoError as error:
-                log(f"{self.pool.videos[index].id} is replaced by another video: {error}")
-                continue
-            generator = np.random.default_rng([self.seed, 2, step, video])
-            plan = sample_random_clips(
-                frames.info, config.sampling, config.span, config.frames, generator
-            )
-            return cut_clips(frames, plan, config.size)
-        raise TrainingError("none of the videos can be read any more")
+        try:
+            frames = self.pool.frames(video)
+        except VideoError as error:
+            log(f"{self.pool.videos[video].id} is left out of step {step}: {error}")
+            return None
+        generator = np.random.default_rng([self.seed, 2, step, video])
+        plan = sample_random_clips(
+            frames.info, config.sampling, config.span, config.frames, generator
+        )
+        return cut_clips(frames, plan, config.size)
 
     def _step(self, step: int, views: UInt8[Tensor, "V B T 3 S S"]) -> float:
         torch.manual_seed(_mix_seeds(self.seed, 3, step))  # masks
