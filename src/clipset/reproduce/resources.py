@@ -275,7 +275,7 @@ def fill_table(
             table.put(
                 Cell(
                     row=row, column=column, status="done", measurement=measurement,
-                    fingerprint=fingerprint(settings, own.costs),
+                    fingerprint=fingerprint(settings, list(own.costs.items())),
                     recipe=fingerprint(settings_table), environment=fingerprint(facts),
                     date=datetime.now(UTC).isoformat(timespec="seconds"),
                     seconds=sum(cost.seconds for cost in own.costs.values()),

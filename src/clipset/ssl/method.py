@@ -5,21 +5,23 @@ Pure PyTorch: modules take and return tensors.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from clipset.networks.video_transformers import VideoMAE
 
 
-class SelfSupervisedMethod(nn.Module):
+class SelfSupervisedMethod(nn.Module, ABC):
     """An encoder and what is needed to train it; the encoder alone is the backbone."""
 
     encoder: VideoMAE
     num_views: int = 1
 
+    @abstractmethod
     def forward(self, views: Float[Tensor, "V B T 3 H W"]) -> Float[Tensor, ""]:
         """The loss of a batch, from normalised views of its videos."""
-        raise NotImplementedError
 
     def update_teacher(self, progress: float) -> None:
         """After each step; `progress` is the finished fraction of the training."""
