@@ -188,7 +188,7 @@ class VideoSource(BatchSource):
         model_coordinates = model_boxes(boxes, durations, self.model.box_coordinates)
         pair.boxes[:, row] = torch.from_numpy(model_coordinates)[0, clip_index]
         if pair.visible is not None:
-            pair.visible[:, row] = self._draw_visible(video, epoch).unflatten(0, (2, -1))
+            pair.visible[:, row] = self._draw_visible(video, epoch)[clip_index]
 
     def _draw_visible(self, video: int, epoch: int) -> Int[Tensor, "V K"]:
         """The tokens of each clip of a video that are not dropped, in ascending order."""
