@@ -16,7 +16,7 @@ LIMIT = 95  # settings in all; `preset` is one, at the top and in sections
 VERBS = (
     "run", "demo", "catalog", "catalog check", "backbones", "backbones check", "extract", "import",
     "verify", "repair", "merge", "pretrain", "pretrain-backbone", "evaluate", "predict", "embed",
-    "report", "reproduce", "settings",
+    "report", "reproduce", "search", "serve", "settings",
 )  # fmt: skip
 
 

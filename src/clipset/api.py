@@ -219,7 +219,7 @@ def search(
     text: str | None = None,
     unit: Unit = "video",
     where: Where | None = None,
-    top: int = 10,
+    top: int | None = None,
     device: str = "auto",
     workers: int | None = None,
     backbone: str | None = None,
@@ -229,7 +229,8 @@ def search(
     An example is a video of the run (by its id or file), any other file, or a moment of one in
     seconds, such as `clip.mp4@12.5-16`; those of `unlike` are what is not meant. A `text` needs a
     backbone with a text tower. With `unit="moment"`, moments of videos are found. `where` allows
-    values of columns of the catalog: `{"label": ["goal", None], "split": "train"}`.
+    values of columns of the catalog: `{"label": ["goal", None], "split": "train"}`. The `top`
+    results (10 by default) are returned.
     """
     from clipset.retrieval.search import VideoSearch
 

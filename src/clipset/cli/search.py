@@ -24,7 +24,7 @@ def search_command(
     text: str | None = None,
     moments: Annotated[bool, flags.SWITCH] = False,
     where: Annotated[tuple[str, ...], flags.SWITCH] = (),
-    top: int = 10,
+    top: int | None = None,
     backbone: flags.OwnBackbone = None,
     workers: flags.Workers = None,
     common: flags.Computing = flags.COMPUTING,
@@ -32,7 +32,7 @@ def search_command(
     """Find videos or moments of a run that are similar to examples or to a text, best first.
 
     An example is a video of the run (its id or file), any other file, or a moment of one in
-    seconds. The score is a cosine: 1 for the same, minus half the cosine to --unlike.
+    seconds. The score is a cosine (1 for the same), minus half of that to --unlike.
 
     Example: clipset search goal.mp4 --run runs/first
 
@@ -50,7 +50,7 @@ def search_command(
         moments: Find moments of videos instead of whole videos.
         where: A value of a column of the catalog, such as `label=goal`; `label=` is for videos
             without one. Repeated, any of the values of a column, and all of the columns.
-        top: Number of results.
+        top: Number of results (10 by default).
     """
     from clipset.api import search
 

@@ -110,7 +110,7 @@ class VideoSearch:
         text: str | None = None,
         unit: Unit = "video",
         where: Where | None = None,
-        top: int = DEFAULT_TOP,
+        top: int | None = None,
     ) -> SearchAnswer:
         """The videos or moments most similar to examples and a text, and least to others.
 
@@ -126,9 +126,8 @@ class VideoSearch:
             name: (values,) if values is None or isinstance(values, str) else tuple(values)
             for name, values in (where or {}).items()
         }
-        result = self.find(
-            positive, negative, text=text, unit=unit, allowed=VideoFilter(columns=columns), top=top
-        )
+        allowed, count = VideoFilter(columns=columns), DEFAULT_TOP if top is None else top
+        result = self.find(positive, negative, text=text, unit=unit, allowed=allowed, top=count)
         return SearchAnswer(
             results=tuple(
                 FoundVideo(
