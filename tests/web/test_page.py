@@ -421,7 +421,7 @@ def export_and_predict(
     path = write_video(tmp_path / "new.mp4", seed=50, colour=1)
     capsys.readouterr()
     folder = served.folder
-    assert run("predict", path, "--run", folder, "--probe", "labels", "--set", "workers=0") == 0
+    assert run("predict", path, "--run", folder, "--probe", "labels", "--workers", 0) == 0
     assert "leaf" in capsys.readouterr().out
 
 
