@@ -56,6 +56,12 @@ def test_columns_of_a_folder_are_refused(tmp_path: Path, table: Path) -> None:
         read_tasks(part.catalog, DataConfig(tasks=TASKS))
 
 
+def test_tasks_of_official_lists_are_refused(tmp_path: Path) -> None:
+    config = DataConfig(format="ucf101", task="order", tasks={"order": {"label": "order"}})
+    with pytest.raises(CatalogError, match="the dataset ucf101 is not a table"):
+        read_tasks(tmp_path, config)
+
+
 def test_several_tasks_share_the_videos_of_a_table(table: Path) -> None:
     topic, order, count = read(table, tasks=TASKS)
     assert (topic.name, order.name, count.name) == ("topic", "order", "count")

@@ -131,6 +131,7 @@ def _read_catalogs(source: Path | Catalog, config: DataConfig) -> dict[str, Cata
         _refuse_columns(config, f"the catalog {source.name!r}")
         return {"": clean_catalog(source)}
     if config.official:
+        _refuse_columns(config, f"the dataset {config.format}")
         lists = source / text_path(config.lists) if config.lists else None
         return read_dataset(config.format, source, lists, config.task)
     if config.format == "folder" and not source.is_dir():
