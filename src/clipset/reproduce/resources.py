@@ -297,7 +297,7 @@ def _measurements(
     yield SPEED, Measurement(value=own.samples_per_second)
     yield RATIO, Measurement(value=scale.samples_per_second / own.samples_per_second)
     largest = own.largest_batch(limit * GB)
-    yield LARGEST.format(limit), Measurement(value=largest, kind="predicted")
+    yield LARGEST.format(limit), Measurement(value=float(largest), kind="predicted")
 
 
 def _notes(
@@ -317,7 +317,7 @@ def _notes(
     )
     return [
         f"Training steps of ViT {settings.vit} on {settings.frames} × {settings.size} × "
-        f"{settings.size} video; SCALE on stored features, preset paper. Memory in GB (2³⁰ bytes) "
+        f"{settings.size} video; SCALE on stored features, preset paper. Memory in GiB "
         f"by batch size; OOM: more than {settings.memory:g} GB.",
         f"{where} The paper: one RTX 3090.",
         "≈: predicted from the weights, the optimiser's state and what the forward pass keeps. "

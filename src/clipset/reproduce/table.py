@@ -19,7 +19,7 @@ TABLE_FILE = "table.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A cost instead of a score: memory in GB (2³⁰ bytes), speed, a number of videos."""
+    """A cost instead of a score: memory in GiB, speed, a number of videos."""
 
     value: float
     kind: Literal["measured", "predicted"] = "measured"

@@ -96,10 +96,15 @@ class VideoPool:
         self.num_bytes = 0
         self._lock = threading.Lock()
         self._reader = FrameReader(request)
-        results = self._read_all(videos)
+        try:
+            results = self._read_all(videos)
+        except BaseException:
+            self.close()
+            raise
         self.videos = [v for v, r in zip(videos, results, strict=True) if _is_usable(v, r)]
         self.kept = [result for result in results if not isinstance(result, VideoError)]
         if len(self.videos) < 2:
+            self.close()
             raise TrainingError(f"training needs at least 2 videos, {len(self.videos)} can be read")
         num_kept = sum(frames is not None for frames in self.kept)
         if num_kept < len(self.videos):
