@@ -210,9 +210,18 @@ def test_one_source_of_variance_gives_the_t_test() -> None:
     assert values.mean() - half_width([source]) == pytest.approx(low)
 
 
+@pytest.mark.parametrize("num_videos", [4, 24, 1000])
+def test_a_perfect_score_on_few_videos_is_not_certain(num_videos: int) -> None:
+    low, high = interval(np.ones((3, num_videos)))
+    assert high == 1.0
+    expected = stats.binomtest(num_videos, num_videos).proportion_ci(0.95, "wilson")
+    assert low == pytest.approx(expected.low)
+    assert interval(np.zeros((3, num_videos))) == (0.0, pytest.approx(1 - low))
+
+
 def test_more_seeds_and_no_variance_narrow_an_interval() -> None:
     values = np.array([[1.0, 0.0, 1.0, 1.0]])
-    assert interval(np.ones((3, 4))) == (1.0, 1.0)
+    assert interval(np.full((3, 4), 0.5)) == (0.5, 0.5)
     assert interval(values.repeat(3, axis=0)) == interval(values)  # seeds that agree add nothing
 
 

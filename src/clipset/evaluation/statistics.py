@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import bdtr, stdtrit
+from scipy.special import bdtr, ndtri, stdtrit
 
 from clipset.evaluation.results import Comparison, Predictions, ProbeResult
 from clipset.probes.config import ProbeKey
@@ -218,9 +218,19 @@ def _interval_of_mean(
     """The interval of the mean over tasks."""
     video_means = [values.mean(axis=0) for values in tasks]
     mean_value = float(np.mean([task_mean.mean() for task_mean in video_means]))
+    is_accuracy = _is_accuracy(tasks)
+    if is_accuracy and mean_value in (0.0, 1.0):
+        return _interval_at_bound(mean_value, len(np.unique(np.concatenate(units))))
     half = half_width([video_variance(video_means, units), _seed_source([tasks], units, folds)])
-    upper_bound = 1.0 if _is_accuracy(tasks) else math.inf
+    upper_bound = 1.0 if is_accuracy else math.inf
     return max(mean_value - half, 0.0), min(mean_value + half, upper_bound)
+
+
+def _interval_at_bound(accuracy: float, num_units: int) -> tuple[float, float]:
+    """Wilson's interval where all videos are right, or none: the estimated variances are 0."""
+    squared_quantile = float(ndtri((1 + CONFIDENCE) / 2)) ** 2
+    margin = squared_quantile / (num_units + squared_quantile)
+    return (1 - margin, 1.0) if accuracy else (0.0, margin)
 
 
 def _paired_test(
