@@ -1,4 +1,4 @@
-"""A backbone trained from small real videos: its loss falls, it resumes, and is loaded by other verbs."""
+"""A backbone trained from small real videos: it learns, resumes, and other verbs load it."""
 
 import json
 import math
