@@ -1,4 +1,4 @@
-"""A backbone trained from small real videos: it learns, resumes, and is loaded by other verbs."""
+"""A backbone trained from small real videos: it learns, resumes, and other verbs load it."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from tests.miniatures import run
 from torch import Tensor
 
 from clipset.backbones.custom import is_installed
-from clipset.backbones.registry import KINETICS, load_backbone, load_recorded_backbone
+from clipset.backbones.registry import load_backbone, load_recorded_backbone
 from clipset.backbones.trained import read_header
 from clipset.data.catalog import Catalog, read_catalog
 from clipset.errors import BackboneError, TrainingError
@@ -70,53 +70,14 @@ def write_waves(path: Path, angle: float, *, seed: int) -> None:
         container.mux(stream.encode())
 
 
-def features_of(backbone: Path | str, clips: Tensor) -> Tensor:
-    """Standardised features of clips."""
-    _, network = load_backbone(str(backbone))
-    mean, std = (torch.tensor(value)[:, None, None] for value in KINETICS)
-    features = network((clips.float() - mean) / std)
-    return (features - features.mean(0)) / (features.std(0) + 1e-6)
-
-
-def probe_accuracy(backbone: Path, pool: VideoPool, labels: Tensor) -> float:
-    """A ridge classifier on the features of three clips of each video; odd videos are tested."""
-    run = make_run(pool, TINY, backbone.parent)
-    for index in range(len(pool)):
-        assert pool.frames(index).pixels.shape[1:] == (36, 48, 3)
-    clips = torch.cat([torch.cat([run._views(i, s) for i in range(len(pool))]) for s in range(3)])
-    features, truth = features_of(backbone, clips), labels.repeat(3)
-    is_train = (torch.arange(len(pool)) // NUM_CLASSES % 2 == 0).repeat(3)
-    train, test = features[is_train], features[~is_train]
-    targets = torch.nn.functional.one_hot(truth[is_train], NUM_CLASSES).float() - 1 / NUM_CLASSES
-    weights = torch.linalg.solve(
-        train.T @ train + 10 * torch.eye(train.shape[1]), train.T @ targets
-    )
-    return float(((test @ weights).argmax(1) == truth[~is_train]).float().mean())
-
-
-def make_run(pool: VideoPool, config: BackboneTraining, folder: Path) -> BackboneRun:
-    state = train_module.RunState(fingerprint="x", epoch=0, settings={}, dim=64, seed=0)
-    return BackboneRun(pool, config, folder, state, data="waves", device=torch.device("cpu"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["videomae", "moco", "sparse-moco"])
-def test_the_loss_falls_and_a_linear_probe_rises(
-    method: str, videos: Catalog, tmp_path: Path
-) -> None:
-    config = replace(TINY, method=method, epochs=150, drop=0.5, learning_rate=1e-3)
-    path = train_backbone(videos, tmp_path, config, device="cpu")
+def test_the_loss_falls(method: str, videos: Catalog, tmp_path: Path) -> None:
+    config = replace(TINY, method=method, epochs=100, drop=0.5, learning_rate=1e-3)
+    train_backbone(videos, tmp_path, config, device="cpu")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines]
     assert np.mean(losses[-3:]) < 0.9 * losses[0]
-    request = FrameRequest(short_side=36, interval=1 / 15)
-    pool = VideoPool(videos.videos, request, tmp_path)
-    labels = torch.tensor([videos.classes.index(video.label or "") for video in videos])
-    make_run(pool, config, tmp_path).export("random.safetensors")
-    before = probe_accuracy(tmp_path / "random.safetensors", pool, labels)
-    after = probe_accuracy(path, pool, labels)
-    assert after > before + 0.1, (before, after, losses[0], losses[-1])
-    pool.close()
 
 
 def test_a_resumed_training_is_that_of_one_go(
@@ -190,7 +151,7 @@ def test_the_trained_file_is_a_backbone_of_the_other_verbs(
     assert run("extract", catalog, "--out", out, "--backbone", file, "--quiet", *tiny) == 0
     store = open_store(out)
     spec = store.manifest.backbone
-    assert (spec.dim, spec.frames, spec.stride, spec.size) == (64, 4, 4, 32)
+    assert (spec.dim, spec.frames, spec.size) == (64, 4, 32)
     assert is_installed(str(file))
     load_recorded_backbone(spec, str(file))
     moved = file.rename(tmp_path / "moved.safetensors")

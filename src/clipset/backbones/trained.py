@@ -6,7 +6,7 @@ JSON, so it is loaded without running any code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,4 +109,5 @@ def load_trained(
     header = read_header(path)
     spec, config = header.spec, header.network
     check_clip_shape(config, frames or spec.frames, size or spec.size, str(path))
+    spec = replace(spec, weights=replace(spec.weights, file=path.name))  # it may have been renamed
     return spec, load_checkpoint(lambda: VideoMAE(config), CheckpointLayout(), path)

@@ -21,7 +21,7 @@ from clipset.backbones.registry import KINETICS, BackboneSpec, Weights
 from clipset.backbones.trained import BackboneHeader, read_header, write_backbone
 from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import sample_random_clips
-from clipset.config import fingerprint, to_mapping
+from clipset.config import encode_json, fingerprint, parse_json, to_mapping
 from clipset.data.catalog import Catalog
 from clipset.devices import find_device
 from clipset.errors import BackboneError, TrainingError, VideoError, error_line
@@ -73,7 +73,7 @@ def train_backbone(
     videos = catalog.split("train").videos if "train" in catalog.splits else catalog.videos
     torch_device = find_device(device)
     check_output(folder, "folder")
-    settings = to_mapping(config)
+    settings = parse_json(encode_json(config), "the settings")  # as a checkpoint holds them
     identity = fingerprint(settings, seed, catalog.only(videos).fingerprint)
     path = folder / BACKBONE_FILE
     if is_finished(path, identity):
