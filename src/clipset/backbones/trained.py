@@ -51,7 +51,8 @@ def write_backbone(path: Path, network: VideoMAE, header: BackboneHeader) -> Non
     }
     check_finite(tensors, path)
     text = msgspec.json.encode(to_mapping(header)).decode()
-    write_atomic(path, save(tensors, metadata={"format": "pt", HEADER_KEY: text}))
+    # one entry: of several, the order is random, and equal trainings should give equal bytes
+    write_atomic(path, save(tensors, metadata={HEADER_KEY: text}))
 
 
 def read_header(path: Path) -> BackboneHeader:
