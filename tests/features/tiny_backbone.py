@@ -8,6 +8,8 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clipset.process.interrupts import raise_if_interrupted
+
 HERE = Path(__file__).parent
 WHITE = 2.0  # normalised shade above which a clip is white
 
@@ -29,6 +31,7 @@ class Watched(Tiny):
         time.sleep(0.002)
         while clips.mean() > WHITE and (HERE / "hold").exists():
             (HERE / "waiting").touch()
+            raise_if_interrupted()  # as every long loop does: Ctrl-C may get lost in a finaliser
             time.sleep(0.01)
         return super().forward(clips)
 
