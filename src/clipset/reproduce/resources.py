@@ -31,7 +31,7 @@ from clipset.recipe import apply_change
 from clipset.reproduce.paper import TABLES
 from clipset.reproduce.render import write_renderings
 from clipset.reproduce.step_worker import OUT_OF_MEMORY, Method, StepCost, StepRequest
-from clipset.reproduce.table import Cell, Measurement, TableFile, open_table
+from clipset.reproduce.table import Cell, Measurement, TableFile, open_table, write_table
 from clipset.runs import environment
 from clipset.ssl.config import WIDTHS
 from clipset.ssl.masked_autoencoder import DECODER_DEPTH
@@ -138,6 +138,7 @@ def measure_resources(out: Path, *, device: str = "auto", changes: Sequence[str]
     with exclusive(out):
         table = open_table(out, paper)
         table.data = machine_name(torch_device)
+        write_table(table, out)
         record, costs = MeasuredSteps(out, table.data), dict[str, MethodCosts]()
         for row, method in ROWS.items():
             request = StepRequest(
