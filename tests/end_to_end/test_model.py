@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clipset.end_to_end import model as model_module
 from clipset.end_to_end.memory import clip_bytes
-from clipset.end_to_end.model import EndToEndModel, count_tokens, count_visible
+from clipset.end_to_end.model import EndToEndModel, count_kept_tokens, count_tokens
 from clipset.model.scale import ScaleNetwork
 from clipset.networks.video_transformers import VideoMAE
 
@@ -28,7 +28,7 @@ def make_clips(drop: float, num_clips: int = NUM_CLIPS) -> tuple[Tensor, Tensor]
     generator = torch.Generator().manual_seed(2)
     pixels = torch.randint(0, 256, (num_clips, 4, 3, 32, 32), generator=generator)
     order = torch.rand(num_clips, 32, generator=generator).argsort(dim=1)
-    return pixels.to(torch.uint8), order[:, : count_visible(32, drop)]
+    return pixels.to(torch.uint8), order[:, : count_kept_tokens(32, drop)]
 
 
 def make_batch(drop: float) -> dict[str, Tensor]:
@@ -63,7 +63,7 @@ def kept_bytes(network: VideoMAE, drop: float) -> int:
 @pytest.mark.parametrize("drop", [0.0, 0.5, 0.75, 0.9])
 def test_the_memory_of_a_step_is_the_predicted_one(drop: float) -> None:
     network = tiny.make_network()
-    predicted = NUM_CLIPS * clip_bytes(network, tiny.SPEC, count_visible(32, drop))
+    predicted = NUM_CLIPS * clip_bytes(network, tiny.SPEC, count_kept_tokens(32, drop))
     assert kept_bytes(network, drop) == pytest.approx(predicted, rel=0.1)
 
 
@@ -146,4 +146,4 @@ def test_a_batch_without_videos_has_no_features() -> None:
     [(1568, 0.9, 157), (1568, 0.95, 79), (8, 0.95, 1), (8, 0.0, 8)],
 )
 def test_at_least_one_token_remains(num_tokens: int, drop: float, visible: int) -> None:
-    assert count_visible(num_tokens, drop) == visible
+    assert count_kept_tokens(num_tokens, drop) == visible

@@ -199,7 +199,7 @@ def test_the_tables_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
     said = capfd.readouterr().out
     for name in ("ucf101", "k400-low-shot", "lvu", "ablation-clips-batch"):
         assert name in said
-    assert len(answer(capfd, "reproduce", "--list")["tables"]) == 10
+    assert len(answer(capfd, "reproduce", "--list")["tables"]) == 11
 
 
 def test_bad_calls_are_answered_in_one_line(
