@@ -182,8 +182,8 @@ class VideoSource(BatchSource):
             indices = clips.facts.clip_indices or range(self.max_clips)
             boxes[0, list(indices)] = clips.boxes
             for clip, own_pixels in zip(indices, clips.pixels, strict=True):
-                half, place = divmod(int(position[clip]), clip_index.shape[1])
-                pixels[half, place] = own_pixels
+                half, set_index = divmod(int(position[clip]), clip_index.shape[1])
+                pixels[half, set_index] = own_pixels
         durations = np.array([chunks[0].facts.duration])
         model_coordinates = model_boxes(boxes, durations, self.model.box_coordinates)
         pair.boxes[:, row] = torch.from_numpy(model_coordinates)[0, clip_index]

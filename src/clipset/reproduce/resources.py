@@ -224,8 +224,8 @@ def estimate_bytes(request: StepRequest) -> int:
     if request.method == "scale":
         return GB // 2
     network = request.network
-    places = (network.size // network.patch_size) ** 2
-    num_tokens = places * (network.frames // network.tubelet_size)
+    num_patches = (network.size // network.patch_size) ** 2
+    num_tokens = num_patches * (network.frames // network.tubelet_size)
     num_weights = 12 * network.depth * network.embed_dim**2
     values = 17 * network.depth * network.embed_dim * num_tokens
     if request.method == "moco":
