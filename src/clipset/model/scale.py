@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -54,16 +55,16 @@ class _Batch:
         return self.masked & self.valid_mask
 
 
-class SetModel(nn.Module):
+class SetModel(nn.Module, ABC):
     """What pre-training trains: it encodes sets and has the losses of two sets of each video."""
 
+    @abstractmethod
     def encode(self, *inputs: Any, **named_inputs: Any) -> SetEncoding:
         """Clip tokens and set tokens of sets of clips."""
-        raise NotImplementedError
 
+    @abstractmethod
     def losses(self, *inputs: Any, **named_inputs: Any) -> ScaleLosses:
         """The losses of a minibatch: two disjoint sets of each video, some clips masked."""
-        raise NotImplementedError
 
 
 class ScaleNetwork(SetModel):

@@ -46,6 +46,7 @@ from clipset.training.checkpoint import (
 from clipset.training.data import prefetch
 from clipset.training.monitor import Monitor
 from clipset.training.optim import Optimization, choose_precision, decay_groups
+from clipset.training.trainer import mix_seeds
 
 BACKBONE_FILE = "backbone.safetensors"
 MILESTONES = {0.25: "quarter.safetensors", 0.5: "half.safetensors"}  # backbones on the way
@@ -253,7 +254,7 @@ class BackboneRun:
     def _batches(self) -> Iterator[tuple[int, UInt8[Tensor, "V B T 3 S S"]]]:
         """The views of the videos of an epoch: all of them once, in random order."""
         epoch = self.state.epoch
-        generator = torch.Generator().manual_seed(_mix_seeds(self.seed, 1, epoch))
+        generator = torch.Generator().manual_seed(mix_seeds(self.seed, 1, epoch))
         batches = draw_batches(len(self.pool), self.config.batch_size, generator)
         for index, videos in enumerate(batches):
             step = epoch * self.steps_per_epoch + index
@@ -278,7 +279,7 @@ class BackboneRun:
         return cut_clips(frames, plan, config.size)
 
     def _step(self, step: int, views: UInt8[Tensor, "V B T 3 S S"]) -> float:
-        torch.manual_seed(_mix_seeds(self.seed, 3, step))  # masks
+        torch.manual_seed(mix_seeds(self.seed, 3, step))  # masks
         mean, std = (torch.tensor(v, device=self.device)[:, None, None] for v in KINETICS)
         pixels = (views.to(self.device).float() - mean) / std
         mixed = self.dtype != torch.float32
@@ -296,8 +297,3 @@ PAPERS = {
     "moco": "MoCo v3 (Chen et al., ICCV 2021)",
     "sparse-moco": "MoCo v3 (Chen et al., ICCV 2021), few tokens as in MSN (Assran et al., 2022)",
 }
-
-
-def _mix_seeds(*numbers: int) -> int:
-    """One seed from several numbers, different for different ones."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

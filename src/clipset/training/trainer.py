@@ -220,7 +220,7 @@ class PretrainingRun:
     def _epoch(self) -> Metrics:
         """Train on every video once, and check now and then whether it still pays."""
         start = time.perf_counter()
-        generator = torch.Generator().manual_seed(_mix_seeds(self.seed, 1, self.epoch))
+        generator = torch.Generator().manual_seed(mix_seeds(self.seed, 1, self.epoch))
         sums: dict[str, float] = {}
         batches = self.source.batches(self.config, generator, self.processes, epoch=self.epoch)
         for size, pair in batches:
@@ -243,7 +243,7 @@ class PretrainingRun:
         """One step on this rank's shard of a batch; losses and accuracies of the whole batch."""
         step, learning_rate = self.optimization.num_done, self.optimization.learning_rate
         rank = (self.processes.rank,) if self.processes.rank else ()
-        torch.manual_seed(_mix_seeds(self.seed, 2, step, *rank))  # dropout
+        torch.manual_seed(mix_seeds(self.seed, 2, step, *rank))  # dropout
         inputs: dict[str, Any] = tensors_of(pair, self.device)
         if self.processes.gather is not None:
             inputs["gather"] = self.processes.gather
@@ -266,6 +266,6 @@ class PretrainingRun:
         }
 
 
-def _mix_seeds(*numbers: int) -> int:
+def mix_seeds(*numbers: int) -> int:
     """One seed from several numbers, different for different ones."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
