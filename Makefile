@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 export OMP_WAIT_POLICY = PASSIVE
 export GOMP_SPINCOUNT = 0
 
-.PHONY: setup demo test attacks check bench clean
+.PHONY: setup demo test shapes slow check bench clean
 
 setup: $(VENV)/ready
 
@@ -24,8 +24,13 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-attacks: setup  # the attacks, and tests of Ray, that take long; `make test` runs the others
+slow: setup  # the tests that take long, such as those of Ray; `make test` runs the others
 	$(BIN)/python -m pytest -n 2 -m slow
+
+TENSOR_TESTS := $(addprefix tests/,backbones clips evaluation model networks retrieval sets)
+
+shapes: setup  # once more the tests of what works on tensors: dtypes and shapes are as annotated
+	$(BIN)/python -m pytest -n 2 -m "not slow" --jaxtyping-packages=clipset,beartype.beartype $(TENSOR_TESTS)
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples results
@@ -33,7 +38,8 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test
-	$(MAKE) attacks
+	$(MAKE) shapes
+	$(MAKE) slow
 
 NO_BENCH := record peak_memory probe_memory label_loop time_to_accuracy  # parts of others, or they need a dataset
 

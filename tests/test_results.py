@@ -85,6 +85,7 @@ def test_recorded_results_name_no_place_on_one_machine() -> None:
         assert not re.findall(r"(?<![\w~.:])/(?:home|Users|root|tmp|opt|work)/", text)
 
 
+@pytest.mark.slow
 def test_the_page_has_the_tables_of_a_study_under_its_note(study: Path, tmp_path: Path) -> None:
     for folder in ("summaries", "notes"):
         (tmp_path / folder).mkdir()

@@ -113,6 +113,7 @@ def test_the_trained_backbone_is_one_for_extract_and_its_features_fit_the_model(
     assert "vit.safetensors in this folder" in (tmp_path / "model" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_it_learns_on_real_videos(tmp_path: Path, vit: Path) -> None:
     for number in range(16):
         write_video(tmp_path / "videos" / f"{number}.mp4", seed=number, colour=number)

@@ -88,6 +88,7 @@ def test_the_table_has_the_papers_rows_and_the_clips_in_order() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_neither_the_order_of_the_rows_nor_that_of_the_test_videos_matters() -> None:
     task = made_up_task(1.0)
     order = torch.randperm(90, generator=torch.Generator().manual_seed(0))

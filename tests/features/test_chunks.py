@@ -114,6 +114,7 @@ def test_a_piece_that_fails_stands_for_its_video() -> None:
     assert list(encode.join_chunks([(0, chunk), (0, broken), (0, chunk)])) == [(0, broken)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as on Linux")
 def test_an_hour_of_video_with_clips_in_proportion_stays_under_a_gigabyte(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()

@@ -157,6 +157,7 @@ def test_merging_in_another_order_keeps_the_rows_of_each_video(
                 )
 
 
+@pytest.mark.slow
 def test_parts_of_an_array_of_jobs_become_one_store_with_the_same_clips(
     few: Catalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

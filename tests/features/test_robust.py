@@ -64,6 +64,7 @@ def test_a_full_disk_stops_in_one_line_and_leaves_a_store_that_goes_on(
     assert store_digest(tmp_path / "store") == store_digest(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mount") is None, reason="no mount")
 @pytest.mark.parametrize("kilobytes", [16, 48, 100])
 def test_a_disk_that_is_really_full_leaves_a_store_that_goes_on(
@@ -134,6 +135,7 @@ def processes_of(session: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_ctrl_c_ends_with_130_without_orphans_and_the_store_goes_on(
     small_store: FeatureStore, tmp_path: Path
@@ -179,7 +181,7 @@ decode_pool.run_worker()
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_that_crash_hang_or_eat_memory_cost_only_their_video(
     workers: int, small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

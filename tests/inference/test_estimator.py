@@ -17,6 +17,7 @@ from clipset.inference.estimator import VideoEmbedder
 from clipset.inference.run import TrainedRun
 
 
+@pytest.mark.slow
 def test_a_pipeline_takes_paths_and_gives_labels(trained: TrainedRun, run_folder: Path) -> None:
     train, test = trained.catalog.split("train"), trained.catalog.split("test")
     embedder = VideoEmbedder(run_folder, parts=("clip", "set"), workers=0)

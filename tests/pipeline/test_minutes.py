@@ -27,6 +27,7 @@ def skipped(folder: Path) -> list[str]:
     return [step["name"] for step in content(folder)["steps"] if step["skipped"]]
 
 
+@pytest.mark.slow
 def test_a_limit_cuts_epochs_and_the_same_limit_keeps_them(
     small_videos: Path,
     tmp_path: Path,

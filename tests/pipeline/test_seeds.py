@@ -106,6 +106,7 @@ def test_only_the_missing_pretraining_is_done_again(
     assert rows(out) == rows(runs / "three")
 
 
+@pytest.mark.slow
 def test_tasks_share_the_models_of_all_seeds(tmp_path: Path) -> None:
     backbone = f"--set=extract.backbone={write_backbone(tmp_path)}"
     words = (

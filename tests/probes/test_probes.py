@@ -400,6 +400,7 @@ def confounded(count: int, seed: int, *, misleading: bool) -> tuple[ClipBatch, A
     return clips, labels
 
 
+@pytest.mark.slow
 def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> None:
     """What tells the classes apart is seen in random clips alone."""
     task = class_task(0.0)
@@ -425,6 +426,7 @@ def test_videos_may_be_judged_by_their_random_clips_too_but_not_in_order() -> No
         run_suite(task, None, replace(QUICK, test_clips="all"))
 
 
+@pytest.mark.slow
 def test_with_mixed_means_a_transformer_learns_less_from_what_never_changes_in_a_video() -> None:
     (known, labels), (held, truth) = (
         confounded(80, 1, misleading=False), confounded(60, 2, misleading=True)

@@ -135,6 +135,7 @@ def test_minutes_end_a_training_and_mark_its_quarters(
     assert 0 < quarter["steps"] < half["steps"] < training["steps"]
 
 
+@pytest.mark.slow
 def test_the_trained_file_is_a_backbone_of_the_other_verbs(
     videos: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +190,7 @@ def test_videos_that_cannot_be_read_are_named_and_left_out(
         VideoPool([broken, videos.videos[0]], request, tmp_path)
 
 
+@pytest.mark.slow
 def test_videos_without_room_are_read_again_when_needed(
     videos: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -136,6 +136,7 @@ def test_two_ranks_learn_what_one_learns_and_end_together_with_one_line(
     assert outputs[1][2] == ""
 
 
+@pytest.mark.slow
 def test_torchrun_starts_again_from_the_last_checkpoint(
     small_store: FeatureStore, tmp_path: Path, alone: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_torchrun_starts_again_from_the_last_checkpoint(
     assert_same_model(alone, tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are not listed")
 @pytest.mark.parametrize(
     ("code", "codes"), [(PRETRAIN, [0, 0]), (STOPPED_RANK, [1, 7])], ids=["trained", "broken off"]

@@ -118,6 +118,7 @@ def metrics(folder: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in line.items() if "second" not in k} for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at open files through /proc")
 def test_a_run_killed_at_any_moment_ends_with_the_same_weights(
     small_store: FeatureStore, tmp_path: Path

@@ -31,7 +31,7 @@ BOUNDED = settings(
 
 # A thread of the server may draw random numbers while a request is made up, which hypothesis sees.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-@pytest.mark.parametrize("num_examples", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_examples", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_request_from_the_schema_ends_in_a_server_error(
     label_client: TestClient, num_examples: int
 ) -> None:
