@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
 from tests.miniatures import run
 from torch import Tensor
 
+import clipset
 from clipset.backbones.custom import is_installed
 from clipset.backbones.registry import load_backbone, load_recorded_backbone
 from clipset.backbones.trained import read_header
@@ -27,7 +30,7 @@ from clipset.ssl.frames import VideoPool
 from clipset.ssl.moco import MoCo
 from clipset.ssl.train import BackboneRun, train_backbone
 
-NUM_VIDEOS, NUM_CLASSES = 96, 4
+NUM_CLASSES = 4
 TINY = BackboneTraining(
     vit="mini", frames=4, stride=4, size=32, patch_size=8, drop=0.75, epochs=2, batch_size=46,
     learning_rate=3e-3, flip=False,
@@ -42,13 +45,17 @@ def _small_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    return write_catalog_of_waves(tmp_path_factory.mktemp("waves"), num_train=92, num_test=4)
+
+
+def write_catalog_of_waves(folder: Path, *, num_train: int, num_test: int) -> Catalog:
     """Drifting waves in four directions, of any length, speed and colours; real MP4 files."""
-    folder = tmp_path_factory.mktemp("waves")
     lines = ["path,label,split"]
-    for number in range(NUM_VIDEOS):
+    for number in range(num_train + num_test):
         label = number % NUM_CLASSES
-        write_waves(folder / f"{number:02d}.mp4", label * math.pi / NUM_CLASSES, seed=number)
-        lines.append(f"{number:02d}.mp4,direction{label},{'test' if number >= 92 else 'train'}")
+        write_waves(folder / f"{number:03d}.mp4", label * math.pi / NUM_CLASSES, seed=number)
+        split = "train" if number < num_train else "test"
+        lines.append(f"{number:03d}.mp4,direction{label},{split}")
     (folder / "catalog.csv").write_text("\n".join(lines))
     return read_catalog(folder / "catalog.csv")
 
@@ -71,13 +78,39 @@ def write_waves(path: Path, angle: float, *, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["videomae", "moco", "sparse-moco"])
-def test_the_loss_falls(method: str, videos: Catalog, tmp_path: Path) -> None:
-    config = replace(TINY, method=method, epochs=100, drop=0.5, learning_rate=1e-3)
-    train_backbone(videos, tmp_path, config, device="cpu")
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines]
+@pytest.mark.parametrize(
+    ("method", "epochs", "drop"),
+    [("videomae", 300, 0.75), ("moco", 60, 0.5), ("sparse-moco", 60, 0.5)],
+)
+def test_the_loss_falls_and_a_linear_probe_of_the_features_rises(
+    method: str, epochs: int, drop: float, tmp_path: Path
+) -> None:
+    waves = write_catalog_of_waves(tmp_path, num_train=96, num_test=96)
+    config = replace(TINY, method=method, epochs=epochs, drop=drop, learning_rate=1e-3)
+    untrained = replace(config, epochs=1, learning_rate=1e-9)
+    before = train_backbone(waves, tmp_path / "untrained", untrained, device="cpu")
+    after = train_backbone(waves, tmp_path / "trained", config, device="cpu")
+    lines = (tmp_path / "trained" / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in lines]
     assert np.mean(losses[-3:]) < 0.9 * losses[0]
+    assert linear_accuracy(after, waves, tmp_path) > linear_accuracy(before, waves, tmp_path) + 0.05
+
+
+def linear_accuracy(backbone: Path, waves: Catalog, folder: Path) -> float:
+    """The accuracy on test videos of a ridge regression on the training videos' features."""
+    sampling = {"num_clips": 1, "num_times": 2, "num_crops": 1}
+    store_folder = folder / f"store of {backbone.parent.name}"
+    store = clipset.extract(waves, store_folder, backbone=str(backbone), sampling=sampling)
+    features = np.asarray(store.regular.features, np.float64)
+    features = features.reshape(len(waves), 2, -1).mean(axis=1)
+    labels = np.array([video.label for video in waves])[:, None] == np.unique(
+        [video.label for video in waves]
+    )
+    is_train = np.array([video.split == "train" for video in waves])
+    features = StandardScaler().fit(features[is_train]).transform(features)
+    ridge = Ridge(alpha=1.0).fit(features[is_train], labels[is_train])
+    predictions = ridge.predict(features[~is_train])
+    return float(np.mean(predictions.argmax(axis=1) == labels[~is_train].argmax(axis=1)))
 
 
 def test_a_resumed_training_is_that_of_one_go(
