@@ -20,6 +20,7 @@ from clipset.clips.sampling import regular_clips, sample_random_clips, video_gen
 from clipset.data.catalog import Catalog, read_catalog
 from clipset.decoding.reader import open_video
 from clipset.errors import StoreError
+from clipset.features import decode_pool
 from clipset.features.extract import extract
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
@@ -83,6 +84,7 @@ from pathlib import Path
 from dataclasses import replace
 from tests.conftest import SMALL
 from clipset.features import writer
+from clipset.features import decode_pool
 from clipset.features.extract import extract
 from clipset.data.catalog import read_catalog_table
 writer.COMMIT_SECONDS = 0.0
@@ -143,13 +145,23 @@ def test_bad_files_are_recorded_and_change_nothing_else(
             assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
+SLEEPING_WORKER = """
+import time
+from clipset.features import decode_pool
+decode_pool.decode_video = lambda *_, **__: time.sleep(3600)
+decode_pool.run_worker()
+"""
+
+
 def test_a_video_that_takes_too_long_is_recorded_and_the_worker_replaced(
-    small_videos: Path, tmp_path: Path
+    small_videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = read_catalog(small_videos)
     few = catalog.only(catalog.videos[:2])
-    store = extract(few, tmp_path / "store", replace(SMALL, workers=1, timeout=1e-4))
-    assert [entry.reason for entry in store.failed] == ["took longer than 0.0001 s"] * 2
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_pool, "COMMAND", (sys.executable, "-c", SLEEPING_WORKER))
+        store = extract(few, tmp_path / "store", replace(SMALL, workers=1, timeout=0.2))
+    assert [entry.reason for entry in store.failed] == ["took longer than 0.2 s"] * 2
     again = extract(few, tmp_path / "store", replace(SMALL, retry_failed=True))
     assert len(again) == 2
     assert not again.failed
