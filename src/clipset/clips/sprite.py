@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy import ndarray
 from PIL import Image
+from PIL.Image import Resampling
 
 from clipset.decoding.reader import VideoReader
 
 SPRITE_FRAMES = 10
 SPRITE_SIZE = (160, 120)  # pixels of one of its frames, at most
 WEBP_QUALITY = 70
-WEBP_METHOD = 0  # the fastest
+WEBP_METHOD = 1  # as fast as 0, and smaller
 
 
 class SpriteReader:
@@ -38,7 +39,8 @@ class SpriteReader:
         self._choose(indices)
         for frame_index, pixels in self.video.frames(indices, short_side=short_side):
             if frame_index in self._chosen and frame_index not in self._images:
-                self._images[frame_index] = scale_down(pixels, SPRITE_SIZE)
+                image = scale_down(pixels, SPRITE_SIZE, resample=Resampling.BOX)  # the fastest
+                self._images[frame_index] = image
             yield frame_index, pixels
 
     def _choose(self, indices: Sequence[int]) -> None:
@@ -65,10 +67,15 @@ def even_times(duration: float, count: int) -> Float[ndarray, " frames"]:
     return (np.arange(count) + 0.5) / count * duration
 
 
-def scale_down(pixels: UInt8[ndarray, "H W 3"], size: tuple[int, int]) -> Image.Image:
+def scale_down(
+    pixels: UInt8[ndarray, "H W 3"],
+    size: tuple[int, int],
+    *,
+    resample: Resampling = Resampling.BICUBIC,
+) -> Image.Image:
     """A frame as an image that fits into a width and height."""
     image = Image.fromarray(pixels)
-    image.thumbnail(size)
+    image.thumbnail(size, resample)
     return image
 
 
