@@ -18,6 +18,7 @@ from tests.conftest import write_video
 from tests.miniatures import run
 from tests.web.conftest import HOSTILE
 
+from clipset.features.sprites import read_sprite
 from clipset.web.app import create_app
 from clipset.web.server import open_listener
 from clipset.web.state import ServerState
@@ -332,6 +333,26 @@ def test_a_deleted_video_says_so(
         expect(page.locator(".stage .message")).to_contain_text("no such file")
     finally:
         kept.rename(video.path)
+
+
+def test_a_tile_shows_the_frame_under_the_pointer(page: Page, served: Served, size: str) -> None:
+    if size == "phone":
+        pytest.skip("a finger does not hover")
+    x, y = middle_of(page, 0)
+    with page.expect_response("**/api/videos/0/sprite") as answer:
+        page.mouse.move(x, y)
+    film = page.locator("#item-0 .film")
+
+    def is_shown(step: float) -> bool:
+        page.mouse.move(x + step, y)
+        return film.is_visible()
+
+    wait_until(lambda: is_shown(-40) and is_shown(40))
+    left = film.evaluate("(film) => film.style.backgroundPositionX")
+    assert is_shown(-40)
+    assert film.evaluate("(film) => film.style.backgroundPositionX") != left
+    store = served.state.run.store
+    assert answer.value.body() == read_sprite(store.folder, store.entries[0].ordinal)
 
 
 def test_a_lasso_on_the_map_selects_in_the_grid(page: Page, size: str) -> None:

@@ -56,8 +56,9 @@ class SpriteReader:
         """The sprite as WebP; empty if there is none."""
         if not self._chosen:
             return b""
+        images = [self._images[i] for i in self._chosen]
         try:
-            return encode_strip([self._images[i] for i in self._chosen], method=WEBP_METHOD)
+            return encode_strip(images, method=WEBP_METHOD)
         except (OSError, KeyError, ValueError):  # a Pillow without WebP, a shape that it refuses
             return b""
 
