@@ -25,6 +25,7 @@ from clipset.features import encode
 from clipset.features.decode_pool import decode_in_process
 from clipset.features.encode import EncodedVideo
 from clipset.features.extract import decode_request, extract, plan_store
+from clipset.features.sprites import sprite_files
 from clipset.features.store import FeatureStore, store_digest
 from clipset.features.verify import verify_store
 
@@ -58,6 +59,9 @@ def test_a_video_cut_in_chunks_has_the_same_rows(
     chunks = extract(catalog, tmp_path / "chunks", config)
     assert not chunks.failed
     assert store_digest(chunks.folder) == store_digest(whole.folder)
+    sprites = [[path.read_bytes() for path in sprite_files(s.folder)] for s in (whole, chunks)]
+    assert len(sprites[0]) == 3
+    assert sprites[0] == sprites[1]
     request = decode_request(whole.manifest)
     counts = [len(list(decode_video(video.id, video.path, request))) for video in catalog]
     assert counts == [1, 1, -(-16 // most)]

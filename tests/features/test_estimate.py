@@ -10,7 +10,8 @@ from tests.conftest import SMALL
 from clipset.cli import main
 from clipset.data.catalog import read_catalog
 from clipset.errors import ConfigError, StoreError
-from clipset.features.estimate import estimate_extraction
+from clipset.features.estimate import estimate_extraction, estimate_store
+from clipset.features.sprites import sprite_files
 from clipset.features.store import FeatureStore
 from clipset.planning.run_estimate import estimate_run
 from clipset.recipe import Recipe
@@ -20,7 +21,12 @@ def test_the_estimate_knows_the_bytes_exactly(small_store: FeatureStore) -> None
     cost = estimate_extraction(small_store.catalog, SMALL)
     files = list(small_store.folder.rglob("*.npy"))
     assert len(files) == 6
-    assert cost.disk_bytes == sum(path.stat().st_size for path in files)
+    assert cost.row_bytes == sum(path.stat().st_size for path in files)
+    sprite_bytes = sum(path.stat().st_size for path in sprite_files(small_store.folder))
+    assert 0.5 * sprite_bytes < cost.sprite_bytes < 2 * sprite_bytes
+    assert cost.disk_bytes == cost.row_bytes + cost.sprite_bytes
+    stored = estimate_store(small_store)
+    assert (stored.row_bytes, stored.sprite_bytes) == (cost.row_bytes, sprite_bytes)
     assert (cost.videos, cost.clips, cost.sampled) == (24, 24 * 12, 3)
     assert cost.seconds > 0
     assert cost.memory_bytes is None or cost.memory_bytes > 50 << 20
@@ -29,7 +35,7 @@ def test_the_estimate_knows_the_bytes_exactly(small_store: FeatureStore) -> None
 def test_features_of_twice_the_width_take_more(small_store: FeatureStore) -> None:
     catalog = small_store.catalog.only(small_store.catalog.videos[:2])
     cost = estimate_extraction(catalog, replace(SMALL, dtype="float32"))
-    assert cost.disk_bytes == 6 * 256 + 2 * 12 * 4 * (1280 + 7 + 2)
+    assert cost.row_bytes == 6 * 256 + 2 * 12 * 4 * (1280 + 7 + 2)
 
 
 def test_the_verb_estimates_every_step_and_writes_nothing(

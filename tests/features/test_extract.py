@@ -22,6 +22,7 @@ from clipset.decoding.reader import open_video
 from clipset.errors import StoreError
 from clipset.features import decode_pool
 from clipset.features.extract import extract
+from clipset.features.sprites import sprite_files
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
 
@@ -108,6 +109,10 @@ def test_a_killed_extraction_goes_on_and_ends_with_the_same_bytes(
     assert _done(tmp_path / "store") > 0
     extract(small_store.catalog, tmp_path / "store", SMALL)
     assert store_digest(tmp_path / "store") == store_digest(small_store.folder)
+    sprites = [sprite_files(folder) for folder in (tmp_path / "store", small_store.folder)]
+    resumed, whole = [[path.read_bytes() for path in paths] for paths in sprites]
+    assert len(whole) == len(small_store)
+    assert resumed == whole
 
 
 def _done(folder: Path) -> int:

@@ -117,7 +117,7 @@ def test_a_store_keeps_to_its_backbone(store: Path, few: Catalog, own: ExtractCo
 def test_the_estimate_counts_all_files(store: Path, few: Catalog, own: ExtractConfig) -> None:
     files = list(store.rglob("*.npy"))
     assert len(files) == 6
-    assert estimate_extraction(few, own).disk_bytes == sum(path.stat().st_size for path in files)
+    assert estimate_extraction(few, own).row_bytes == sum(path.stat().st_size for path in files)
 
 
 def test_backbone_and_layers_are_checked() -> None:

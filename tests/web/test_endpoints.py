@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from tests.web.conftest import HOSTILE
 
+from clipset.features.sprites import sprite_files, sprite_path
 from clipset.web.state import ServerState
 
 
@@ -112,14 +113,45 @@ def test_a_deleted_video_says_so_everywhere(
             response = client.get(f"/api/videos/2/{kind}")
             assert response.status_code == 404
             assert response.json() == {"detail": "no such file or directory"}
-        for kind in ("thumbnail", "sprite"):
-            picture = client.get(f"/api/videos/2/{kind}")
-            assert picture.headers["content-type"] == "image/svg+xml"
-            assert b"cannot be read" in picture.content
-            assert picture.headers["cache-control"] == "no-store"
+        picture = client.get("/api/videos/2/thumbnail")
+        assert picture.headers["content-type"] == "image/svg+xml"
+        assert b"cannot be read" in picture.content
+        assert picture.headers["cache-control"] == "no-store"
     finally:
         (tmp_path / "away.mp4").rename(path)
     assert client.get("/api/videos/2").json()["problem"] is None
+
+
+def test_a_stored_sprite_needs_neither_the_video_nor_a_worker(
+    label_client: TestClient, copied_folder: Path, tmp_path: Path
+) -> None:
+    state: ServerState = label_client.app.state.server  # type: ignore[attr-defined]
+    video = state.run.videos[2]
+    stored = sprite_path(copied_folder / "store", state.run.store.entries[2].ordinal)
+    video.path.rename(tmp_path / "away.mp4")
+    try:
+        response = label_client.get("/api/videos/2/sprite")
+    finally:
+        (tmp_path / "away.mp4").rename(video.path)
+    assert response.headers["content-type"] == "image/webp"
+    assert response.content == stored.read_bytes()
+    tag = {"if-none-match": response.headers["etag"]}
+    assert label_client.get("/api/videos/2/sprite", headers=tag).status_code == 304
+    assert all(worker.process is None for worker in state.media.workers)
+    assert label_client.get("/api/videos/99/sprite").status_code == 404
+
+
+def test_a_store_without_sprites_gets_them_when_they_are_needed(
+    label_client: TestClient, copied_folder: Path
+) -> None:
+    first, second = sprite_files(copied_folder / "store")[:2]
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:50])
+    for index in (0, 1):
+        response = label_client.get(f"/api/videos/{index}/sprite")
+        assert response.headers["content-type"] == "image/webp"
+        assert Image.open(io.BytesIO(response.content)).size == (640, 48)
+        assert response.headers["cache-control"] == "private, max-age=86400"
 
 
 def test_the_report_is_framed_by_the_page_alone_and_has_no_access_to_it(client: TestClient) -> None:

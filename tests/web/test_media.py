@@ -25,7 +25,7 @@ def library(tmp_path: Path) -> Iterator[MediaLibrary]:
     video = Video(id="a", path=path)
     entry = LedgerEntry(ordinal=0, id="a", status="done", file=read_file_state(path))
     cache = MediaCache(tmp_path / "cache", 1 << 20)
-    library = MediaLibrary([video, video], [entry, replace(entry, file=None)], cache)
+    library = MediaLibrary([video, video], [entry, replace(entry, file=None)], cache, tmp_path)
     yield library
     library.close()
 

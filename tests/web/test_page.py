@@ -18,6 +18,7 @@ from tests.conftest import write_video
 from tests.miniatures import run
 from tests.web.conftest import HOSTILE
 
+from clipset.features.sprites import read_sprite
 from clipset.web.app import create_app
 from clipset.web.server import open_listener
 from clipset.web.state import ServerState
@@ -334,6 +335,26 @@ def test_a_deleted_video_says_so(
         kept.rename(video.path)
 
 
+def test_a_tile_shows_the_frame_under_the_pointer(page: Page, served: Served, size: str) -> None:
+    if size == "phone":
+        pytest.skip("a finger does not hover")
+    x, y = middle_of(page, 0)
+    with page.expect_response("**/api/videos/0/sprite") as answer:
+        page.mouse.move(x, y)
+    film = page.locator("#item-0 .film")
+
+    def is_shown(step: float) -> bool:
+        page.mouse.move(x + step, y)
+        return film.is_visible()
+
+    wait_until(lambda: is_shown(-40) and is_shown(40))
+    left = film.evaluate("(film) => film.style.backgroundPositionX")
+    assert is_shown(-40)
+    assert film.evaluate("(film) => film.style.backgroundPositionX") != left
+    store = served.state.run.store
+    assert answer.value.body() == read_sprite(store.folder, store.entries[0].ordinal)
+
+
 def test_a_lasso_on_the_map_selects_in_the_grid(page: Page, size: str) -> None:
     show_map(page, size)
     page.get_by_role("button", name="Lasso").click()
@@ -351,6 +372,96 @@ def test_a_lasso_on_the_map_selects_in_the_grid(page: Page, size: str) -> None:
     expect(page.locator("#selection b")).to_have_text(f"{NUM_VIDEOS} selected")
     page.get_by_role("button", name="More like these").click()
     expect(page.locator(".chip")).to_have_count(20)
+
+
+def test_a_lasso_on_the_grid_selects_what_it_touches(page: Page, size: str) -> None:
+    if size == "phone":
+        pytest.skip("a finger scrolls the grid")
+    columns = page.evaluate(
+        "() => { const top = (cell) => cell.getBoundingClientRect().top;"
+        " const cells = [...document.querySelectorAll('#grid .cell')];"
+        " return cells.filter((cell) => top(cell) === top(cells[0])).length; }"
+    )
+    assert columns > 2
+    first, second = middle_of(page, 0), middle_of(page, columns + 1)
+    drag(page, first, second)
+    block = [0, 1, columns, columns + 1]
+    assert selected_items(page) == block
+    expect(page.locator("#selection b")).to_have_text("4 selected")
+    assert page.locator(".video-pane").count() == 0  # it was no click
+    expect(page.locator("#grid .lasso")).to_be_hidden()
+    page.keyboard.down("Control")
+    drag(page, middle_of(page, 2), (middle_of(page, 2)[0] + 10, middle_of(page, 2)[1] + 5))
+    page.keyboard.up("Control")
+    assert selected_items(page) == sorted([*block, 2])
+    page.mouse.move(*second)
+    page.mouse.down()
+    page.mouse.move(*first, steps=4)
+    expect(page.locator("#selection b")).to_have_text("4 selected")
+    page.keyboard.press("Escape")
+    expect(page.locator("#selection b")).to_have_text("5 selected")
+    page.mouse.up()
+    assert selected_items(page) == sorted([*block, 2])
+    cells(page).nth(1).click()
+    expect(page.locator(".video-pane h2")).to_be_visible()
+    assert selected_items(page) == [1]
+
+
+def test_a_lasso_past_the_edge_scrolls_and_selects_what_was_passed(page: Page, size: str) -> None:
+    if size == "phone":
+        pytest.skip("a finger scrolls the grid")
+    page.set_viewport_size({"width": 1440, "height": 420})
+    box = page.locator("#grid").bounding_box()
+    assert box is not None
+    start = middle_of(page, 0)
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 40, box["y"] + box["height"] - 2, steps=4)
+    page.wait_for_function(
+        "() => { const { scrollTop, clientHeight, scrollHeight }"
+        " = document.getElementById('grid'); return scrollTop + clientHeight >= scrollHeight - 1; }"
+    )
+    expect(page.locator("#item-0")).to_have_count(0)  # only what is in view is in the page
+    page.mouse.up()
+    expect(page.locator("#selection b")).to_have_text(f"{NUM_VIDEOS} selected")
+
+
+def test_a_finger_scrolls_the_grid(page: Page, size: str) -> None:
+    if size != "phone":
+        pytest.skip("there is a mouse")
+    x, y = middle_of(page, 2)
+    finger = page.context.new_cdp_session(page)
+    finger.send("Input.dispatchTouchEvent", touch("touchStart", x, y))
+    for step in range(10):
+        finger.send("Input.dispatchTouchEvent", touch("touchMove", x, y - 20 * step))
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.wait_for_function("() => document.getElementById('grid').scrollTop > 100")
+    assert selected_items(page) == []
+
+
+def touch(kind: str, x: float, y: float) -> dict[str, Any]:
+    return {"type": kind, "touchPoints": [{"x": x, "y": y}]}
+
+
+def middle_of(page: Page, item: int) -> tuple[float, float]:
+    """The middle of a tile of the grid in the window."""
+    box = page.locator(f"#item-{item} .shot").bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    page.mouse.up()
+
+
+def selected_items(page: Page) -> list[int]:
+    """The tiles of the page that are selected."""
+    selected = page.locator("#grid .cell[aria-selected=true]")
+    indices = selected.evaluate_all("(cells) => cells.map((cell) => Number(cell.dataset.index))")
+    return sorted(indices)
 
 
 def test_twenty_videos_are_labelled_and_the_score_moves(

@@ -7,7 +7,7 @@ several chunks, each of clips that are close in time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -20,7 +20,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from clipset.clips.config import Sampling
-from clipset.clips.cut import cut_clips
+from clipset.clips.cut import FrameSource, cut_clips
 from clipset.clips.sampling import (
     ClipPlan,
     Window,
@@ -30,6 +30,7 @@ from clipset.clips.sampling import (
     sample_random_clips,
     video_generator,
 )
+from clipset.clips.sprite import SpriteReader
 from clipset.data.file_state import FileState, read_file_state
 from clipset.decoding.reader import VideoInfo, VideoReader, open_video
 
@@ -50,6 +51,7 @@ class DecodeRequest:
     regular: bool = True  # False: random clips only
     grid: WindowGrid | None = None  # with it, a chunk has the regular clips of one window
     window: Window | None = None  # only the regular clips of this window
+    sprite: bool = False  # the last chunk of a video has its sprite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class VideoFacts:
     num_chunks: int = 1
     clip_indices: tuple[int, ...] | None = None  # of this chunk; None: all clips
     window: Window | None = None
+    sprite_bytes: int = 0
 
     @property
     def is_last_chunk(self) -> bool:
@@ -89,11 +92,13 @@ class DecodedClips:
     boxes: Float[np.ndarray, "V 7"]
     times: Float[np.ndarray, "V T"]
     pixels: UInt8[Tensor, "V T 3 S S"]
+    sprite: bytes = b""  # WebP; empty if there is none
 
     def to_buffers(self) -> list[memoryview]:
         """The arrays as raw bytes, for a pipe."""
         arrays = (self.boxes, self.times, self.pixels.numpy())
-        return [memoryview(np.ascontiguousarray(array).data).cast("B") for array in arrays]
+        buffers = [memoryview(np.ascontiguousarray(array).data).cast("B") for array in arrays]
+        return [*buffers, memoryview(self.sprite)]
 
     @classmethod
     def from_buffer(
@@ -101,16 +106,20 @@ class DecodedClips:
     ) -> DecodedClips:
         """Clips from the bytes of `to_buffers`. Boxes and times are copied to free the pixels."""
         num_frames, clip_size = request.frames, request.size
-        num_clips = len(content) // (4 * 7 + 4 * num_frames + num_frames * 3 * clip_size**2)
+        end = len(content) - facts.sprite_bytes
+        num_clips = end // (4 * 7 + 4 * num_frames + num_frames * 3 * clip_size**2)
         boxes = np.frombuffer(content, np.float32, num_clips * 7)
         times = np.frombuffer(content, np.float32, num_clips * num_frames, boxes.nbytes)
         first_pixel = boxes.nbytes + times.nbytes
-        pixels = torch.frombuffer(content, dtype=torch.uint8, offset=first_pixel)
+        pixels = torch.frombuffer(
+            content, dtype=torch.uint8, offset=first_pixel, count=end - first_pixel
+        )
         return cls(
             facts=facts,
             boxes=boxes.reshape(num_clips, 7).copy(),
             times=times.reshape(num_clips, num_frames).copy(),
             pixels=pixels.reshape(num_clips, num_frames, 3, clip_size, clip_size),
+            sprite=bytes(memoryview(content)[end:]),
         )
 
 
@@ -124,8 +133,10 @@ def decode_video(
     generator = video_generator(request.seed, video_id, *([draw] if draw else []))
     with open_video(path, end=end) as video:
         file = read_file_state(path)
+        sprite = SpriteReader(video) if request.sprite else None
         for chunk, (clip_plan, facts) in enumerate(_plan_chunks(video.info, request, generator)):
-            yield _decode_chunk(video, clip_plan, request.size, file=file, chunk=chunk, **facts)
+            facts |= {"file": file, "chunk": chunk}
+            yield _decode_chunk(video, sprite, clip_plan, request.size, **facts)
 
 
 def _plan_chunks(
@@ -170,11 +181,16 @@ def _list_windows(info: VideoInfo, request: DecodeRequest) -> tuple[int, Iterabl
 
 
 def _decode_chunk(
-    video: VideoReader, clip_plan: ClipPlan, clip_size: int, **chunk_facts: Any
+    video: VideoReader,
+    sprite: SpriteReader | None,
+    clip_plan: ClipPlan,
+    clip_size: int,
+    **chunk_facts: Any,
 ) -> DecodedClips:
-    """Cut the pixels of some clips."""
+    """Cut the pixels of some clips; the last chunk has the sprite, too."""
     info = video.info
-    pixels = cut_clips(video, clip_plan, clip_size)
+    source: FrameSource = video if sprite is None else sprite
+    pixels = cut_clips(source, clip_plan, clip_size)
     video.file.check_unchanged()  # the recorded file state is that of the file that was read
     facts = VideoFacts(
         duration=info.duration,
@@ -187,8 +203,11 @@ def _decode_chunk(
         claimed_duration=info.claimed_duration,
         **chunk_facts,
     )
+    strip = b""
     if facts.is_last_chunk:
         video.check_usable()
+        strip = b"" if sprite is None else sprite.encode()
+        facts = replace(facts, sprite_bytes=len(strip))
     boxes = np.array([box.as_row() for box in clip_plan.boxes], dtype=np.float32)  # (V, 7)
     times = info.frame_times[clip_plan.frame_indices].astype(np.float32)  # (V, T)
-    return DecodedClips(facts=facts, boxes=boxes, times=times, pixels=pixels)
+    return DecodedClips(facts=facts, boxes=boxes, times=times, pixels=pixels, sprite=strip)

@@ -75,7 +75,7 @@ class EncodeActor:
     def encode(self, video_index: int, video: Video) -> EncodeResult:
         """Decode and encode one video."""
         if not hasattr(self.local, "worker"):
-            request = decode_request(self.manifest)
+            request = decode_request(self.manifest, sprite=True)
             self.local.worker = DecodeWorker(request, timeout=self.config.timeout_seconds)
         chunks: list[EncodeResult] = []
         for result in self.local.worker.decode(video_index, video):

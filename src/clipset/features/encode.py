@@ -34,6 +34,7 @@ class EncodedVideo:
     facts: VideoFacts
     rows: ClipRows
     seconds: float = 0.0
+    sprite: bytes = b""
 
     def update(self, entry: LedgerEntry) -> LedgerEntry:
         """The video's ledger entry with this result; where its rows are does not change."""
@@ -104,7 +105,8 @@ class _Batch:
         encoded_chunks: list[EncodeResult] = []
         for (video_index, clips), clip_features in zip(self.chunks, chunk_features, strict=True):
             rows = ClipRows(clip_features.numpy(), clips.boxes, clips.times)
-            encoded_chunks.append((video_index, EncodedVideo(clips.facts, rows, seconds)))
+            encoded = EncodedVideo(clips.facts, rows, seconds, clips.sprite)
+            encoded_chunks.append((video_index, encoded))
         return encoded_chunks
 
 
@@ -142,4 +144,5 @@ def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
         boxes=np.concatenate([chunk_rows.boxes for chunk_rows in rows])[clip_order],
         times=np.concatenate([chunk_rows.times for chunk_rows in rows])[clip_order],
     )
-    return EncodedVideo(video_facts, video_rows, sum(chunk.seconds for chunk in chunks))
+    seconds = sum(chunk.seconds for chunk in chunks)
+    return EncodedVideo(video_facts, video_rows, seconds, b"".join(c.sprite for c in chunks))

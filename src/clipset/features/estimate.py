@@ -21,29 +21,37 @@ from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import DecodeWorker
 from clipset.features.extract import decode_request, plan_store
 from clipset.features.ledger import KINDS
+from clipset.features.sprites import sprite_files
 from clipset.features.store import FeatureStore, Manifest
 from clipset.row_files import HEADER_BYTES
 
 SAMPLE_VIDEOS = 3  # videos that are decoded
 MAX_ATTEMPTS = 12  # videos that are tried for that
 SAMPLE_CLIPS = 4  # clips of each that are encoded
+SPRITE_BYTES = 20_000  # of a video with several chunks, of which only the first is decoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What an extraction needs if every video can be read.
 
-    `disk_bytes` (of the rows) is exact where all videos have the same number of clips; otherwise
-    it is estimated from the `sampled` videos, as memory and seconds are.
+    `row_bytes` is exact where all videos have the same number of clips; otherwise it is estimated
+    from the `sampled` videos, as the bytes of the sprites, memory and seconds are.
     """
 
     videos: int
     clips: int
-    disk_bytes: int
+    row_bytes: int
+    sprite_bytes: int
     memory_bytes: int | None
     seconds: float
     sampled: int
     dim: int
+
+    @property
+    def disk_bytes(self) -> int:
+        """The bytes of rows and sprites."""
+        return self.row_bytes + self.sprite_bytes
 
 
 def estimate_extraction(
@@ -60,10 +68,12 @@ def estimate_extraction(
     config = config or ExtractConfig()
     manifest, network = plan_store(config, catalog.videos)
     engine = open_engine(manifest.backbone, network, device=device, engine=config.engine)
-    with closing(DecodeWorker(decode_request(manifest), timeout=config.timeout_seconds)) as worker:
+    request = decode_request(manifest, sprite=True)
+    with closing(DecodeWorker(request, timeout=config.timeout_seconds)) as worker:
         sample_clips, decode_seconds = _decode_sample(worker, catalog.videos)
     clips_per_video = np.mean([c.facts.random_count + c.facts.regular_count for c in sample_clips])
     num_clips = float(clips_per_video) * len(catalog)
+    sprite_bytes = float(np.mean([len(c.sprite) or SPRITE_BYTES for c in sample_clips]))
     encode_seconds = num_clips * (
         1 / clips_per_second if clips_per_second else _time_engine(engine, sample_clips)
     )
@@ -77,7 +87,8 @@ def estimate_extraction(
     return Estimate(
         videos=len(catalog),
         clips=round(num_clips),
-        disk_bytes=count_bytes(manifest, round(num_clips)),
+        row_bytes=count_bytes(manifest, round(num_clips)),
+        sprite_bytes=round(sprite_bytes * len(catalog)),
         memory_bytes=_memory(sample_clips, num_workers),
         seconds=seconds,
         sampled=len(sample_clips),
@@ -91,7 +102,8 @@ def estimate_store(store: FeatureStore) -> Estimate:
     return Estimate(
         videos=len(store),
         clips=num_clips,
-        disk_bytes=count_bytes(store.manifest, num_clips),
+        row_bytes=count_bytes(store.manifest, num_clips),
+        sprite_bytes=sum(path.stat().st_size for path in sprite_files(store.folder)),
         memory_bytes=None,
         seconds=0.0,
         sampled=0,

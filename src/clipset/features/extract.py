@@ -54,7 +54,7 @@ def extract(
         if writer.pending:
             engine_name = choose_engine(writer, config)
             with decode_videos(
-                writer.pending_videos, decode_request(manifest), config
+                writer.pending_videos, decode_request(manifest, sprite=True), config
             ) as results:  # workers start while the engine is opened
                 engine = open_engine(manifest.backbone, network, device=device, engine=engine_name)
                 writer.record_provenance(engine.name, absolute_name(config.backbone.strip()))
@@ -97,8 +97,8 @@ def plan_store(
     return manifest, network
 
 
-def decode_request(manifest: Manifest) -> DecodeRequest:
-    """How the videos of a store are decoded."""
+def decode_request(manifest: Manifest, *, sprite: bool = False) -> DecodeRequest:
+    """How the videos of a store are decoded; with `sprite`, a sprite is made of each."""
     spec = manifest.backbone
     return DecodeRequest(
         sampling=manifest.sampling,
@@ -106,6 +106,7 @@ def decode_request(manifest: Manifest) -> DecodeRequest:
         frames=spec.frames,
         size=spec.size,
         seed=manifest.seed,
+        sprite=sprite,
     )
 
 

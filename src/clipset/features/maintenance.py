@@ -16,6 +16,7 @@ from clipset.features.decode_pool import decode_videos
 from clipset.features.encode import ClipRows, EncodedVideo, encode_videos
 from clipset.features.extract import choose_engine, decode_request, load_network, name_to_load
 from clipset.features.ledger import KINDS, LedgerEntry
+from clipset.features.sprites import read_sprite
 from clipset.features.store import FeatureStore, Manifest, manifest_difference, row_checksum
 from clipset.features.verify import find_damaged_rows, find_overlaps, open_arrays, rows_of
 from clipset.features.writer import StoreWriter
@@ -71,7 +72,9 @@ def repair_store(
             with (
                 bar("repairing", len(listed_entries), "videos") as advance,
                 decode_videos(
-                    [videos[entry.id] for entry in listed_entries], decode_request(manifest), config
+                    [videos[entry.id] for entry in listed_entries],
+                    decode_request(manifest, sprite=True),
+                    config,
                 ) as results,
             ):
                 for video_index, video in encode_videos(engine, results):
@@ -97,6 +100,7 @@ def _replace_rows(
         writer.record(entry.failed(reason, video.transient, entry.file))
         return
     new_entry = writer.write_rows(video.update(entry), video.rows)
+    writer.write_sprite(entry, video.sprite)
     is_restored = new_entry.checksum == entry.checksum
     (result.restored if is_restored else result.changed).append(entry.id)
     writer.record(entry if is_restored else new_entry)
@@ -131,6 +135,7 @@ def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore
         with bar("merging", len(writer.pending), "videos") as advance:
             for entry in writer.pending:
                 store, source = selection[entry.id]
+                source_ordinal = source.ordinal
                 source = replace(source, ordinal=entry.ordinal)
                 if source.status == "done":
                     rows = rows_of(source, arrays[store.folder])
@@ -142,6 +147,7 @@ def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore
                     clip_rows = {
                         name: np.concatenate([rows[k, name] for k in KINDS]) for _, name in rows
                     }
+                    writer.write_sprite(source, read_sprite(store.folder, source_ordinal))
                     writer.add(source, ClipRows(**clip_rows))
                 elif source.status == "failed":
                     writer.record(source)

@@ -8,7 +8,8 @@ store/
 │   ├── features.npy     (rows, D)
 │   ├── boxes.npy        (rows, 7): start, end in seconds; top, left, bottom, right; flipped
 │   └── times.npy        (rows, T): the time of each frame of the clip, in seconds
-└── regular/             clips on a regular grid, for evaluation; the same files
+├── regular/             clips on a regular grid, for evaluation; the same files
+└── sprites/             ten small frames of each video for the page; may be missing
 """
 
 from __future__ import annotations

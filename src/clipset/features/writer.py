@@ -21,6 +21,7 @@ from clipset.data.file_state import read_file_state
 from clipset.errors import BackboneError, StoreError, VideoError
 from clipset.features.encode import ClipRows, EncodedVideo, EncodeResult
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
+from clipset.features.sprites import write_sprite
 from clipset.features.store import (
     Manifest,
     check_manifest,
@@ -171,8 +172,10 @@ class StoreWriter:
             entry = video.update(entry)
             if (damage_text := entry.damage) is not None:
                 log(f"damaged {entry.id}: {damage_text}")
+            self.write_sprite(entry, video.sprite)
             self.add(entry, video.rows)
         else:
+            self.write_sprite(entry, b"")
             self.num_failed += 1
             log(f"skipped {entry.id}: {video}")
             file_state = read_file_state(source.path) if source else None
@@ -202,6 +205,11 @@ class StoreWriter:
             for array, first_row, part in row_parts:
                 array.write(first_row, part)
         return replace(entry, checksum=row_checksum([part for *_, part in row_parts]))
+
+    def write_sprite(self, entry: LedgerEntry, content: bytes) -> None:
+        """Write a video's sprite before its entry is committed; empty: it has none."""
+        with writing_to(self.folder):
+            write_sprite(self.folder, entry.ordinal, content)
 
     def record(self, entry: LedgerEntry) -> None:
         """Commit an entry soon, together with others."""

@@ -19,6 +19,7 @@ from clipset.data.catalog import EXTENSIONS, Video
 from clipset.data.file_state import read_file_state, resolve_path
 from clipset.errors import VideoError
 from clipset.features.ledger import LedgerEntry
+from clipset.features.sprites import read_sprite
 from clipset.process.isolation import python_command
 from clipset.process.worker import WorkerProcess
 from clipset.web.media_cache import MediaCache
@@ -50,10 +51,18 @@ class MediaLibrary:
     """Opens files of videos that may be served; makes pictures of them in worker processes."""
 
     def __init__(
-        self, videos: Sequence[Video], entries: Sequence[LedgerEntry], cache: MediaCache
+        self,
+        videos: Sequence[Video],
+        entries: Sequence[LedgerEntry],
+        cache: MediaCache,
+        store_folder: Path,
     ) -> None:
-        """`entries` without a file are of videos that were not read, such as imported ones."""
+        """`entries` without a file are of videos that were not read, such as imported ones.
+
+        The store in `store_folder` may have sprites.
+        """
         self.videos, self.entries, self.cache = videos, entries, cache
+        self.store_folder = store_folder
         self.executor = ThreadPoolExecutor(NUM_MEDIA_WORKERS, thread_name_prefix="media")
         self.workers = [
             WorkerProcess(MEDIA_COMMAND, None, timeout=MEDIA_TIMEOUT)
@@ -104,6 +113,10 @@ class MediaLibrary:
             if now is None or not now.has_same_content(read):
                 return "the file has changed since its features were extracted"
         return self.entries[video_index].damage
+
+    def stored_sprite(self, video_index: int) -> bytes:
+        """The sprite that was made when the video was read, whatever became of its file."""
+        return read_sprite(self.store_folder, self.entries[video_index].ordinal)
 
     def make(
         self, file: ServedFile, video_index: int, kind: MediaKind, start: float | None = None

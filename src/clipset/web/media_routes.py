@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,22 +75,34 @@ async def get_thumbnail(
 @media_router.get("/api/videos/{index}/sprite", response_class=Response, responses=PICTURE_ANSWER)
 async def get_sprite(request: Request, index: VideoIndex, state: CurrentState) -> Response:
     """Ten frames side by side as WebP; a placeholder if the video cannot be read."""
+    if content := await asyncio.to_thread(state.media.stored_sprite, index):
+        return _webp(request, hashlib.blake2b(content, digest_size=12).hexdigest(), content)
     return await _picture(request, index, state, "sprite")
 
 
 async def _picture(
     request: Request, index: int, state: ServerState, kind: MediaKind, time: float | None = None
 ) -> Response:
-    headers = {"content-security-policy": MEDIA_POLICY, "cache-control": "no-store"}
+    content = b""
     try:
         file = await asyncio.to_thread(state.media.open_file, index)
         if not has_tag(request, file.tag):
             path = await asyncio.wrap_future(state.media.make(file, index, kind, time))
             content = await asyncio.to_thread(path.read_bytes)
     except (VideoError, OSError):  # `problem` of the video says why
+        headers = {"content-security-policy": MEDIA_POLICY, "cache-control": "no-store"}
         return Response(PLACEHOLDER, media_type="image/svg+xml", headers=headers)
-    headers |= {"etag": f'"{file.tag}"', "cache-control": "private, max-age=86400"}
-    if has_tag(request, file.tag):
+    return _webp(request, file.tag, content)
+
+
+def _webp(request: Request, tag: str, content: bytes) -> Response:
+    """A picture, if the browser does not have it."""
+    headers = {
+        "content-security-policy": MEDIA_POLICY,
+        "etag": f'"{tag}"',
+        "cache-control": "private, max-age=86400",
+    }
+    if has_tag(request, tag):
         return Response(status_code=304, headers=headers)
     return Response(content, media_type="image/webp", headers=headers)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable
 from fractions import Fraction
@@ -16,15 +15,20 @@ from jaxtyping import Float, Int, UInt8
 from numpy import ndarray
 from PIL import Image
 
+from clipset.clips.sprite import (
+    SPRITE_FRAMES,
+    SPRITE_SIZE,
+    encode_strip,
+    even_times,
+    scale_down,
+)
 from clipset.decoding.reader import VideoReader, open_video
 from clipset.errors import VideoError
 from clipset.process.worker import Answer, answer_messages
 
 MediaKind = Literal["thumbnail", "sprite", "preview"]
 THUMBNAIL_SIZE = (320, 240)  # pixels, at most
-SPRITE_SIZE = (160, 120)  # of one of its frames
-SPRITE_FRAMES = 10
-WEBP_QUALITY = 70
+WEBP_METHOD = 3  # of 0 (fast) to 6 (small files)
 PREVIEW_SHORT_SIDE = 320  # pixels
 PREVIEW_RATE = 30  # frames a second, at most
 PREVIEW_SECONDS = 300.0  # at most
@@ -52,20 +56,15 @@ def make_media(line: bytes) -> Answer:
     with open_video(Path(os.fsdecode(task.path)), end=task.end) as video:
         content = b""
         if task.kind == "thumbnail":
-            times = _even_times(video, 1) if task.start is None else np.array([task.start])
-            content = _encode_webp(_read_frames(video, times, THUMBNAIL_SIZE))
+            middle = even_times(video.info.duration, 1)
+            times = middle if task.start is None else np.array([task.start])
+            content = encode_strip(_read_frames(video, times, THUMBNAIL_SIZE), method=WEBP_METHOD)
         elif task.kind == "sprite":
-            content = _encode_webp(
-                _read_frames(video, _even_times(video, SPRITE_FRAMES), SPRITE_SIZE)
-            )
+            times = even_times(video.info.duration, SPRITE_FRAMES)
+            content = encode_strip(_read_frames(video, times, SPRITE_SIZE), method=WEBP_METHOD)
         elif task.kind == "preview":
             _write_preview(video, task.start, os.fsdecode(task.out))
         return video.info.duration, [memoryview(content)]
-
-
-def _even_times(video: VideoReader, count: int) -> Float[ndarray, " frames"]:
-    """Times in the middle of equally long parts."""
-    return (np.arange(count) + 0.5) / count * video.info.duration
 
 
 def _read_frames(
@@ -76,21 +75,8 @@ def _read_frames(
     indices = np.maximum(np.searchsorted(frame_times, times, side="right") - 1, 0)
     fitting_side = min(max(size), *(s * 2 for s in size))  # scaled by FFmpeg, then by Pillow
     frames = dict(video.frames(np.unique(indices).tolist(), short_side=fitting_side))
-    images = {index: Image.fromarray(pixels) for index, pixels in frames.items()}
-    for image in images.values():
-        image.thumbnail(size)
+    images = {index: scale_down(pixels, size) for index, pixels in frames.items()}
     return [images[index] for index in indices.tolist()]
-
-
-def _encode_webp(images: list[Image.Image]) -> bytes:
-    """Images side by side as one WebP file."""
-    width, height = images[0].size
-    strip = Image.new("RGB", (width * len(images), height))
-    for position, image in enumerate(images):
-        strip.paste(image, (width * position, 0))
-    content = io.BytesIO()
-    strip.save(content, "WEBP", quality=WEBP_QUALITY, method=3)
-    return content.getvalue()
 
 
 def _write_preview(video: VideoReader, start: float | None, out: str) -> None:

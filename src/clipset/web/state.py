@@ -79,7 +79,7 @@ class ServerState:
             entries = self.run.store.entries
             if self.run.store.manifest.backbone.name == IMPORTED:  # their files are features
                 entries = [replace(entry, file=None) for entry in entries]
-            self.media = MediaLibrary(self.run.videos, entries, cache)
+            self.media = MediaLibrary(self.run.videos, entries, cache, self.run.store.folder)
             self._resources.callback(self.media.close)
         except BaseException:
             self._resources.close()

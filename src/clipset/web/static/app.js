@@ -18,6 +18,7 @@ const ICONS = { auto: "◐", light: "☀", dark: "☾" };
 const KEYS = [
   ["Arrows, Home, End", "move in the grid or between points of the map"], ["Space", "select or deselect"],
   ["Shift + arrows or click", "select a range"], ["a", "select all"],
+  ["Drag in the grid", "select what the rectangle touches; with Ctrl or Shift, too"],
   ["Enter", "open the video; in Label: accept the suggestion"], ["Esc", "close the video, then forget the selection"],
   ["m, l", "more, less like this"], ["1–9", "label with a class"], ["c", "type a class"],
   ["u", "undo the last label"], ["s", "skip, in Label"], ["p", "play or pause"],

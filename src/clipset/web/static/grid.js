@@ -2,6 +2,7 @@
 import { media } from "./api.js";
 import { clock, make, moment, percent, span, speak } from "./dom.js";
 import { colourStyle } from "./colours.js";
+import { GridLasso } from "./lasso.js";
 import { emit, isMistake, labelOf, on, openVideo, setSelection, state, toggleSelected } from "./state.js";
 
 const GAP = 14; // pixels between cells
@@ -19,6 +20,7 @@ export class Grid {
     this.cells = new Map(); // item index → cell
     this.spare = [];
     this.anchor = -1; // where a range selection starts
+    this.lasso = new GridLasso(this);
     this.listen();
     on("items", () => this.update());
     on("selection", () => this.mark());
@@ -47,6 +49,7 @@ export class Grid {
     if (!isSame) {
       this.box.scrollTop = 0;
       this.anchor = -1;
+      this.lasso.stop();
     }
     this.refresh();
   }
@@ -93,6 +96,20 @@ export class Grid {
       shot.style.height = `${this.shotHeight}px`;
       box.style.transform = `translate(${GAP + column * (this.cellWidth + GAP)}px, ${GAP + row * this.rowHeight}px)`;
     }
+  }
+
+  /* The items that a rectangle of the content touches, in the DOM or not. */
+  touched({ left, top, right, bottom }) {
+    const step = this.cellWidth + GAP;
+    const firstRow = Math.max(0, Math.ceil(top / this.rowHeight - 1));
+    const lastRow = Math.floor((bottom - GAP) / this.rowHeight);
+    const firstColumn = Math.max(0, Math.ceil(left / step - 1));
+    const lastColumn = Math.min(Math.floor((right - GAP) / step), this.columns - 1);
+    const items = [];
+    for (let row = firstRow; row <= lastRow; row += 1) {
+      for (let column = firstColumn; column <= lastColumn; column += 1) items.push(row * this.columns + column);
+    }
+    return items.filter((item) => item < state.items.length);
   }
 
   /* Rows that are only scrolled past never ask for their images. */
