@@ -1,6 +1,6 @@
 """Accuracy against minutes: more pre-training of a backbone, or SCALE on an earlier checkpoint.
 
-    clipset pretrain-backbone lsa64/labels.csv --out vit --vit mini --minutes 50 --set flip=false
+    clipset pretrain-backbone lsa64/labels.csv --out vit --vit mini --minutes 60 --set flip=false
     python results/headline.py vit --catalog lsa64/labels.csv --classes 20 --out DIR
 
 The backbones of a quarter, of half and of the whole training are each run with the same settings:
