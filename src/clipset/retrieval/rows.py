@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 CHUNK_BYTES = 1 << 26  # of the vectors that are compared at once
+COMPARING = threading.Lock()  # a comparison has all cores: several at once take ten times as long
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,8 +73,12 @@ class VectorRows:
         self, query: QueryVector, indices: Int[np.ndarray, " K"] | None = None
     ) -> Float[np.ndarray, " K"]:
         """The similarity of rows to a query: of all, or of those at some indices."""
-        if indices is None:
-            return self._all_scores(query)
+        with COMPARING:
+            return self._all_scores(query) if indices is None else self._some_scores(query, indices)
+
+    def _some_scores(
+        self, query: QueryVector, indices: Int[np.ndarray, " K"]
+    ) -> Float[np.ndarray, " K"]:
         scores = np.zeros(len(indices), np.float32)
         for chunk in self.chunks(len(scores)):
             rows = np.asarray(self.rows[indices[chunk]])
