@@ -150,6 +150,7 @@ def test_features_are_not_kept_for_other_files_that_cannot_be_read(folder: Path)
     )
 
 
+@pytest.mark.slow
 def test_a_linked_store_of_other_files_is_refused(
     clipset: Clipset, session_run: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from tests.conftest import write_video
@@ -22,6 +23,7 @@ main(["pretrain", "--end-to-end", videos, "--backbone", vit, "--out", out, *opti
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_train_what_one_trains_also_if_a_video_cannot_be_read(tmp_path: Path) -> None:
     vit, videos = write_vit(tmp_path), tmp_path / "videos"
     for number in range(11):

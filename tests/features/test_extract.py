@@ -61,7 +61,7 @@ def test_a_store_knows_its_videos_and_verifies(small_store: FeatureStore) -> Non
     assert loaded.shape == (24 * 8, 1280)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_any_number_of_workers_gives_the_same_bytes(
     small_store: FeatureStore, tmp_path: Path, workers: int
 ) -> None:
@@ -93,6 +93,7 @@ extract(read_catalog_table(Path(sys.argv[1])), Path(sys.argv[2]), SMALL)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_extraction_goes_on_and_ends_with_the_same_bytes(
     small_store: FeatureStore, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def whole(few: Catalog, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return extract(few, tmp_path_factory.mktemp("whole") / "store", SMALL).folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [0, 1, 7, 20, 36])
 def test_a_full_disk_stops_in_one_line_and_leaves_a_store_that_goes_on(
     calls: int, few: Catalog, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -134,6 +134,7 @@ def torture(tmp_path_factory: pytest.TempPathFactory) -> Torture:
     return Torture(folder, holds, good)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_file_of_the_torture_folder_gives_its_rows_or_its_reason(
     workers: int, torture: Torture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,6 +32,7 @@ def place(
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_guide_run(place: Path) -> None:
     commands = [line for block in blocks("sh") for line in block.splitlines() if line]
     assert len(commands) == 7

@@ -153,6 +153,7 @@ def test_one_split_is_a_run_like_any_other(ucf101: Path, tmp_path: Path, backbon
     assert card["videos"] == 18
 
 
+@pytest.mark.slow
 def test_hmdb51_runs_on_three_splits(tmp_path: Path, backbone: str) -> None:
     folder = tmp_path / "hmdb"
     for number, label in enumerate(LABELS):
@@ -245,6 +246,7 @@ def lvu(backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+@pytest.mark.slow
 def test_lvu_runs_on_all_tasks_with_features_extracted_once(lvu: Path) -> None:
     out, records = lvu, json.loads((lvu / "results.json").read_text())
     found = {(record["task"], record["metric"]) for record in records}

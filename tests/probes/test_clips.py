@@ -83,6 +83,7 @@ def both_tasks(
     return in_memory, streamed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clips", ["random", "all"])
 @pytest.mark.parametrize("fixture", ["store", "unequal_store"])
 def test_every_probe_gives_the_same_from_memory_and_from_the_store(

@@ -133,6 +133,7 @@ def test_knn_is_that_of_the_published_protocol(k: int) -> None:
         assert top1(train, test) == pytest.approx(plain, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_transformers_may_classify_by_the_set_token_alone() -> None:
     config = replace(QUICK, training=replace(QUICK.training, epochs=30, set_token_only=True))
     rows: Any = ("transformer", "finetune")

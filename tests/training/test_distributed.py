@@ -125,6 +125,7 @@ def assert_same_model(one: Path, two: Path) -> None:
             assert metrics[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_what_one_learns_and_end_together_with_one_line(
     small_store: FeatureStore, tmp_path: Path, alone: Path
 ) -> None:

@@ -73,7 +73,9 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(
+    scope="module", params=["wide", pytest.param("phone", marks=pytest.mark.slow)], ids=str
+)
 def size(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
