@@ -173,6 +173,11 @@ def test_no_verb_imports_anything_from_the_current_folder(
     assert manifest["backbone"]["name"] == "efficientnet_lite0"
 
 
+def listen_to_ctrl_c() -> None:
+    """Also if the tests run in the background, where a shell lets processes ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_the_processes_that_render_the_demo_import_nothing_from_the_current_folder(
     hostile: Path, tmp_path: Path, marker: Path
@@ -183,6 +188,7 @@ def test_the_processes_that_render_the_demo_import_nothing_from_the_current_fold
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=listen_to_ctrl_c,
     )
     while process.poll() is None and not (tmp_path / "demo" / "run" / "run.json").exists():
         time.sleep(0.05)
