@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
-from importlib import resources
 from pathlib import Path
 
 import av
@@ -173,11 +171,3 @@ def test_unknown_videos_and_addresses_are_one_line(client: TestClient) -> None:
     invalid = client.get("/api/videos/one")
     assert invalid.status_code == 422
     assert isinstance(invalid.json()["detail"], str)
-
-
-def test_the_page_asks_for_all_of_its_modules_at_once(client: TestClient) -> None:
-    page = client.get("/").text
-    preloaded = re.findall(r'<link rel="modulepreload" href="/static/([a-z]+\.js)">', page)
-    static_folder = resources.files("clipset.web") / "static"
-    modules = sorted(file.name for file in static_folder.iterdir() if file.name.endswith(".js"))
-    assert sorted(["app.js", *preloaded]) == modules
