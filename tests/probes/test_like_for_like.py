@@ -15,7 +15,7 @@ from clipset.data.catalog import Catalog, Video
 from clipset.evaluation.suite import SuiteResult, run_suite
 from clipset.features.importers import import_features
 from clipset.features.store import FeatureStore
-from clipset.model.encoder import SetEncoder, SetEncoding
+from clipset.model.encoder import SetEncoder
 from clipset.presets import PRESETS
 from clipset.probes.config import EvaluateConfig, ProbeName
 from clipset.probes.registry import probe_key
@@ -80,16 +80,13 @@ def outputs_of(suite: SuiteResult, name: ProbeName) -> np.ndarray:
 
 
 def without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = SetEncoder.forward
+    encode_subset = SetEncoder.encode_subset
 
-    def zero(self: SetEncoder, *inputs: Any) -> SetEncoding:
-        encoding = forward(self, *inputs)
-        set_token, clip_tokens = (
-            torch.zeros_like(tokens) for tokens in (encoding.set_token, encoding.clip_tokens)
-        )
-        return replace(encoding, set_token=set_token, clip_tokens=clip_tokens)
+    def zero(self: SetEncoder, *inputs: Any) -> tuple[Tensor, Tensor]:
+        clip_tokens, set_token = encode_subset(self, *inputs)
+        return torch.zeros_like(clip_tokens), torch.zeros_like(set_token)
 
-    monkeypatch.setattr(SetEncoder, "forward", zero)
+    monkeypatch.setattr(SetEncoder, "encode_subset", zero)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ CLIPS = (
 MODEL = (
     "pretrain.model={width = 32, num_layers = 1, projection_hidden = [16, 16], projection_dim = 8}"
 )
-TRAINING = ("pretrain.epochs=3", "pretrain.clips_per_set=3", MODEL)
+PRECISION = "pretrain.precision=float32"  # also where a processor computes faster in bfloat16
+TRAINING = ("pretrain.epochs=3", "pretrain.clips_per_set=3", PRECISION, MODEL)
 ONE_MASKED = f"pretrain.mask_ratio={1 / 3}"  # one clip of each set
 PROBES = (
     "evaluate.num_seeds=2", "evaluate.mlp_hidden=16",

@@ -99,7 +99,26 @@ def test_each_group_has_its_own_scale_of_the_learning_rate() -> None:
     assert {group["lr"] for group in optimization.optimizer.param_groups} == {learning_rate * 0.1}
 
 
-def test_a_cpu_computes_in_float32() -> None:
-    assert choose_precision("auto", torch.device("cpu")) == torch.float32
-    with pytest.raises(TrainingError, match="has no effect on the device 'cpu'"):
-        choose_precision("bfloat16", torch.device("cpu"))
+CPU = torch.device("cpu")
+
+
+def set_capabilities(monkeypatch: pytest.MonkeyPatch, **capabilities: bool) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+
+
+@pytest.mark.parametrize("capability", ["avx512_bf16", "amx_bf16"])
+def test_a_processor_with_bfloat16_computes_in_it(
+    capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_capabilities(monkeypatch, **{capability: True})
+    assert choose_precision("auto", CPU) == torch.bfloat16
+    assert choose_precision("float32", CPU) == torch.float32
+    with pytest.raises(TrainingError, match="float16 is not faster on this device"):
+        choose_precision("float16", CPU)
+
+
+def test_other_processors_compute_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_capabilities(monkeypatch, avx2=True)
+    assert choose_precision("auto", CPU) == torch.float32
+    with pytest.raises(TrainingError, match="bfloat16 is not faster on this device"):
+        choose_precision("bfloat16", CPU)

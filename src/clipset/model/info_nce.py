@@ -32,9 +32,10 @@ def info_nce(
     Queries and keys have unit length. All keys but the positive are negatives.
     """
     needs_gradient = torch.is_grad_enabled() and (queries.requires_grad or keys.requires_grad)
-    return _InfoNCE.apply(  # type: ignore[no-any-return, no-untyped-call]
-        queries / temperature, keys, positive_index, tile_size, needs_gradient
-    )
+    with torch.autocast(queries.device.type, enabled=False):  # sums of exponentials stay exact
+        return _InfoNCE.apply(  # type: ignore[no-any-return, no-untyped-call]
+            queries / temperature, keys, positive_index, tile_size, needs_gradient
+        )
 
 
 class _InfoNCE(torch.autograd.Function):

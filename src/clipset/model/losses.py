@@ -70,6 +70,11 @@ def row_offset(rows: Tensor, gather: Gather) -> tuple[int, int]:
     return sum(counts[: gather.rank]), sum(counts)
 
 
+def unit_vectors(vectors: Float[Tensor, "*B P"]) -> Float[Tensor, "*B P"]:
+    """Vectors of length 1 in single precision, also where the network computes in bfloat16."""
+    return F.normalize(vectors.float(), dim=-1)
+
+
 def masked_clip_loss(
     predictions: Float[Tensor, "K P"],
     targets: Float[Tensor, "N P"],
@@ -89,7 +94,7 @@ def masked_clip_loss(
     over clips and directions.
     """
     gather = gather or SingleRank()
-    predictions, targets = F.normalize(predictions, dim=-1), F.normalize(targets, dim=-1)
+    predictions, targets = unit_vectors(predictions), unit_vectors(targets)
     target_offset, _ = row_offset(targets, gather)
     _, num_clips = row_offset(prediction_index, gather)
     loss, num_correct = info_nce(
@@ -116,7 +121,7 @@ def set_contrastive_loss(
 ) -> LossTerm:
     """Equation 7: InfoNCE between the two sets of each video, in both directions."""
     gather = gather or SingleRank()
-    first, second = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
+    first, second = unit_vectors(first), unit_vectors(second)
     offset, num_videos = row_offset(first, gather)
     positive_index = torch.arange(len(first), device=first.device) + offset
     forward, correct = info_nce(first, gather(second), positive_index, temperature)
@@ -129,7 +134,7 @@ def set_contrastive_loss(
 @torch.no_grad()
 def set_pair_accuracy(projections: Float[Tensor, "2 B P"], gather: Gather) -> Float[Tensor, ""]:
     """The fraction of first sets that are nearest to the second set of their own video."""
-    first, second = F.normalize(projections, dim=-1)
+    first, second = unit_vectors(projections)
     offset, num_videos = row_offset(first, gather)
     positive_index = torch.arange(len(first), device=first.device) + offset
     _, num_correct = info_nce(first, gather(second), positive_index, 1.0)

@@ -21,7 +21,7 @@ from clipset.probes.config import ProbeTraining
 from clipset.probes.task import LabelledVideos, Labels
 
 VALIDATION_FRACTION = 0.25  # of the training videos, without a split `val`
-HALVINGS = 2  # how often the weaker half of the candidates is dropped
+HALVINGS = 3  # how often the weaker half of the candidates is dropped
 TRAINING_MEMORY = 3 * 2**29  # bytes of the candidates that are trained at the same time
 T = TypeVar("T")
 Axes = dict[str, tuple[Any, ...]]  # values of each setting to search, the slowest one first

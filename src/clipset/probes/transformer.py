@@ -242,10 +242,11 @@ class TransformerProbe(TrainedProbe):
         return replace(selection, settings=replace(selection.settings, ordered_weight=weight))
 
     def fit(self, selection: Selection, video_index: Int[Tensor, " B"], seed: int) -> nn.Module:
-        training = self._start(selection.settings, self.setup.task.train.select(video_index), seed)
-        for _ in range(selection.epochs or self.num_epochs):
-            training.run_epoch()
         ordered_weight = selection.settings.ordered_weight
+        training = self._start(selection.settings, self.setup.task.train.select(video_index), seed)
+        if ordered_weight < 1:  # else nothing of the transformer is left in the mixture
+            for _ in range(selection.epochs or self.num_epochs):
+                training.run_epoch()
         if not ordered_weight:
             return training.network.eval()
         ordered_classifier = self._ordered.fit(self._ordered_selection, video_index, seed)

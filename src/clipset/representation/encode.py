@@ -166,11 +166,18 @@ def concat_parts(
     standardise: bool = True,
 ) -> Float[Tensor, "B V R"]:
     """The concatenated parts of one batch; every clip has the set token of its video."""
-    encoding = encoder(clips.features, clips.boxes, None, clips.valid)
-    clip_features = encoder.standardise(clips.features) if standardise else clips.features
-    clip_tokens = encoding.clip_tokens
-    set_tokens = encoding.set_token[:, None].expand(-1, clip_features.shape[1], -1)  # (B, V, H)
-    by_part = {"clip": clip_features, "token": clip_tokens, "set": set_tokens}
+    standardised = encoder.standardise(clips.features)
+    nothing = torch.zeros_like(clips.boxes[..., 0], dtype=torch.bool)
+    needed = ~nothing if "token" in parts else nothing
+    clip_tokens, set_token = encoder.encode_subset(
+        standardised, clips.boxes, nothing, needed, clips.valid
+    )
+    by_part = {
+        "clip": standardised if standardise else clips.features,
+        "set": set_token[:, None].expand(-1, nothing.shape[1], -1),  # (B, V, H)
+    }
+    if "token" in parts:
+        by_part["token"] = clip_tokens.view_as(by_part["set"])
     return torch.cat([by_part[part] for part in parts], dim=-1)
 
 

@@ -50,7 +50,7 @@ class PretrainConfig:
     standardise: bool = True
     """centre and scale the features by the training videos' statistics"""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """dtype of the forward pass; auto is mixed precision on CUDA devices that gain from it"""
+    """dtype of the forward pass; auto is mixed precision on devices that gain from it"""
     validate_every: int = 0
     """epochs between k-NN on validation videos (0: never); the best model is saved in best/"""
 

@@ -134,19 +134,28 @@ class Optimization:
 def choose_precision(precision: str, device: torch.device) -> torch.dtype:
     """The dtype of the forward pass.
 
-    `auto` is bfloat16 on CUDA devices that compute in it, float16 on older ones with tensor cores,
+    `auto` is bfloat16 on devices that compute in it, float16 on older ones with tensor cores,
     float32 elsewhere.
     """
-    if precision in MIXED_PRECISION and device.type != "cuda":
+    available = _fast_dtypes(device)
+    if precision == "auto":
+        return available[0] if available else torch.float32
+    dtype = MIXED_PRECISION.get(precision, torch.float32)
+    if dtype != torch.float32 and dtype not in available:
         raise TrainingError(
-            f"{precision} has no effect on the device {device.type!r}; "
+            f"{precision} is not faster on this device ({device.type}); "
             f"use precision 'auto' or 'float32'"
         )
-    if precision != "auto":
-        return MIXED_PRECISION.get(precision, torch.float32)
-    if device.type != "cuda":
-        return torch.float32
-    major, _minor = torch.cuda.get_device_capability(device)
-    if major >= 8:
-        return torch.bfloat16
-    return torch.float16 if major == 7 else torch.float32
+    return dtype
+
+
+def _fast_dtypes(device: torch.device) -> list[torch.dtype]:
+    """The dtypes in which a device computes faster than in float32, the best one first."""
+    if device.type == "cpu":
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        has_bfloat16 = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+        return [torch.bfloat16] if has_bfloat16 else []
+    if device.type == "cuda":
+        major, _minor = torch.cuda.get_device_capability(device)
+        return [torch.bfloat16, torch.float16] if major >= 8 else [torch.float16] * (major == 7)
+    return []
