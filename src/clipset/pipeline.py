@@ -180,7 +180,7 @@ def _resolve(recipe: str | Path | Recipe | None, preset: str | None) -> Recipe:
 
 
 def run_demo(
-    out: str | Path, *, videos: int = 240, seed: int = 0, device: str = "auto"
+    out: str | Path, *, videos: int = 200, seed: int = 0, device: str = "auto"
 ) -> RunResult:
     """Render the demo's videos into `out/videos` and run the pipeline on them in `out/run`."""
     from clipset.demo_videos.dataset import render_demo

@@ -16,7 +16,7 @@ from clipset.errors import ConfigError, RunError
 from clipset.files import write_json
 from clipset.process.isolation import python_command
 
-VERSION = 2  # of the rendering: another version, other pixels
+VERSION = 3  # of the rendering: another version, other pixels
 MARKER = "demo.json"
 MIN_VIDEOS_PER_WORKER = 8  # a process is not worth starting for fewer
 
@@ -25,7 +25,7 @@ def render_demo(
     folder: Path,
     *,
     seed: int = 0,
-    videos: int = 240,
+    videos: int = 200,
     workers: int | None = None,
     on_video: Callable[[], None] | None = None,
 ) -> Catalog:

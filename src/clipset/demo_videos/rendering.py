@@ -114,7 +114,7 @@ def sample_video_spec(rng: Generator) -> VideoSpec:
     long_side = min(320, 2 * round(short_side * rng.choice([1, 4 / 3, 3 / 2, 16 / 9]) / 2))
     width, height = (long_side, short_side) if rng.random() < 0.7 else (short_side, long_side)
     frame_rate = int(rng.choice([15, 20, 24, 25, 30]))
-    num_frames = round(rng.uniform(6, 10) * frame_rate)
+    num_frames = round(rng.uniform(5, 7) * frame_rate)
     lengths = rng.uniform(0.85, 1.15, len(EVENT_KINDS))  # relative lengths of the events
     cut_times = np.round(np.cumsum(lengths)[:3] / lengths.sum() * num_frames) / frame_rate
     return VideoSpec(
