@@ -23,11 +23,11 @@ from clipset.backbones.trained import read_header
 from clipset.data.catalog import Catalog, read_catalog
 from clipset.errors import BackboneError, TrainingError
 from clipset.features.store import open_store
+from clipset.ssl import methods
 from clipset.ssl import train as train_module
 from clipset.ssl.config import WIDTHS, BackboneTraining
-from clipset.ssl.frame_worker import FrameRequest
-from clipset.ssl.frames import VideoPool
-from clipset.ssl.moco import MoCo
+from clipset.ssl.frames import FrameRequest, VideoPool
+from clipset.ssl.methods import MoCo
 from clipset.ssl.train import BackboneRun, train_backbone
 
 NUM_CLASSES = 4
@@ -40,7 +40,7 @@ TINY = BackboneTraining(
 @pytest.fixture(autouse=True)
 def _small_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WIDTHS, "mini", (64, 2, 2))
-    monkeypatch.setattr(train_module, "MoCo", partial(MoCo, hidden_dim=256))
+    monkeypatch.setattr(methods, "MoCo", partial(MoCo, hidden_dim=256))
 
 
 @pytest.fixture(scope="module")
