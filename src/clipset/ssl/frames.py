@@ -88,19 +88,11 @@ class VideoPool:
     The file of kept frames has no name: it is gone when the process ends, however it ends.
     """
 
-    def __init__(
-        self,
-        videos: Sequence[Video],
-        request: FrameRequest,
-        folder: Path,
-        *,
-        limit: int | None = None,
-    ) -> None:
-        """Read the videos; the file is in `folder`, with up to `limit` bytes."""
+    def __init__(self, videos: Sequence[Video], request: FrameRequest, folder: Path) -> None:
+        """Read the videos; the file is in `folder`."""
         with writing(folder):
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-            free = shutil.disk_usage(folder).free
-        self.limit = int(DISK_FRACTION * free) if limit is None else limit
+            self.limit = int(DISK_FRACTION * shutil.disk_usage(folder).free)
         self.num_bytes = 0
         self._lock = threading.Lock()
         num_workers = min(os.cpu_count() or 1, MAX_WORKERS)

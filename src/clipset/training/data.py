@@ -1,6 +1,6 @@
 """Batches of training clips: from memory, or streamed from a store that is larger than memory.
 
-Both ways give the same batches, bit for bit. Boxes are always in memory; they are small.
+Both ways give the same batches, bit for bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch import Tensor
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.sets.batch import ClipBatch, RunningStatistics
-from clipset.sets.reading import read_clips
 from clipset.sets.sampling import (
     PixelPair,
     SetIndices,
@@ -32,6 +31,7 @@ from clipset.sets.sampling import (
     draw_batches_by_group,
     draw_set_indices,
 )
+from clipset.sets.stored_clips import Clips, StoredClips
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
 
@@ -111,32 +111,20 @@ class ClipSource(BatchSource):
         in_memory: bool | None = None,
         groups: Int[Tensor, " N"] | None = None,
     ) -> None:
-        self.store, self.videos, self.model, self.groups = store, videos, model, groups
-        counts = store.random.count[videos]
-        self.max_clips, self.ragged = int(counts.max()), bool((counts < counts.max()).any())
-        size = len(videos) * self.max_clips * store.manifest.backbone.dim * 4
+        stored = StoredClips(store, ("random",), videos, model)
+        self.videos, self.groups, self.valid = videos, groups, stored.valid
+        self.max_clips, self.dim = stored.num_clips, stored.dim
+        size = 4 * len(stored) * stored.num_clips * stored.dim
         self.in_memory = size < available_memory() / 2 if in_memory is None else in_memory
-        everything = self.read_clips(videos) if self.in_memory else None
-        statistics, boxes, valid = RunningStatistics(), [], []
+        self.clips: Clips = stored.read(slice(None)) if self.in_memory else stored
+        statistics = RunningStatistics()
         for start in range(0, len(videos), STATISTICS_CHUNK):
-            chunk = slice(start, start + STATISTICS_CHUNK)
-            clips = everything.select(chunk) if everything else self.read_clips(videos[chunk])
+            clips = self.clips.read(slice(start, start + STATISTICS_CHUNK))
             statistics.update(clips.valid_features())
-            boxes.append(clips.boxes)
-            valid.append(clips.valid_mask)
-        self.features = everything.features if everything else None
-        self.boxes = torch.cat(boxes)
-        self.valid = torch.cat(valid) if self.ragged else None
         self.mean, self.std = statistics.mean, statistics.std
-        self.dim = len(self.mean)
 
     def __len__(self) -> int:
         return len(self.videos)
-
-    def read_clips(self, videos: Int[np.ndarray, " B"]) -> ClipBatch:
-        """The clips of some videos, padded to the largest number of clips of all videos."""
-        clips = read_clips(self.store, "random", videos, self.model)
-        return clips.pad_to(self.max_clips) if self.ragged else clips
 
     def read_sets(
         self,
@@ -148,14 +136,11 @@ class ClipSource(BatchSource):
         return batches if self.in_memory else prefetch(batches)
 
     def _read_pair(self, videos: Int[Tensor, " B"], sets: SetIndices) -> SetPair:
-        if self.features is not None:
-            clip_features, rows = self.features, videos
-        else:
-            clip_features = self.read_clips(self.videos[videos.numpy()]).features
-            rows = torch.arange(len(videos))
-        features = clip_features[rows[None, :, None], sets.clip_index]
-        boxes = self.boxes[videos[None, :, None], sets.clip_index]
-        return SetPair(features, boxes, sets.masked, sets.valid)
+        clips, rows = self.clips, videos
+        if isinstance(clips, StoredClips):
+            clips, rows = clips.read(videos), torch.arange(len(videos))
+        index = (rows[None, :, None], sets.clip_index)
+        return SetPair(clips.features[index], clips.boxes[index], sets.masked, sets.valid)
 
 
 def prefetch(items: Iterator[T], ahead: int = PREFETCH) -> Iterator[T]:

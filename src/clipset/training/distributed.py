@@ -27,7 +27,11 @@ _num_groups = 0  # process groups that this process has joined
 
 
 class ProcessGroup:
-    """This process among those that train together."""
+    """This process among those that train together.
+
+    Called with rows, it concatenates those of all ranks: the `Gather` of the losses. Gradients
+    return to the rank of each row.
+    """
 
     def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
         self.rank, self.world_size, self.device = rank, world_size, device
@@ -38,9 +42,15 @@ class ProcessGroup:
         return self.rank == 0
 
     @property
-    def gather(self) -> GatherRows | None:
+    def gather(self) -> ProcessGroup | None:
         """Gathers the vectors of all ranks for the losses; None for a single process."""
-        return GatherRows(self) if self.world_size > 1 else None
+        return self if self.world_size > 1 else None
+
+    def __call__(self, rows: Tensor, /) -> Tensor:
+        """The rows of rank 0, 1, …; ranks may have different numbers of rows."""
+        if rows.dtype == torch.bool:
+            return self(rows.to(torch.uint8)).bool()
+        return _GatherFunction.apply(rows, self)  # type: ignore[no-untyped-call,no-any-return]
 
     def shard(self, count: int) -> slice:
         """This rank's part of `count` items; the shards differ by one item at most."""
@@ -137,21 +147,6 @@ class ProcessGroup:
 
 
 SINGLE_PROCESS = ProcessGroup(0, 1, torch.device("cpu"))
-
-
-class GatherRows:
-    """Concatenates the rows of all ranks; gradients return to the rank of each row."""
-
-    def __init__(self, processes: ProcessGroup) -> None:
-        self.processes = processes
-        self.rank, self.world_size = processes.rank, processes.world_size
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """The rows of rank 0, 1, …; ranks may have different numbers of rows."""
-        if rows.dtype == torch.bool:
-            return self(rows.to(torch.uint8)).bool()
-        gathered: Tensor = _GatherFunction.apply(rows, self.processes)  # type: ignore[no-untyped-call]
-        return gathered
 
 
 class _GatherFunction(torch.autograd.Function):
