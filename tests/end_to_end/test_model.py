@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from clipset.end_to_end import model as model_module
-from clipset.end_to_end.memory import clip_bytes
-from clipset.end_to_end.model import EndToEndModel, count_kept_tokens, count_tokens
+from clipset.end_to_end.model import EndToEndModel, clip_bytes, count_kept_tokens, count_tokens
 from clipset.model.scale import ScaleNetwork
 from clipset.networks.video_transformers import VideoMAE
 

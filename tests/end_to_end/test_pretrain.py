@@ -15,7 +15,7 @@ from tests.miniatures import run
 
 from clipset import api
 from clipset.data.catalog import Catalog
-from clipset.end_to_end import memory
+from clipset.end_to_end import model as model_module
 from clipset.end_to_end.model import EndToEndConfig
 from clipset.end_to_end.pretrain import BACKBONE_FILE, pretrain_end_to_end
 from clipset.errors import BackboneError, TrainingError
@@ -265,7 +265,7 @@ def test_bad_input_is_one_line_each(
 def test_a_batch_that_does_not_fit_is_refused_before_the_first_step(
     catalog: Catalog, vit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda: 6_000_000)
+    monkeypatch.setattr(model_module, "available_memory", lambda: 6_000_000)
     with pytest.raises(TrainingError, match=r"batches of 5 videos .* batch_size \d would fit"):
         pretrain_end_to_end(catalog, tmp_path, cutting(vit), TINY)
 

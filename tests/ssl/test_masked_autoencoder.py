@@ -6,7 +6,7 @@ import torch
 from clipset.backbones.videomae import from_hugging_face
 from clipset.errors import TrainingError
 from clipset.networks.video_transformers import VideoMAEConfig
-from clipset.ssl.masked_autoencoder import MaskedAutoencoder, draw_tubes, normalised_patches
+from clipset.ssl.methods import MaskedAutoencoder, draw_tubes, normalised_patches
 
 TINY = VideoMAEConfig(
     embed_dim=32, depth=2, num_heads=4, mlp_dim=128, patch_size=8, frames=4, size=32

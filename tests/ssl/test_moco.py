@@ -7,7 +7,7 @@ import torch
 
 from clipset.errors import TrainingError
 from clipset.networks.video_transformers import VideoMAEConfig
-from clipset.ssl.moco import MoCo, contrast
+from clipset.ssl.methods import MoCo, contrast
 
 TINY = VideoMAEConfig(
     embed_dim=16, depth=1, num_heads=2, mlp_dim=32, patch_size=8, frames=4, size=32

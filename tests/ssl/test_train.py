@@ -23,11 +23,12 @@ from clipset.backbones.trained import read_header
 from clipset.data.catalog import Catalog, read_catalog
 from clipset.errors import BackboneError, TrainingError
 from clipset.features.store import open_store
+from clipset.ssl import frames as frames_module
+from clipset.ssl import methods
 from clipset.ssl import train as train_module
 from clipset.ssl.config import WIDTHS, BackboneTraining
-from clipset.ssl.frame_worker import FrameRequest
-from clipset.ssl.frames import VideoPool
-from clipset.ssl.moco import MoCo
+from clipset.ssl.frames import FrameRequest, VideoPool
+from clipset.ssl.methods import MoCo
 from clipset.ssl.train import BackboneRun, train_backbone
 
 NUM_CLASSES = 4
@@ -40,7 +41,7 @@ TINY = BackboneTraining(
 @pytest.fixture(autouse=True)
 def _small_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WIDTHS, "mini", (64, 2, 2))
-    monkeypatch.setattr(train_module, "MoCo", partial(MoCo, hidden_dim=256))
+    monkeypatch.setattr(methods, "MoCo", partial(MoCo, hidden_dim=256))
 
 
 @pytest.fixture(scope="module")
@@ -225,11 +226,15 @@ def test_videos_that_cannot_be_read_are_named_and_left_out(
 
 @pytest.mark.slow
 def test_videos_without_room_are_read_again_when_needed(
-    videos: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    videos: Catalog,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     request = FrameRequest(short_side=36, interval=0.1)
     kept = VideoPool(videos.videos[:4], request, tmp_path)
-    again = VideoPool(videos.videos[:4], request, tmp_path, limit=1)
+    monkeypatch.setattr(frames_module, "DISK_FRACTION", 1e-9)
+    again = VideoPool(videos.videos[:4], request, tmp_path)
     assert "of 4 videos fit into 0.0 GB" in capfd.readouterr().err
     for index in range(4):
         np.testing.assert_array_equal(kept.frames(index).pixels, again.frames(index).pixels)

@@ -1,10 +1,14 @@
-"""A video transformer and a set transformer that are trained together; most tokens are dropped."""
+"""A video transformer and a set transformer that are trained together; most tokens are dropped.
+
+How much memory a step needs is known before the first one. The model of activations counts the
+tensors that the backward pass keeps, in single precision; mixed precision needs less.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -13,14 +17,18 @@ from torch.utils.checkpoint import checkpoint
 
 from clipset.backbones.registry import BackboneSpec
 from clipset.backbones.runtime import NormalisedNetwork
-from clipset.errors import BackboneError, TrainingError
+from clipset.errors import TrainingError
 from clipset.model.encoder import SetEncoding
 from clipset.model.losses import Gather, ScaleLosses
 from clipset.model.scale import ScaleNetwork, SetModel
 from clipset.networks.video_transformers import VideoMAE
+from clipset.training.data import available_memory
 
 CHUNK_TOKENS = 4096  # tokens of the clips that the backbone encodes at once
 MAX_DROP = 0.95  # as in the paper
+FLOAT_BYTES = 4
+OPTIMIZER_COPIES = 4  # of each trained weight: itself, its gradient, two moments
+BATCHES_IN_MEMORY = 3  # the one of this step, the next one, and videos that are ready too early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +72,17 @@ class EndToEndModel(SetModel):
         self, pixels: UInt8[Tensor, "*N T 3 S S"], visible: Int[Tensor, "*N K"] | None = None
     ) -> Float[Tensor, "*N D"]:
         """The features of clips; of each clip only the visible tokens are encoded."""
-        shape = pixels.shape[:-4]
+        *shape, frames, _, size, _ = pixels.shape
         clips = pixels.flatten(0, -5)  # (C, T, 3, S, S)
-        tokens = None if visible is None else visible.flatten(0, -2)  # (C, K)
         if len(clips) == 0:
             return torch.zeros((*shape, self.dim), device=clips.device)
-        frames, size = clips.shape[1], clips.shape[3]
-        num_tokens = count_tokens(self.vit, frames, size) if tokens is None else tokens.shape[1]
+        num_tokens = count_tokens(self.vit, frames, size) if visible is None else visible.shape[-1]
         chunk = clips_at_once(num_tokens)
+        tokens = repeat(None) if visible is None else visible.flatten(0, -2).split(chunk)
         with torch.set_grad_enabled(self.is_trained and torch.is_grad_enabled()):
-            if tokens is None:
-                features = [self._encode(part, None) for part in clips.split(chunk)]
-            else:
-                parts = zip(clips.split(chunk), tokens.split(chunk), strict=True)
-                features = [self._encode(part, own_tokens) for part, own_tokens in parts]
-        encoded = torch.cat(features).float()
-        return encoded.unflatten(0, shape)  # type: ignore[no-any-return]
+            inputs = zip(clips.split(chunk), tokens, strict=False)
+            features = torch.cat([self._encode(*some) for some in inputs])
+        return features.float().unflatten(0, shape)  # type: ignore[no-any-return]
 
     @property
     def vit(self) -> VideoMAE:
@@ -119,17 +122,6 @@ class EndToEndModel(SetModel):
         return self.scale.losses(features, boxes, masked, gather=gather)
 
 
-def require_vit(spec: BackboneSpec, network: Any) -> VideoMAE:
-    """The network, if its tokens can be dropped."""
-    if not isinstance(network, VideoMAE):
-        raise BackboneError(
-            f"{spec.name} cannot be trained end to end: it is no video transformer whose tokens "
-            f"can be dropped; name one with --backbone: videomae_b, or a file vit.safetensors of "
-            f"`clipset pretrain-backbone`"
-        )
-    return network
-
-
 def count_tokens(network: VideoMAE, frames: int, size: int) -> int:
     """The tokens of a clip, none dropped."""
     config = network.config
@@ -144,3 +136,51 @@ def count_kept_tokens(num_tokens: int, drop: float) -> int:
 def clips_at_once(num_tokens: int) -> int:
     """The clips that the backbone encodes at once."""
     return max(1, CHUNK_TOKENS // num_tokens)
+
+
+def clip_bytes(network: VideoMAE, spec: BackboneSpec, num_tokens: int) -> int:
+    """What the backward pass keeps of one clip.
+
+    Its pixels; of every token in every block the inputs of both norms and of all linear layers,
+    queries, keys, values and the output of the attention; and the last norm.
+    """
+    config = network.config
+    pixels = spec.frames * 3 * spec.size**2
+    block = 8 * config.embed_dim + 2 * config.mlp_dim + config.num_heads + 4
+    last_norm = 2 * config.embed_dim
+    return FLOAT_BYTES * (pixels + num_tokens * (config.depth * block + last_norm))
+
+
+def check_memory(
+    model: EndToEndModel,
+    spec: BackboneSpec,
+    *,
+    num_videos: int,
+    num_clips: int,
+    drop: float,
+    device: torch.device,
+) -> None:
+    """Refuse batches (of one rank) of so many videos with so many clips, if they do not fit."""
+    vit = model.vit
+    num_visible = count_kept_tokens(count_tokens(vit, spec.frames, spec.size), drop)
+    of_clip = clip_bytes(vit, spec, num_visible)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    weights = sum(p.numel() for p in model.parameters()) + (OPTIMIZER_COPIES - 1) * trained
+    fixed = FLOAT_BYTES * weights + clips_at_once(num_visible) * of_clip
+    keeps_all = model.is_trained and not model.checkpointing
+    activations = num_clips * of_clip if keeps_all else 0
+    pixels = num_clips * spec.frames * 3 * spec.size**2
+    if device.type == "cuda":
+        free, num_batches = torch.cuda.mem_get_info(device)[0], 1
+    else:
+        free, num_batches = available_memory(), BATCHES_IN_MEMORY
+    of_video = num_batches * pixels + activations
+    needed = fixed + num_videos * of_video
+    if needed > free:
+        fitting = max(0, free - fixed) // of_video
+        raise TrainingError(
+            f"batches of {num_videos} videos ({num_videos * num_clips} clips of {spec.frames} × "
+            f"{spec.size} × {spec.size} pixels, {num_visible} tokens each) need about "
+            f"{needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
+            f"batch_size {fitting} would fit, or drop more tokens or use smaller clips"
+        )

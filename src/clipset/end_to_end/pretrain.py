@@ -6,7 +6,6 @@ of the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +16,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clipset.backbones.registry import BackboneSpec
 from clipset.backbones.trained import BackboneHeader, write_backbone
-from clipset.checksums import sha256_of_files
+from clipset.checksums import sha256_of_file
 from clipset.config import fingerprint, to_mapping
 from clipset.data.catalog import Catalog, Video
-from clipset.end_to_end.memory import check_memory
-from clipset.end_to_end.model import EndToEndConfig, EndToEndModel, count_tokens, require_vit
+from clipset.end_to_end.model import EndToEndConfig, EndToEndModel, check_memory, count_tokens
 from clipset.end_to_end.video_source import Unreadable, VideoSource
-from clipset.errors import TrainingError
+from clipset.errors import BackboneError, TrainingError
 from clipset.features.config import ExtractConfig
 from clipset.features.decode_pool import ClipDecoder
 from clipset.features.extract import decode_request, plan_store
-from clipset.features.store import Manifest
 from clipset.networks.video_transformers import VideoMAE
 from clipset.sets.batch import RunningStatistics
 from clipset.sets.sampling import PixelPair, SetPair
@@ -65,36 +61,18 @@ def pretrain_end_to_end(
     """
     config, end_to_end = config or PretrainConfig(), end_to_end or EndToEndConfig()
     with join_process_group(device) as processes:
-        videos = processes.run(lambda: _training_videos(catalog, config, processes))
-        manifest, network = processes.run(lambda: _plan(extraction, videos, config))
+        data = processes.run(
+            lambda: DecodedVideos(catalog, folder, extraction, config, end_to_end, processes, seed)
+        )
         with closing(
             ClipDecoder(
-                replace(decode_request(manifest), regular=False),
+                replace(decode_request(data.manifest), regular=False),
                 workers=extraction.num_workers,
                 timeout=extraction.timeout_seconds,
-                max_ahead=_largest_shard(len(videos), config, processes),
+                max_ahead=_largest_shard(len(data.members), config, processes),
             )
-        ) as decoder:
-            data = DecodedVideos(
-                catalog, videos, manifest, network, decoder, folder, config, end_to_end, seed
-            )
+        ) as data.decoder:
             return run_pretraining(data, folder, config, processes)
-
-
-def _training_videos(
-    catalog: Catalog, config: PretrainConfig, processes: ProcessGroup
-) -> list[Video]:
-    """The videos to learn from; raises what would fail later."""
-    choose_precision(config.precision, processes.device)
-    if config.validate_every:
-        raise TrainingError(
-            "validate_every needs the stored clips of a store, end to end there are none; set it "
-            "to 0"
-        )
-    is_split = config.ssl_split == "train" and "train" in catalog.splits
-    videos = [video for video in catalog if not is_split or video.split == "train"]
-    check_batches(videos, config, processes)
-    return videos
 
 
 def _largest_shard(num_videos: int, config: PretrainConfig, processes: ProcessGroup) -> int:
@@ -102,51 +80,61 @@ def _largest_shard(num_videos: int, config: PretrainConfig, processes: ProcessGr
     return -(-min(config.batch_size, num_videos) // processes.world_size)
 
 
-def _plan(
-    extraction: ExtractConfig, videos: Sequence[Video], config: PretrainConfig
-) -> tuple[Manifest, VideoMAE]:
-    """How clips are cut, as for a store but with two sets of each video, and the backbone."""
-    manifest, network = plan_store(extraction, videos)
-    vit = require_vit(manifest.backbone, network)
-    num_clips = 2 * config.clips_per_set
-    sampling = replace(manifest.sampling, num_clips=num_clips, clips_per_minute=0.0)
-    return replace(manifest, sampling=sampling, made_by={}), vit
-
-
 class DecodedVideos(TrainingVideos):
     """Training videos that are decoded on the way, and the backbone that is trained on them."""
+
+    members: list[Video]
+    decoder: ClipDecoder
 
     def __init__(
         self,
         catalog: Catalog,
-        videos: Sequence[Video],
-        manifest: Manifest,
-        network: VideoMAE,
-        decoder: ClipDecoder,
         folder: Path,
+        extraction: ExtractConfig,
         config: PretrainConfig,
         end_to_end: EndToEndConfig,
+        processes: ProcessGroup,
         seed: int,
     ) -> None:
-        self.members, self.spec, self.network = videos, manifest.backbone, network
-        self.decoder, self.config, self.end_to_end = decoder, config, end_to_end
-        self.unreadable = Unreadable(folder)
+        """Raises what would fail later."""
+        choose_precision(config.precision, processes.device)
+        if config.validate_every:
+            raise TrainingError(
+                "validate_every needs the stored clips of a store, end to end there are none; set "
+                "it to 0"
+            )
+        self.config, self.end_to_end = config, end_to_end
         has_train = "train" in catalog.splits
-        self.is_train = np.array([not has_train or video.split == "train" for video in videos])
+        only_train = has_train and config.ssl_split == "train"
+        self.members = [v for v in catalog if not only_train or v.split == "train"]
+        self.is_train = np.array([not has_train or v.split == "train" for v in self.members])
+        check_batches(self.members, config, processes)
+        manifest, network = plan_store(extraction, self.members)
+        if not isinstance(network, VideoMAE):
+            raise BackboneError(
+                f"{manifest.backbone.name} cannot be trained end to end: it is no video "
+                f"transformer whose tokens can be dropped; name one with --backbone: videomae_b, "
+                f"or a file vit.safetensors of `clipset pretrain-backbone`"
+            )
+        num_clips = 2 * config.clips_per_set  # two sets of each video
+        sampling = replace(manifest.sampling, num_clips=num_clips, clips_per_minute=0.0)
+        self.manifest = replace(manifest, sampling=sampling, made_by={})
+        self.network, self.spec = network, manifest.backbone
+        self.unreadable = Unreadable(folder)
         self.settings = weight_settings(config) | {
             "end_to_end": {
                 "drop": end_to_end.drop,
                 "backbone_lr_scale": config.backbone_lr_scale,
-                "clips": fingerprint(manifest),
+                "clips": fingerprint(self.manifest),
             }
         }
-        ids = [video.id for video in videos]
+        ids = [video.id for video in self.members]
         self.card = ModelCard(
             dim=self.spec.dim,
             model=config.model,
             training=to_mapping(config),
             backbone=to_mapping(self.spec),
-            videos=len(videos),
+            videos=len(self.members),
             split=config.ssl_split,
             seed=seed,
             fingerprint=fingerprint(self.settings, seed, ids),
@@ -171,7 +159,7 @@ class DecodedVideos(TrainingVideos):
     def is_complete(self, folder: Path) -> bool:
         """Whether the backbone beside a finished model is the one that was trained with it."""
         path, weights = folder / BACKBONE_FILE, read_card(folder).backbone.get("weights") or {}
-        return path.is_file() and sha256_of_files([path]) == weights.get("sha256")
+        return path.is_file() and sha256_of_file(path) == weights.get("sha256")
 
     def start(self, source: Any, **options: Any) -> EndToEndRun:
         """The training itself."""
@@ -181,14 +169,17 @@ class DecodedVideos(TrainingVideos):
 class EndToEndRun(PretrainingRun):
     """A pre-training whose model begins with the backbone."""
 
+    source: VideoSource
+    model: EndToEndModel
+
     def __init__(self, source: VideoSource, data: DecodedVideos, **options: Any) -> None:
-        self.videos, self.data = source, data
+        self.data = data
         super().__init__(source, **options)
         self.settings = data.settings
         self.shard_size = _largest_shard(len(source), self.config, self.processes)
         self.processes.run(
             lambda: check_memory(
-                self.whole,
+                self.model,
                 data.spec,
                 num_videos=self.shard_size,
                 num_clips=source.max_clips,
@@ -198,19 +189,21 @@ class EndToEndRun(PretrainingRun):
         )
 
     def _init_model(self) -> EndToEndModel:
-        self.whole = EndToEndModel(
+        model = EndToEndModel(
             self.data.spec,
             self.data.network,
             self.scale,
             is_trained=self.config.backbone_lr_scale > 0,
             checkpointing=self.data.end_to_end.checkpointing,
         )
-        return self.whole.to(self.device).train()
+        return model.to(self.device).train()
 
     def _parameter_groups(self) -> list[ParamGroup]:
         decay, lr_scale = self.config.weight_decay, self.config.backbone_lr_scale
         groups = decay_groups(self.scale, decay)
-        return groups + (decay_groups(self.whole.vit, decay, lr_scale=lr_scale) if lr_scale else [])
+        if lr_scale:
+            groups += decay_groups(self.model.vit, decay, lr_scale=lr_scale)
+        return groups
 
     def resume(self) -> None:
         """Continue from the newest checkpoint, without the videos that could not be read."""
@@ -225,28 +218,28 @@ class EndToEndRun(PretrainingRun):
         """Mean and standard deviation of the features of some videos before the first step."""
         statistics = RunningStatistics()
         generator = torch.Generator().manual_seed(self.seed)
-        sample = self.videos.sample(STATISTICS_VIDEOS)
+        sample = self.source.sample(STATISTICS_VIDEOS)
         config = replace(self.config, batch_size=self.shard_size)
         for _, pair in sample.batches(config, generator, SINGLE_PROCESS):
             if len(pair):
                 inputs = tensors_of(pair, self.device)
-                features = self.whole.features(inputs["pixels"], inputs.get("visible"))
+                features = self.model.features(inputs["pixels"], inputs.get("visible"))
                 statistics.update(features.flatten(0, 2).cpu())
         self._check_enough_read()
         return statistics.mean, statistics.std
 
     def _check_enough_read(self) -> None:
         reasons, num_left_out = self.data.unreadable.reasons, self._count_left_out()
-        if len(self.videos) - num_left_out < 2:
+        if len(self.source) - num_left_out < 2:
             video_id, reason = next(iter(reasons.items()))
             raise TrainingError(
-                f"{num_left_out} of {len(self.videos)} videos cannot be read ({video_id}: "
+                f"{num_left_out} of {len(self.source)} videos cannot be read ({video_id}: "
                 f"{reason}); pre-training needs at least 2 that can"
             )
 
     def _count_left_out(self) -> int:
         reasons = self.data.unreadable.reasons
-        return sum(video.id in reasons for video in self.videos.videos)
+        return sum(video.id in reasons for video in self.source.videos)
 
     def _epoch(self) -> Metrics:
         metrics = super()._epoch()
@@ -255,7 +248,9 @@ class EndToEndRun(PretrainingRun):
         return metrics | {"unreadable": len(self.data.unreadable.reasons)}
 
     def _step(self, pair: SetPair | PixelPair) -> dict[str, float]:
-        if not self.processes.sum(pair.masked.shape[1]):  # no video of the batch can be read
+        if not any(
+            self.processes.gather_number(pair.masked.shape[1])
+        ):  # no video of the batch can be read
             self.optimization.num_done += 1
             return {}
         try:
@@ -271,20 +266,15 @@ class EndToEndRun(PretrainingRun):
     def _write_model(self, card: ModelCard) -> None:
         """Write the trained backbone, then the set transformer."""
         card = replace(card, videos=card.videos - self._count_left_out())
-        spec = self._write_backbone(card)
-        backbone = to_mapping(spec) | {"end_to_end": self.data.settings["end_to_end"]}
-        card = replace(card, backbone=backbone)
-        save_model(self.scale, card, self.folder)
-
-    def _write_backbone(self, card: ModelCard) -> BackboneSpec:
-        path, spec = self.folder / BACKBONE_FILE, self.data.spec
-        weights = replace(spec.weights, file=BACKBONE_FILE, sha256=None)
-        spec = replace(spec, name=f"{spec.name}_scale", weights=weights)
+        path, vit = self.folder / BACKBONE_FILE, self.model.vit
+        weights = replace(self.data.spec.weights, file=BACKBONE_FILE, sha256=None)
+        spec = replace(self.data.spec, name=f"{self.data.spec.name}_scale", weights=weights)
         training = {
             "method": "scale", "data": card.data, "videos": card.videos, "steps": card.steps,
             "seed": card.seed, "settings": self.settings, "fingerprint": card.fingerprint,
             "backbone": to_mapping(self.data.spec),
         }  # fmt: skip
-        vit = self.whole.vit
         write_backbone(path, vit, BackboneHeader(network=vit.config, spec=spec, training=training))
-        return replace(spec, weights=replace(weights, sha256=sha256_of_files([path])))
+        written = replace(spec, weights=replace(weights, sha256=sha256_of_file(path)))
+        backbone = to_mapping(written) | {"end_to_end": self.settings["end_to_end"]}
+        save_model(self.scale, replace(card, backbone=backbone), self.folder)

@@ -7,7 +7,9 @@ the first epoch are those that an extraction would store.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -28,7 +30,6 @@ from clipset.model.config import ModelConfig
 from clipset.progress import log
 from clipset.sets.reading import model_boxes
 from clipset.sets.sampling import PixelPair, SetIndices
-from clipset.training.config import PretrainConfig
 from clipset.training.data import BatchPlan, BatchSource, prefetch
 from clipset.training.distributed import ProcessGroup
 
@@ -49,12 +50,8 @@ class Unreadable:
 
     def read(self) -> None:
         """Take over what an interrupted run has recorded."""
-        try:
-            reasons = read_json(self.path) if self.path.is_file() else {}
-        except ConfigError:
-            reasons = {}
-        if isinstance(reasons, dict):
-            self.reasons = {str(id): str(reason) for id, reason in reasons.items()}
+        with suppress(ConfigError, msgspec.ValidationError):  # there is none, or it is damaged
+            self.reasons = msgspec.convert(read_json(self.path), dict[str, str])
 
     def add(self, video_id: str, reason: str) -> None:
         """Leave a video out from now on."""
@@ -62,8 +59,9 @@ class Unreadable:
 
     def exchange(self, processes: ProcessGroup) -> None:
         """Tell all ranks what failed on one of them; the first one says and records it."""
-        lines = [msgspec.json.encode(item).decode() for item in self._new.items()]
-        new = dict(msgspec.json.decode(line) for line in processes.gather_lines(lines))
+        new: dict[str, str] = {}
+        for reasons in processes.gather_values(self._new):
+            new |= reasons
         self.reasons |= new
         self._new = {}
         if processes.is_main and new:
@@ -109,39 +107,29 @@ class VideoSource(BatchSource):
         source.groups = None
         return source
 
-    def batches(
-        self,
-        config: PretrainConfig,
-        generator: torch.Generator,
-        processes: ProcessGroup,
-        *,
-        epoch: int = 0,
-    ) -> Iterator[tuple[int, PixelPair]]:
-        """One epoch: the size of each batch, and the sets of this rank's shard of it.
-
-        Videos that cannot be read are missing in the sets, not in the size.
-        """
-        plan = list(self.draw_sets(config, generator, processes))
-        return prefetch(self._decode_sets(plan, epoch), ahead=1)
+    def read_sets(self, plan: Iterator[BatchPlan], epoch: int) -> Iterator[tuple[int, PixelPair]]:
+        """The sets of an epoch; videos that cannot be read are missing in them, not in the size."""
+        return prefetch(self._decode_sets(list(plan), epoch), ahead=1)
 
     def _decode_sets(
         self, plan: Sequence[BatchPlan], epoch: int
     ) -> Iterator[tuple[int, PixelPair]]:
-        known = self.unreadable.reasons
-        order = [int(video) for _, videos, _ in plan for video in videos]
-        order = [video for video in order if self.videos[video].id not in known]
-        results = self.decoder.decode([self.videos[video] for video in order], epoch)
-        arrived = _Arrivals(results, order)
+        known = set(self.unreadable.reasons)
+        planned = [self.videos[video] for _, videos, _ in plan for video in videos.tolist()]
+        readable = [video for video in planned if video.id not in known]
+        results = _in_order(self.decoder.decode(readable, epoch))
         for size, videos, sets in plan:
             pair, rows = self._empty_pair(sets), []
-            for row, video in enumerate(videos.tolist()):
-                if arrived.is_expected(video):
-                    clips = arrived.take(video)
-                    if isinstance(clips, VideoError):
-                        self.unreadable.add(self.videos[video].id, str(clips))
-                    else:
-                        self._fill(pair, row, clips, sets.clip_index[:, row], video, epoch)
-                        rows.append(row)
+            for row, index in enumerate(videos.tolist()):
+                video = self.videos[index]
+                if video.id in known:
+                    continue
+                clips = next(results)
+                if isinstance(clips, VideoError):
+                    self.unreadable.add(video.id, str(clips))
+                else:
+                    self._fill(pair, row, clips, sets.clip_index[:, row], video, epoch)
+                    rows.append(row)
             yield size, pair if len(rows) == len(pair) else pair.select(torch.tensor(rows).long())
             del pair  # not held while the next one is decoded
 
@@ -170,56 +158,41 @@ class VideoSource(BatchSource):
         row: int,
         chunks: Sequence[DecodedClips],
         clip_index: Int[Tensor, "2 V"],
-        video: int,
+        video: Video,
         epoch: int,
     ) -> None:
         """Write the two sets of a video into a batch."""
         boxes = np.empty((1, self.max_clips, 7), np.float32)
-        position = torch.empty(self.max_clips, dtype=torch.int64)  # of each clip in the two sets
-        position[clip_index.flatten()] = torch.arange(clip_index.numel())
-        pixels = pair.pixels[:, row]
+        pixels = pair.pixels[:, row]  # (2, V, T, 3, S, S)
         for clips in chunks:
-            indices = clips.facts.clip_indices or range(self.max_clips)
-            boxes[0, list(indices)] = clips.boxes
+            indices = list(clips.facts.clip_indices or range(self.max_clips))
+            boxes[0, indices] = clips.boxes
             for clip, own_pixels in zip(indices, clips.pixels, strict=True):
-                half, set_index = divmod(int(position[clip]), clip_index.shape[1])
-                pixels[half, set_index] = own_pixels
+                pixels[clip_index == clip] = own_pixels
         durations = np.array([chunks[0].facts.duration])
         model_coordinates = model_boxes(boxes, durations, self.model.box_coordinates)
         pair.boxes[:, row] = torch.from_numpy(model_coordinates)[0, clip_index]
         if pair.visible is not None:
-            pair.visible[:, row] = self._draw_visible(video, epoch)[clip_index]
-
-    def _draw_visible(self, video: int, epoch: int) -> Int[Tensor, "V K"]:
-        """The tokens of each clip of a video that are not dropped, in ascending order."""
-        generator = video_generator(self.seed, self.videos[video].id, epoch, self.num_tokens)
-        random = generator.random((self.max_clips, self.num_tokens))
-        return torch.from_numpy(np.sort(random.argsort(axis=1)[:, : self.num_visible], axis=1))
+            generator = video_generator(self.seed, video.id, epoch, self.num_tokens)
+            order = generator.random((self.max_clips, self.num_tokens)).argsort(axis=1)
+            visible = np.sort(order[:, : self.num_visible], axis=1)  # (W, K)
+            pair.visible[:, row] = torch.from_numpy(visible)[clip_index]
 
 
-class _Arrivals:
-    """Results in the order in which they are needed; those that come too early wait."""
-
-    def __init__(self, results: Iterator[DecodeResult], videos: Sequence[int]) -> None:
-        self.results, self.videos, self.expected = results, videos, set(videos)
-        self.finished: dict[int, list[DecodedClips] | VideoError] = {}
-        self.unfinished: dict[int, list[DecodedClips]] = {}
-
-    def is_expected(self, video: int) -> bool:
-        """Whether a video is decoded at all."""
-        return video in self.expected
-
-    def take(self, video: int) -> list[DecodedClips] | VideoError:
-        """All chunks of a video, or why it cannot be read."""
-        while video not in self.finished:
-            index, clips = next(self.results)
-            if isinstance(clips, VideoError):
-                self.unfinished.pop(self.videos[index], None)
-                self.finished[self.videos[index]] = clips
-                continue
-            chunks = self.unfinished.setdefault(self.videos[index], [])
-            chunks.append(clips)
+def _in_order(results: Iterator[DecodeResult]) -> Iterator[list[DecodedClips] | VideoError]:
+    """All chunks of each video in turn, or why it cannot be read; those that come early wait."""
+    chunks: defaultdict[int, list[DecodedClips]] = defaultdict(list)
+    finished: dict[int, list[DecodedClips] | VideoError] = {}
+    num_given = 0
+    for index, clips in results:
+        if isinstance(clips, VideoError):
+            chunks.pop(index, None)
+            finished[index] = clips
+        else:
+            chunks[index].append(clips)
             if clips.facts.is_last_chunk:
-                self.finished[self.videos[index]] = self.unfinished.pop(self.videos[index])
-            del clips, chunks
-        return self.finished.pop(video)
+                finished[index] = chunks.pop(index)
+        del clips  # not held while the next one is decoded
+        while num_given in finished:
+            yield finished.pop(num_given)
+            num_given += 1

@@ -34,7 +34,7 @@ from clipset.reproduce.step_worker import OUT_OF_MEMORY, Method, StepCost, StepR
 from clipset.reproduce.table import Cell, Measurement, TableFile, open_table, write_table
 from clipset.runs import environment
 from clipset.ssl.config import WIDTHS
-from clipset.ssl.masked_autoencoder import DECODER_DEPTH
+from clipset.ssl.methods import DECODER_DEPTH
 from clipset.training.data import available_memory
 
 ROWS: dict[str, Method] = {

@@ -20,9 +20,7 @@ from torch import Tensor, nn
 
 from clipset.networks.video_transformers import VideoMAEConfig
 from clipset.recipe import load_settings
-from clipset.ssl.masked_autoencoder import MaskedAutoencoder
-from clipset.ssl.method import SelfSupervisedMethod
-from clipset.ssl.moco import MoCo
+from clipset.ssl.methods import SelfSupervisedMethod, make_method
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
 from clipset.training.data import tensors_of
@@ -120,18 +118,11 @@ def make_step(
         pair = random_pair(request.network.embed_dim, config, request.batch)
         tensors: dict[str, Any] = tensors_of(pair, device)
         return model, lambda: model.losses(**tensors).total, list(tensors.values())
-    method = make_rival(request)
     network = request.network
+    method = make_method(request.method, network, DROP)
     shape = (method.num_views, request.batch, network.frames, 3, network.size, network.size)
     views = torch.randn(shape, device=device)
     return method, lambda: method(views), [views]
-
-
-def make_rival(request: StepRequest) -> SelfSupervisedMethod:
-    """The networks of a method that learns from pixels."""
-    if request.method == "videomae":
-        return MaskedAutoencoder(request.network, mask_ratio=DROP)
-    return MoCo(request.network, drop=DROP if request.method == "sparse-moco" else None)
 
 
 class SavedTensors:

@@ -40,9 +40,7 @@ class ClipBatch:
     @property
     def counts(self) -> Int[Tensor, " N"]:
         """The number of valid clips of each video."""
-        if self.valid is None:
-            return torch.full((len(self),), self.features.shape[1], device=self.features.device)
-        return self.valid.sum(dim=1)
+        return self.valid_mask.sum(dim=1)
 
     def select(self, videos: Int[Tensor, " B"] | slice) -> ClipBatch:
         """The clips of some of the videos."""
@@ -67,8 +65,8 @@ class ClipBatch:
         """Some valid clips of each video (or of some videos), by their indices."""
         if videos is None:
             videos = torch.arange(len(self), device=clip_index.device)
-        video_rows = videos[:, None]
-        return ClipBatch(self.features[video_rows, clip_index], self.boxes[video_rows, clip_index])
+        index = (videos[:, None], clip_index)
+        return ClipBatch(self.features[index], self.boxes[index])
 
     def pad_to(self, num_clips: int) -> ClipBatch:
         """The same clips, padded to `num_clips` for each video."""
@@ -95,7 +93,7 @@ class ClipBatch:
         """`valid`, also where there is no padding."""
         if self.valid is not None:
             return self.valid
-        return torch.ones(self.features.shape[:2], dtype=torch.bool)
+        return self.features.new_ones(self.features.shape[:2], dtype=torch.bool)
 
     def valid_features(self) -> Float[Tensor, "M D"]:
         """The features of all valid clips, video by video."""

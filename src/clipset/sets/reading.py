@@ -98,18 +98,11 @@ def official_boxes(boxes: Float[np.ndarray, "B V 7"]) -> Float[np.ndarray, "B V 
     The order is flip (1 or -1), top, left, bottom, right, start, end. On each axis the smallest
     start becomes 0 and the largest end 1, so the unit of the stored boxes does not matter.
     """
-    start, end, top, left, bottom, right, flipped = np.moveaxis(boxes.astype(np.float32), -1, 0)
-    tops, bottoms = _within_extent(top, bottom)
-    lefts, rights = _within_extent(left, right)
-    starts, ends = _within_extent(start, end)
-    flips = np.where(flipped > 0, np.float32(1), np.float32(-1))
-    return np.stack([flips, tops, lefts, bottoms, rights, starts, ends], axis=-1)
-
-
-def _within_extent(
-    low: Float[np.ndarray, "B V"], high: Float[np.ndarray, "B V"]
-) -> tuple[Float[np.ndarray, "B V"], Float[np.ndarray, "B V"]]:
-    """Both ends of the clips on one axis, scaled so that the extent of each video is 0 to 1."""
-    first_edge = low.min(axis=1, keepdims=True)  # (B, 1)
+    boxes = boxes.astype(np.float32)
+    low, high = boxes[..., [2, 3, 0]], boxes[..., [4, 5, 1]]  # top, left, start; bottom, right, end
+    first_edge = low.min(axis=1, keepdims=True)  # (B, 1, 3)
     extent = np.maximum(high.max(axis=1, keepdims=True) - first_edge, np.float32(1e-9))
-    return (low - first_edge) / extent, (high - first_edge) / extent
+    low, high = (low - first_edge) / extent, (high - first_edge) / extent
+    flips = np.where(boxes[..., 6:] > 0, np.float32(1), np.float32(-1))
+    columns = [flips, low[..., :2], high[..., :2], low[..., 2:], high[..., 2:]]
+    return np.concatenate(columns, axis=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -66,12 +67,8 @@ class StoredClips:
         video_indices = self.videos[videos if isinstance(videos, slice) else videos.numpy()]
         batches = [read_clips(self.store, kind, video_indices, self.model) for kind in self.kinds]
         if self.valid is not None:
-            batch_widths = zip(batches, self.widths, strict=True)
-            batches = [batch.pad_to(width) for batch, width in batch_widths]
-        clips, *others = batches
-        for other in others:
-            clips = clips.concat_clips(other)
-        return clips
+            batches = [b.pad_to(width) for b, width in zip(batches, self.widths, strict=True)]
+        return reduce(ClipBatch.concat_clips, batches)
 
     def select_clips(self, clips: Int[Tensor, "B W"], videos: Int[Tensor, " B"]) -> ClipBatch:
         """Some valid clips of some videos, by their indices."""

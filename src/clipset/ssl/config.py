@@ -61,20 +61,18 @@ class BackboneTraining:
     def __post_init__(self) -> None:
         if self.epochs is not None and self.minutes is not None:
             raise TrainingError("epochs and minutes exclude each other; set one of them")
-        if self.epochs is not None and self.epochs < 1:
-            raise TrainingError(f"epochs must be at least 1, got {self.epochs}")
+        limits = {"epochs": 1, "batch_size": 2, "learning_rate": 0, "weight_decay": 0}
+        for name, smallest in limits.items():
+            value = getattr(self, name)
+            if value is not None and not smallest <= value < math.inf:
+                raise TrainingError(f"{name} must be at least {smallest}, got {value}")
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise TrainingError(f"minutes must be more than 0, got {self.minutes}")
-        if self.batch_size < 2:
-            raise TrainingError(f"batch_size must be at least 2, got {self.batch_size}")
         if not 0 < self.drop < 1:
             raise TrainingError(
                 f"drop must lie between 0 and 1, got {self.drop}: with 0 nothing is hidden, with "
                 "1 nothing is seen"
             )
-        for name in ("learning_rate", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise TrainingError(f"{name} must be at least 0, got {getattr(self, name)}")
         self.sampling  # noqa: B018  refuses a bad crop_scale
         try:
             check_shape(self.network, "the backbone")

@@ -1,6 +1,7 @@
 """The videos to train on, decoded once: small frames as bytes, in a file that is mapped to memory.
 
-The system keeps of the file what fits into memory and drops it where memory is short.
+The system keeps of the file what fits into memory and drops it where memory is short. Worker
+processes read the videos: one that crashes or hangs costs only its video.
 """
 
 from __future__ import annotations
@@ -9,29 +10,42 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
 import numpy as np
 from jaxtyping import UInt8
 
+from clipset.clips.sampling import frame_indices_at
 from clipset.data.catalog import Video
-from clipset.decoding.reader import VideoInfo
+from clipset.decoding.reader import VideoInfo, open_video
 from clipset.errors import TrainingError, VideoError
 from clipset.files import writing
 from clipset.process.isolation import python_command
-from clipset.process.worker import WorkerProcess
+from clipset.process.worker import Answer, WorkerProcess, answer_messages
 from clipset.progress import bar, log
-from clipset.ssl.frame_worker import FrameFacts, FrameRequest, FrameTask
 
-COMMAND = python_command("clipset.ssl.frame_worker")
+COMMAND = python_command("clipset.ssl.frames")
 TIMEOUT = 120.0  # seconds for one video
 DISK_FRACTION = 0.5  # of the free disk space, for frames
 MAX_WORKERS = 8
+
+FrameTask = tuple[bytes, float | None]
+"""The path and the end of a video."""
+FrameFacts = tuple[list[float], float, int, int]
+"""The times of the frames, the video's duration, the frames' height and width; pixels follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRequest:
+    """Which frames of every video are read: one each `interval` seconds, scaled down."""
+
+    short_side: int
+    interval: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +76,10 @@ class FrameReader(WorkerProcess):
         """The frames of a video; raises VideoError."""
         task: FrameTask = (os.fsencode(video.path.absolute()), video.end)
         value, content = self.call(task)
-        facts = msgspec.json.decode(value, type=FrameFacts)
-        shape = (len(facts.times), facts.height, facts.width, 3)
-        info = VideoInfo(
-            width=facts.width,
-            height=facts.height,
-            frame_times=np.array(facts.times),
-            duration=facts.duration,
-        )
-        return VideoFrames(info, np.frombuffer(content, np.uint8).reshape(shape))
+        times, duration, height, width = msgspec.json.decode(value, type=FrameFacts)
+        info = VideoInfo(width=width, height=height, frame_times=np.array(times), duration=duration)
+        pixels = np.frombuffer(content, np.uint8).reshape(len(times), height, width, 3)
+        return VideoFrames(info, pixels)
 
 
 class VideoPool:
@@ -79,37 +88,28 @@ class VideoPool:
     The file of kept frames has no name: it is gone when the process ends, however it ends.
     """
 
-    def __init__(
-        self,
-        videos: Sequence[Video],
-        request: FrameRequest,
-        folder: Path,
-        *,
-        limit: int | None = None,
-    ) -> None:
-        """Read the videos; the file is in `folder`, with up to `limit` bytes."""
-        self.request = request
+    def __init__(self, videos: Sequence[Video], request: FrameRequest, folder: Path) -> None:
+        """Read the videos; the file is in `folder`."""
         with writing(folder):
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-            free = shutil.disk_usage(folder).free
-        self.limit = int(DISK_FRACTION * free) if limit is None else limit
+            self.limit = int(DISK_FRACTION * shutil.disk_usage(folder).free)
         self.num_bytes = 0
         self._lock = threading.Lock()
-        self._reader = FrameReader(request)
+        num_workers = min(os.cpu_count() or 1, MAX_WORKERS)
+        self._readers = [FrameReader(request) for _ in range(num_workers)]
+        self.videos: list[Video] = []
+        self.kept: list[VideoFrames | None] = []  # None: there was no room
         try:
-            results = self._read_all(videos)
+            self._read_all(videos)
+            if len(self) < 2:
+                raise TrainingError(f"training needs at least 2 videos, {len(self)} can be read")
         except BaseException:
             self.close()
             raise
-        self.videos = [v for v, r in zip(videos, results, strict=True) if _is_usable(v, r)]
-        self.kept = [result for result in results if not isinstance(result, VideoError)]
-        if len(self.videos) < 2:
-            self.close()
-            raise TrainingError(f"training needs at least 2 videos, {len(self.videos)} can be read")
         num_kept = sum(frames is not None for frames in self.kept)
-        if num_kept < len(self.videos):
+        if num_kept < len(self):
             log(
-                f"the frames of {num_kept} of {len(self.videos)} videos fit into "
+                f"the frames of {num_kept} of {len(self)} videos fit into "
                 f"{self.limit / 1e9:.1f} GB; the others are decoded in every epoch"
             )
 
@@ -118,12 +118,49 @@ class VideoPool:
 
     def frames(self, index: int) -> VideoFrames:
         """The frames of a video; raises VideoError if it has to be read and cannot be."""
-        return self.kept[index] or self._reader.read(self.videos[index])
+        return self.kept[index] or self._readers[0].read(self.videos[index])
 
     def close(self) -> None:
-        """End the worker process and delete the kept frames."""
-        self._reader.close()
+        """End the worker processes and delete the kept frames."""
+        for reader in self._readers:
+            reader.close()
         self._file.close()
+
+    def _read_all(self, videos: Sequence[Video]) -> None:
+        idle: SimpleQueue[FrameReader] = SimpleQueue()
+        for reader in self._readers:
+            idle.put(reader)
+
+        def read(video: Video) -> VideoFrames | VideoError | None:
+            if self.num_bytes >= self.limit:
+                return None
+            reader = idle.get()
+            try:
+                return self._keep(reader.read(video))
+            except VideoError as error:
+                return error
+            finally:
+                idle.put(reader)
+
+        with ThreadPoolExecutor(len(self._readers)) as threads:
+            pending = [threads.submit(read, video) for video in videos]
+            try:
+                with bar("reading", len(videos), "videos") as advance:
+                    for video, future in zip(videos, pending, strict=True):
+                        result = future.result()
+                        if isinstance(result, VideoError):
+                            log(f"{video.id} is left out: {result}")
+                        else:
+                            self.videos.append(video)
+                            self.kept.append(result)
+                        advance()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                for reader in self._readers:
+                    reader.kill()
+                raise
+        for reader in self._readers:  # one starts again if there was no room
+            reader.close()
 
     def _keep(self, frames: VideoFrames) -> VideoFrames:
         """The same frames in the file."""
@@ -134,54 +171,29 @@ class VideoPool:
         mapped = np.memmap(self._file, np.uint8, "c", start, frames.pixels.shape)
         return VideoFrames(frames.info, mapped)
 
-    def _read_all(self, videos: Sequence[Video]) -> list[VideoFrames | VideoError | None]:
-        """The frames of each video, the reason why there are none, or None if there is no room."""
-        readers: list[FrameReader] = []
-        own = threading.local()
 
-        def read(video: Video) -> VideoFrames | VideoError | None:
-            if self.num_bytes >= self.limit:
-                return None
-            if not hasattr(own, "reader"):
-                own.reader = FrameReader(self.request)
-                readers.append(own.reader)
-            try:
-                return self._keep(own.reader.read(video))
-            except VideoError as error:
-                return error
+def make_reader(setup: bytes) -> Callable[[bytes], Answer]:
+    """What a worker process does: read one video after the other."""
+    request = msgspec.json.decode(setup, type=FrameRequest)
 
-        with _stopping(readers), ThreadPoolExecutor(_count_workers()) as threads:
-            pending = [threads.submit(read, video) for video in videos]
-            try:
-                results = []
-                with bar("reading", len(videos), "videos") as advance:
-                    for each in pending:
-                        results.append(each.result())
-                        advance()
-                return results
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                for reader in readers:
-                    reader.kill()
-                raise
+    def read(line: bytes) -> Answer:
+        path, end = msgspec.json.decode(line, type=FrameTask)
+        with open_video(Path(os.fsdecode(path)), end=end) as video:
+            info = video.info
+            times = np.arange(0.0, max(info.duration, request.interval), request.interval)
+            indices = np.unique(frame_indices_at(times, info.frame_times))
+            requested = video.frames(indices.tolist(), short_side=request.short_side)
+            frames = [frame for _, frame in requested]
+            video.check_usable()
+        facts: FrameFacts = (
+            info.frame_times[indices].tolist(),
+            info.duration,
+            *frames[0].shape[:2],
+        )
+        return facts, [memoryview(frame.data).cast("B") for frame in frames]
+
+    return read
 
 
-@contextmanager
-def _stopping(readers: list[FrameReader]) -> Iterator[None]:
-    """End the worker processes."""
-    try:
-        yield
-    finally:
-        for reader in readers:
-            reader.close()
-
-
-def _count_workers() -> int:
-    return max(1, min(os.cpu_count() or 1, MAX_WORKERS))
-
-
-def _is_usable(video: Video, result: VideoFrames | VideoError | None) -> bool:
-    if isinstance(result, VideoError):
-        log(f"{video.id} is left out: {result}")
-        return False
-    return True
+if __name__ == "__main__":
+    answer_messages(make_reader)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from clipset.backbones.registry import KINETICS, BackboneSpec, Weights
 from clipset.backbones.trained import BackboneHeader, read_header, write_backbone
 from clipset.clips.cut import cut_clips
 from clipset.clips.sampling import sample_random_clips
-from clipset.config import encode_json, fingerprint, parse_json, to_mapping
+from clipset.config import fingerprint, to_mapping
 from clipset.data.catalog import Catalog
 from clipset.devices import find_device
 from clipset.errors import BackboneError, TrainingError, VideoError, error_line
@@ -30,11 +30,8 @@ from clipset.process.locks import exclusive
 from clipset.progress import bar, log
 from clipset.sets.sampling import draw_batches
 from clipset.ssl.config import MAX_EPOCHS, BackboneTraining
-from clipset.ssl.frame_worker import FrameRequest
-from clipset.ssl.frames import VideoPool
-from clipset.ssl.masked_autoencoder import MaskedAutoencoder
-from clipset.ssl.method import SelfSupervisedMethod
-from clipset.ssl.moco import MoCo
+from clipset.ssl.frames import FrameRequest, VideoPool
+from clipset.ssl.methods import make_method
 from clipset.training.checkpoint import (
     RunState,
     find_checkpoint,
@@ -56,6 +53,11 @@ FRAMES_PER_INTERVAL = 2  # kept frames for each frame of a clip
 FRAME_SCALE = 8 / 7  # short side of kept frames, relative to the size of the clips
 BETAS = (0.9, 0.95)  # of AdamW, as in VideoMAE
 MAX_GRAD_NORM = 1.0
+PAPERS = {
+    "videomae": "VideoMAE (Tong et al., NeurIPS 2022)",
+    "moco": "MoCo v3 (Chen et al., ICCV 2021)",
+    "sparse-moco": "MoCo v3 (Chen et al., ICCV 2021), few tokens as in MSN (Assran et al., 2022)",
+}
 
 
 def train_backbone(
@@ -74,42 +76,32 @@ def train_backbone(
     videos = catalog.split("train").videos if "train" in catalog.splits else catalog.videos
     torch_device = find_device(device)
     check_output(folder, "folder")
-    settings = parse_json(encode_json(config), "the settings")  # as a checkpoint holds them
-    identity = fingerprint(settings, seed, catalog.only(videos).fingerprint)
+    identity = fingerprint(config, seed, catalog.only(videos).fingerprint)
     path = folder / BACKBONE_FILE
-    if is_finished(path, identity):
+    if _is_finished(path, identity):
         return path
     with exclusive(folder):
         state = RunState(
-            fingerprint=identity, epoch=0, settings=settings, dim=config.network.embed_dim,
-            seed=seed,
+            fingerprint=identity, epoch=0, settings=to_mapping(config),
+            dim=config.network.embed_dim, seed=seed,
         )  # fmt: skip
-        find_checkpoint(folder / "checkpoints", state)  # refuses another run before any work
+        newest = find_checkpoint(folder / "checkpoints", state)  # refuses another run
         interval = config.stride / 30 / FRAMES_PER_INTERVAL
         request = FrameRequest(short_side=round(config.size * FRAME_SCALE), interval=interval)
-        pool = VideoPool(videos, request, folder)
-        try:
+        with closing(VideoPool(videos, request, folder)) as pool:
             run = BackboneRun(pool, config, folder, state, data=catalog.name, device=torch_device)
-            run.resume()
+            if newest is not None:
+                run.resume(newest.epoch)
             run.train()
-        finally:
-            pool.close()
     return path
 
 
-def is_finished(path: Path, identity: str) -> bool:
+def _is_finished(path: Path, identity: str) -> bool:
     """Whether a file is the finished backbone of this very training."""
     try:
         return read_header(path).training.get("fingerprint") == identity
     except BackboneError:
         return False
-
-
-def make_method(config: BackboneTraining) -> SelfSupervisedMethod:
-    """The networks of a method, with random weights."""
-    if config.method != "videomae":
-        return MoCo(config.network, drop=config.drop if config.method == "sparse-moco" else None)
-    return MaskedAutoencoder(config.network, mask_ratio=config.drop)
 
 
 class BackboneRun:
@@ -132,7 +124,8 @@ class BackboneRun:
         self.seconds = 0.0  # of training
         torch.manual_seed(self.seed)
         try:
-            self.method = make_method(config).to(device).train()
+            method = make_method(config.method, config.network, config.drop)
+            self.method = method.to(device).train()
         except (RuntimeError, MemoryError) as error:
             raise TrainingError(f"cannot build the network: {error_line(error)}") from None
         self.dtype = choose_precision("auto", device)
@@ -153,23 +146,20 @@ class BackboneRun:
             return min(self.seconds / (60 * self.config.minutes), 1.0)
         return self.optimization.num_done / self.optimization.num_steps
 
-    def resume(self) -> None:
-        """Continue from the newest whole checkpoint."""
-        folder = self.folder / "checkpoints"
-        newest = find_checkpoint(folder, self.state)
-        if newest is not None:
-            optimizer = self.optimization.optimizer
-            self.state = load_checkpoint(folder, newest.epoch, optimizer, self.method)
-            self.seconds = self.state.seconds
-            self.optimization.num_done = self.state.epoch * self.steps_per_epoch
-            self.optimization.scaler.load_state_dict(self.state.scaler)
-            log(f"resumed after epoch {newest.epoch}, {self.seconds / 60:.1f} minutes of training")
-        remove_partial_files(folder)
+    def resume(self, epoch: int) -> None:
+        """Continue after an epoch that has a checkpoint."""
+        folder, optimizer = self.folder / "checkpoints", self.optimization.optimizer
+        self.state = load_checkpoint(folder, epoch, optimizer, self.method)
+        self.seconds = self.state.seconds
+        self.optimization.num_done = epoch * self.steps_per_epoch
+        self.optimization.scaler.load_state_dict(self.state.scaler)
+        log(f"resumed after epoch {epoch}, {self.seconds / 60:.1f} minutes of training")
 
     def train(self) -> None:
         """Train to the end, and write the backbone on the way and at the end."""
-        num_epochs = self.num_epochs or 1
-        monitor = Monitor(self.folder, num_epochs=num_epochs, done=self.state.epoch)
+        folder, optimizer = self.folder / "checkpoints", self.optimization.optimizer
+        remove_partial_files(folder)
+        monitor = Monitor(self.folder, num_epochs=self.num_epochs or 1, done=self.state.epoch)
         saved_at = time.monotonic()
         done = self.optimization.num_done
         with bar("training", self._expected_steps(), "steps", done=done) as advance:
@@ -184,15 +174,19 @@ class BackboneRun:
                     self.state, epoch=self.state.epoch + 1, seconds=self.seconds,
                     scaler=self.optimization.scaler.state_dict(),
                 )  # fmt: skip
-                metrics = {"epoch": self.state.epoch, "loss": float(np.mean(losses))}
-                rate = self.optimization.learning_rate
-                monitor.write({**metrics, "learning_rate": rate, "seconds": self.seconds})
+                metrics = {
+                    "epoch": self.state.epoch, "loss": float(np.mean(losses)),
+                    "learning_rate": self.optimization.learning_rate, "seconds": self.seconds,
+                }  # fmt: skip
+                monitor.write(metrics)
                 if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
                     with monitor.tolerate("a new checkpoint; the previous one stays"):
-                        self._save_checkpoint()
+                        write_checkpoint(
+                            folder, self.state, optimizer, self.method, keep=CHECKPOINTS_KEPT
+                        )
                     saved_at = time.monotonic()
         self.export(BACKBONE_FILE)
-        remove_checkpoints(self.folder / "checkpoints")
+        remove_checkpoints(folder)
 
     def export(self, file_name: str) -> None:
         """Write the encoder as a backbone file."""
@@ -216,15 +210,6 @@ class BackboneRun:
         }  # fmt: skip
         header = BackboneHeader(network=network, spec=spec, training=training)
         write_backbone(self.folder / file_name, self.method.encoder, header)
-
-    def _save_checkpoint(self) -> None:
-        write_checkpoint(
-            self.folder / "checkpoints",
-            self.state,
-            self.optimization.optimizer,
-            self.method,
-            keep=CHECKPOINTS_KEPT,
-        )
 
     def _expected_steps(self) -> int:
         """The number of steps; by the speed so far if the minutes are given."""
@@ -290,10 +275,3 @@ class BackboneRun:
             raise TrainingError(f"the loss is not finite at step {step}; lower the learning rate")
         self.optimization.step(loss)
         return float(value)
-
-
-PAPERS = {
-    "videomae": "VideoMAE (Tong et al., NeurIPS 2022)",
-    "moco": "MoCo v3 (Chen et al., ICCV 2021)",
-    "sparse-moco": "MoCo v3 (Chen et al., ICCV 2021), few tokens as in MSN (Assran et al., 2022)",
-}

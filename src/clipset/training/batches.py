@@ -52,16 +52,13 @@ def group_batches(members: Sequence[Video | None], config: PretrainConfig) -> Ba
 
     Videos without a group, and those of groups with one video, form one group.
     """
-    names = [None if video is None else video.group for video in members]
-    if config.batch_from == "all":
-        return BatchChoice(None, "batch_from is all")
-    reason = "batch_from is group"
+    useful, reason = config.batch_from == "group", f"batch_from is {config.batch_from}"
     if config.batch_from == "auto":
         useful, reason = assess_groups([video for video in members if video is not None])
-        if not useful:
-            return BatchChoice(None, reason)
-    counts = Counter(names)
-    several = [name for name, count in counts.items() if name is not None and count > 1]
+    if not useful:
+        return BatchChoice(None, reason)
+    names = [None if video is None else video.group for video in members]
+    several = [name for name, n in Counter(names).items() if name is not None and n > 1]
     index: dict[str | None, int] = {name: number for number, name in enumerate(several)}
     return BatchChoice(torch.tensor([index.get(name, len(index)) for name in names]), reason)
 
@@ -89,30 +86,23 @@ def assess_groups(videos: list[Video]) -> tuple[bool, str]:
     return True, f"{len(groups)} groups of about {median_size} videos with different labels"
 
 
-def check_groups(members: Sequence[Video | None], config: PretrainConfig) -> None:
-    """Refuse `batch_from = "group"` where a video has no group, or is alone in it."""
-    if config.batch_from != "group":
-        return
-    counts = Counter(None if video is None else video.group for video in members)
-    if None in counts:
-        raise TrainingError(
-            f"batches of one group need the group of every video; {counts[None]} of {len(members)} "
-            f"have none (the column group of the catalog)"
-        )
-    single = sorted(str(name) for name, count in counts.items() if count < 2)
-    if single:
-        raise TrainingError(
-            f"batches of one group need groups of at least 2 videos; {single[0]!r} has one"
-        )
-
-
 def check_batches(
     members: Sequence[Video | None], config: PretrainConfig, processes: ProcessGroup
 ) -> None:
     """Refuse videos that cannot be divided into batches, or batches among the ranks."""
     if len(members) < 2:
         raise TrainingError(f"pre-training needs at least 2 videos, got {len(members)}")
-    check_groups(members, config)
+    counts = Counter(None if video is None else video.group for video in members)
+    if config.batch_from == "group" and None in counts:
+        raise TrainingError(
+            f"batches of one group need the group of every video; {counts[None]} of {len(members)} "
+            f"have none (the column group of the catalog)"
+        )
+    if config.batch_from == "group" and min(counts.values()) < 2:
+        single = min(str(name) for name, count in counts.items() if count < 2)
+        raise TrainingError(
+            f"batches of one group need groups of at least 2 videos; {single!r} has one"
+        )
     groups = group_batches(members, config).groups
     sizes = [len(members)] if groups is None else list(Counter(groups.tolist()).values())
     smallest_batch, size = min((size // -(-size // config.batch_size), size) for size in sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from clipset.config import to_mapping
+from clipset.config import flatten, to_mapping
 from clipset.errors import ModelError
 from clipset.model.config import MAX_WIDTH, ModelConfig
 
@@ -36,11 +36,6 @@ class ModelCard:
     def __post_init__(self) -> None:
         if not 1 <= self.dim <= MAX_WIDTH:
             raise ModelError(f"dim must lie between 1 and {MAX_WIDTH}, got {self.dim}")
-
-
-def hub_config(card: ModelCard) -> dict[str, Any]:
-    """The card as a `config.json` of the Hugging Face convention."""
-    return {"model_type": MODEL_TYPE, "architectures": ["ScaleModel"], **to_mapping(card)}
 
 
 PAGE = """---
@@ -88,14 +83,10 @@ Clipset does not know the licence of the videos.
 
 def model_page(card: ModelCard) -> str:
     """The README.md of a model."""
-    weights, score = card.backbone.get("weights") or {}, card.validation
-    validation = ""
-    if score:
-        knn = f"k-NN {score['knn']:.1%} on {score['split']}, at epoch {score['epoch']}"
-        validation = f"| validation | {knn} |\n"
-    settings = {name: value for name, value in card.training.items() if name != "model"}
-    settings |= {f"model.{name}": value for name, value in to_mapping(card.model).items()}
+    weights = card.backbone.get("weights") or {}
     licence, source = weights.get("licence"), weights.get("source")
+    validation = "| validation | k-NN {knn:.1%} on {split}, at epoch {epoch} |\n"
+    settings = flatten({**card.training, "model": to_mapping(card.model)})
     return PAGE.format(
         backbone=card.backbone.get("name", "of these features"),
         dim=card.dim,
@@ -107,7 +98,7 @@ def model_page(card: ModelCard) -> str:
         split="all videos" if card.split == "all" else card.split,
         seed=card.seed,
         fingerprint=card.fingerprint,
-        validation=validation,
+        validation=validation.format_map(card.validation) if card.validation else "",
         settings="\n".join(f"| {name} | {value} |" for name, value in settings.items()),
         place="trained with this model, vit.safetensors in this folder, from weights"
         if "end_to_end" in card.backbone

@@ -13,20 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor, nn, optim
 
-from clipset.backbones.checkpoints import first_nonfinite
+from clipset.backbones.checkpoints import (
+    CheckpointLayout,
+    first_nonfinite,
+    network_from_state,
+)
 from clipset.checksums import find_damage, seal
 from clipset.config import build, encode_json, flatten, parse_json, read_json, to_mapping
-from clipset.errors import ConfigError, ModelError, TrainingError
+from clipset.errors import BackboneError, ConfigError, ModelError, TrainingError
 from clipset.files import write_atomic, write_together, writing
 from clipset.model.config import ModelConfig
 from clipset.model.scale import ScaleNetwork
 from clipset.progress import log
-from clipset.training.card import MODEL_FORMAT, MODEL_TYPE, ModelCard, hub_config, model_page
+from clipset.training.card import MODEL_FORMAT, MODEL_TYPE, ModelCard, model_page
 from clipset.training.config import PretrainConfig
 
 MODEL_FILE = "model.safetensors"
@@ -66,13 +69,15 @@ def save_model(
         raise ModelError(f"the model is not saved: {bad_tensor} holds NaN or infinity; train again")
     weights = save(tensors, metadata={"format": "pt"})
     card = replace(card, checksum=_checksum(hashlib.blake2b(weights, digest_size=16), card))
+    card_table = to_mapping(card)
+    hub_config = {"model_type": MODEL_TYPE, "architectures": ["ScaleModel"], **card_table}
     files = {
         MODEL_FILE: weights,
         "README.md": model_page(card).encode(),
-        "config.json": encode_json(hub_config(card)),
+        "config.json": encode_json(hub_config),
     }
     if is_finished_run:
-        files["model.json"] = encode_json(to_mapping(card))
+        files["model.json"] = encode_json(card_table)
     write_together({folder / name: content for name, content in files.items()})
 
 
@@ -144,30 +149,18 @@ def load_model(folder: Path) -> ScaleModel:
     """The trained model of a folder, in evaluation mode; damaged files are refused."""
     card, path = check_model(folder), folder / MODEL_FILE
     try:
-        _check_shapes(path, card)
-        model = ScaleModel(card.dim, card.model, card)
-        tensors = load_file(path)
-        model.load_state_dict(tensors)
+        network = network_from_state(
+            lambda: ScaleModel(card.dim, card.model, card),
+            load_file(path),
+            CheckpointLayout(),
+            path,
+        )
     except (OSError, SafetensorError, RuntimeError, OverflowError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"the weights in {folder} do not fit its description: {reason}") from None
-    bad_tensor = first_nonfinite(tensors)
-    if bad_tensor is not None:
-        raise ModelError(f"the weights in {folder} are damaged: {bad_tensor} holds NaN or infinity")
-    return model.eval()
-
-
-def _check_shapes(path: Path, card: ModelCard) -> None:
-    """Compare the card's shapes with the file's before memory is allocated."""
-    with torch.device("meta"):
-        state = ScaleNetwork(card.dim, card.model).state_dict()
-    expected = {name: tuple(value.shape) for name, value in state.items()}
-    with safe_open(path, "np") as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    for name in {**expected, **shapes}:
-        if expected.get(name) != shapes.get(name):
-            ours, theirs = (table.get(name, "missing") for table in (expected, shapes))
-            raise RuntimeError(f"{name} should be {ours}, in the file it is {theirs}")
+    except BackboneError as error:
+        raise ModelError(str(error)) from None
+    return network.eval()
 
 
 def find_model(name: str | Path, *, revision: str | None = None) -> Path:

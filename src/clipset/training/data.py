@@ -1,6 +1,6 @@
 """Batches of training clips: from memory, or streamed from a store that is larger than memory.
 
-Both ways give the same batches, bit for bit. Boxes are always in memory; they are small.
+Both ways give the same batches, bit for bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch import Tensor
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.sets.batch import ClipBatch, RunningStatistics
-from clipset.sets.reading import read_clips
 from clipset.sets.sampling import (
     PixelPair,
     SetIndices,
@@ -32,6 +31,7 @@ from clipset.sets.sampling import (
     draw_batches_by_group,
     draw_set_indices,
 )
+from clipset.sets.stored_clips import Clips, StoredClips
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
 
@@ -55,6 +55,9 @@ class BatchSource(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
+    def read_sets(self, plan: Iterator[BatchPlan], epoch: int) -> Iterator[tuple[int, Any]]:
+        """The size of each batch of a plan, and the sets of this rank's shard of it."""
+
     def batches(
         self,
         config: PretrainConfig,
@@ -67,6 +70,7 @@ class BatchSource(ABC):
 
         All ranks draw the same from the same generator, so their number changes nothing.
         """
+        return self.read_sets(self.draw_sets(config, generator, processes), epoch)
 
     def batches_in_epoch(self, config: PretrainConfig) -> int:
         """The number of batches in an epoch."""
@@ -107,56 +111,36 @@ class ClipSource(BatchSource):
         in_memory: bool | None = None,
         groups: Int[Tensor, " N"] | None = None,
     ) -> None:
-        self.store, self.videos, self.model, self.groups = store, videos, model, groups
-        counts = store.random.count[videos]
-        self.max_clips, self.ragged = int(counts.max()), bool((counts < counts.max()).any())
-        size = len(videos) * self.max_clips * store.manifest.backbone.dim * 4
+        stored = StoredClips(store, ("random",), videos, model)
+        self.videos, self.groups, self.valid = videos, groups, stored.valid
+        self.max_clips, self.dim = stored.num_clips, stored.dim
+        size = 4 * len(stored) * stored.num_clips * stored.dim
         self.in_memory = size < available_memory() / 2 if in_memory is None else in_memory
-        everything = self.read(videos) if self.in_memory else None
-        statistics, boxes, valid = RunningStatistics(), [], []
+        self.clips: Clips = stored.read(slice(None)) if self.in_memory else stored
+        statistics = RunningStatistics()
         for start in range(0, len(videos), STATISTICS_CHUNK):
-            chunk = slice(start, start + STATISTICS_CHUNK)
-            clips = everything.select(chunk) if everything else self.read(videos[chunk])
+            clips = self.clips.read(slice(start, start + STATISTICS_CHUNK))
             statistics.update(clips.valid_features())
-            boxes.append(clips.boxes)
-            if clips.valid is not None:
-                valid.append(clips.valid)
-        self.features = everything.features if everything else None
-        self.boxes = torch.cat(boxes)
-        self.valid = torch.cat(valid) if valid else None
         self.mean, self.std = statistics.mean, statistics.std
-        self.dim = len(self.mean)
 
     def __len__(self) -> int:
         return len(self.videos)
 
-    def read(self, videos: Int[np.ndarray, " B"]) -> ClipBatch:
-        """The clips of some videos, padded to the largest number of clips of all videos."""
-        clips = read_clips(self.store, "random", videos, self.model)
-        return clips.pad_to(self.max_clips) if self.ragged else clips
-
-    def batches(
+    def read_sets(
         self,
-        config: PretrainConfig,
-        generator: torch.Generator,
-        processes: ProcessGroup,
-        *,
-        epoch: int = 0,  # noqa: ARG002 (the clips of a video are the same in all epochs)
+        plan: Iterator[BatchPlan],
+        epoch: int,  # noqa: ARG002 (the clips of a video are the same in all epochs)
     ) -> Iterator[tuple[int, SetPair]]:
-        """One epoch: the size of each batch, and the sets of this rank's shard of it."""
-        batches = self._read_sets(self.draw_sets(config, generator, processes))
+        """The sets of an epoch; from a store, a little ahead."""
+        batches = ((size, self._read_pair(videos, sets)) for size, videos, sets in plan)
         return batches if self.in_memory else prefetch(batches)
 
-    def _read_sets(self, batches: Iterator[BatchPlan]) -> Iterator[tuple[int, SetPair]]:
-        for size, own_videos, sets in batches:
-            if self.features is not None:
-                clip_features, rows = self.features, own_videos
-            else:
-                clip_features = self.read(self.videos[own_videos.numpy()]).features
-                rows = torch.arange(len(own_videos))
-            features = clip_features[rows[None, :, None], sets.clip_index]
-            boxes = self.boxes[own_videos[None, :, None], sets.clip_index]
-            yield size, SetPair(features, boxes, sets.masked, sets.valid)
+    def _read_pair(self, videos: Int[Tensor, " B"], sets: SetIndices) -> SetPair:
+        clips, rows = self.clips, videos
+        if isinstance(clips, StoredClips):
+            clips, rows = clips.read(videos), torch.arange(len(videos))
+        index = (rows[None, :, None], sets.clip_index)
+        return SetPair(clips.features[index], clips.boxes[index], sets.masked, sets.valid)
 
 
 def prefetch(items: Iterator[T], ahead: int = PREFETCH) -> Iterator[T]:

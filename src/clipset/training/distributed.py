@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from traceback import clear_frames
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -19,14 +20,18 @@ from torch.distributed.rendezvous import rendezvous
 
 from clipset.devices import find_device
 from clipset.errors import ClipsetError, OtherRankError, TrainingError
+from clipset.text import escape_undecodable
 
 T = TypeVar("T")
-MESSAGE_BYTES = 1000  # of an error that is sent to the other ranks
 _num_groups = 0  # process groups that this process has joined
 
 
 class ProcessGroup:
-    """This process among those that train together."""
+    """This process among those that train together.
+
+    Called with rows, it concatenates those of all ranks: the `Gather` of the losses. Gradients
+    return to the rank of each row.
+    """
 
     def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
         self.rank, self.world_size, self.device = rank, world_size, device
@@ -37,9 +42,15 @@ class ProcessGroup:
         return self.rank == 0
 
     @property
-    def gather(self) -> GatherRows | None:
+    def gather(self) -> ProcessGroup | None:
         """Gathers the vectors of all ranks for the losses; None for a single process."""
-        return GatherRows(self) if self.world_size > 1 else None
+        return self if self.world_size > 1 else None
+
+    def __call__(self, rows: Tensor, /) -> Tensor:
+        """The rows of rank 0, 1, …; ranks may have different numbers of rows."""
+        if rows.dtype == torch.bool:
+            return self(rows.to(torch.uint8)).bool()
+        return _GatherFunction.apply(rows, self)  # type: ignore[no-untyped-call,no-any-return]
 
     def shard(self, count: int) -> slice:
         """This rank's part of `count` items; the shards differ by one item at most."""
@@ -49,40 +60,68 @@ class ProcessGroup:
 
     def run(self, work: Callable[[], T]) -> T:
         """Run `work` on every rank; an error on one rank is raised on all of them."""
-        result, error = None, None
+        result, error, reason = None, None, None
         try:
             result = work()
         except ClipsetError as raised:
-            error = raised
-        if self.world_size == 1:
-            if error is not None:
-                raise error
-        else:
-            self._raise_together(error)
-        return result  # type: ignore[return-value]
-
-    def _raise_together(self, error: ClipsetError | None) -> None:
-        text = "" if error is None else " ".join(str(error).split())
-        message = text.encode(errors="backslashreplace")[:MESSAGE_BYTES]
-        padded = message.ljust(MESSAGE_BYTES, b"\0")
-        local = torch.tensor(list(padded), dtype=torch.uint8, device=self.device)
-        messages = [bytes(row.tolist()).rstrip(b"\0") for row in self.all_gather(local)]
-        failed = [(rank, m.decode(errors="ignore")) for rank, m in enumerate(messages) if m]
-        if not failed:
-            return
-        rank, text = failed[0]
+            error, reason = raised, " ".join(escape_undecodable(str(raised)).split())
+        reasons = self.gather_values(reason)
+        failed_rank = next((rank for rank, text in enumerate(reasons) if text is not None), None)
+        if failed_rank is None:
+            return result  # type: ignore[return-value]
         if not self.is_main:
-            raise OtherRankError(text)
-        raise error or TrainingError(f"rank {rank}: {text}")
+            raise OtherRankError(reasons[failed_rank])
+        raise error or TrainingError(f"rank {failed_rank}: {reasons[failed_rank]}")
 
     def broadcast(self, number: int) -> int:
         """The number of rank 0."""
+        return self.gather_number(number)[0]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.gather_number(0)
+
+    def gather_number(self, number: int) -> list[int]:
+        """The numbers of all ranks."""
+        local = torch.tensor(number, dtype=torch.int64, device=self.device)
+        return [int(value) for value in self.all_gather(local)]
+
+    def gather_values(self, value: Any) -> list[Any]:
+        """The values of all ranks, which JSON can hold."""
         if self.world_size == 1:
-            return number
-        value = torch.tensor(number, dtype=torch.int64, device=self.device)
+            return [value]
+        content = torch.tensor(list(msgspec.json.encode(value)), dtype=torch.uint8)
+        rows = self.gather_rows(content.to(self.device))
+        return [msgspec.json.decode(bytes(own.tolist())) for own in rows]
+
+    def gather_rows(self, rows: Tensor) -> list[Tensor]:
+        """The rows of all ranks, which may have different numbers of them."""
+        counts = self.gather_number(len(rows))
+        padded = rows.new_zeros((max(counts), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        gathered = self.all_gather(padded)
+        return [own[:count] for own, count in zip(gathered, counts, strict=True)]
+
+    def all_gather(self, values: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, which have the same shape."""
+        if self.world_size == 1:
+            return [values]
+        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
         with _communicating():
-            dist.broadcast(value, 0)
-        return int(value)
+            dist.all_gather(gathered, values.contiguous())
+        return gathered
+
+    def all_reduce(self, values: Tensor) -> None:
+        """Replace a tensor by its sum over the ranks."""
+        if self.world_size > 1:
+            with _communicating():
+                dist.all_reduce(values)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the ranks."""
+        total = values.detach().clone()
+        self.all_reduce(total)
+        return total / self.world_size
 
     def broadcast_weights(self, model: nn.Module) -> None:
         """Give every rank the weights of rank 0."""
@@ -91,53 +130,14 @@ class ProcessGroup:
                 for value in model.state_dict().values():
                     dist.broadcast(value, 0)
 
-    def all_reduce(self, values: Tensor) -> None:
-        """Replace a tensor by its sum over the ranks."""
-        with _communicating():
-            dist.all_reduce(values)
-
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean over the ranks."""
-        if self.world_size == 1:
-            return values
-        total = values.detach().clone()
-        self.all_reduce(total)
-        return total / self.world_size
-
-    def all_gather(self, values: Tensor) -> list[Tensor]:
-        """The tensors of all ranks, which have the same shape."""
-        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
-        with _communicating():
-            dist.all_gather(gathered, values.contiguous())
-        return gathered
-
-    def sum(self, number: int) -> int:
-        """The sum over the ranks."""
-        if self.world_size == 1:
-            return number
-        total = torch.tensor(number, dtype=torch.int64, device=self.device)
-        self.all_reduce(total)
-        return int(total)
-
-    def gather_lines(self, lines: list[str]) -> list[str]:
-        """The lines of text of all ranks."""
-        if self.gather is None:
-            return lines
-        content = "\n".join([*lines, "\n"]).encode(errors="surrogateescape")
-        rows = torch.tensor(list(content), dtype=torch.uint8, device=self.device)
-        gathered = bytes(self.gather(rows).tolist())
-        return [line for line in gathered.decode(errors="surrogateescape").split("\n") if line]
-
     def average_gradients(self, model: nn.Module) -> None:
         """Give every rank the mean gradient, in one exchange."""
         if self.world_size == 1:
             return
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        has_gradient = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8)
-        has_gradient = has_gradient.to(self.device)
-        with _communicating():
-            dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
-        used = [p for p, flag in zip(trained, has_gradient.tolist(), strict=True) if flag]
+        has_gradient = torch.tensor([p.grad is not None for p in trained], device=self.device).int()
+        self.all_reduce(has_gradient)
+        used = [p for p, count in zip(trained, has_gradient.tolist(), strict=True) if count]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in used]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         self.all_reduce(flat)
@@ -145,27 +145,8 @@ class ProcessGroup:
         for parameter, chunk in zip(used, flat.split([p.numel() for p in used]), strict=True):
             parameter.grad = chunk.view_as(parameter).clone()
 
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self.broadcast(0)
-
 
 SINGLE_PROCESS = ProcessGroup(0, 1, torch.device("cpu"))
-
-
-class GatherRows:
-    """Concatenates the rows of all ranks; gradients return to the rank of each row."""
-
-    def __init__(self, processes: ProcessGroup) -> None:
-        self.processes = processes
-        self.rank, self.world_size = processes.rank, processes.world_size
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """The rows of rank 0, 1, …; ranks may have different numbers of rows."""
-        if rows.dtype == torch.bool:
-            return self(rows.to(torch.uint8)).bool()
-        gathered: Tensor = _GatherFunction.apply(rows, self.processes)  # type: ignore[no-untyped-call]
-        return gathered
 
 
 class _GatherFunction(torch.autograd.Function):
@@ -173,13 +154,9 @@ class _GatherFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, processes: ProcessGroup) -> Tensor:
-        count = torch.tensor(len(rows), dtype=torch.int64, device=processes.device)
-        counts = [int(size) for size in processes.all_gather(count)]
-        padded = rows.new_zeros((max(counts), *rows.shape[1:]))
-        padded[: len(rows)] = rows
-        ctx.processes, ctx.counts = processes, counts
-        shards = zip(processes.all_gather(padded), counts, strict=True)
-        return torch.cat([shard[:size] for shard, size in shards])
+        gathered = processes.gather_rows(rows)
+        ctx.processes, ctx.counts = processes, [len(own) for own in gathered]
+        return torch.cat(gathered)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

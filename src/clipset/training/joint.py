@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,7 +57,12 @@ class JointLoss:
     def __init__(self, joint: JointPretraining, encoder: SetEncoder, seed: int) -> None:
         self.model = copy.deepcopy(joint.model).train()
         self.model.encoder = encoder
-        self.batches = _endless_batches(joint, Generator().manual_seed(seed))
+        generator = Generator().manual_seed(seed)
+        self.batches: Iterator[SetPair] = (  # batch after batch, epoch after epoch
+            pair
+            for _ in itertools.count()
+            for _, pair in joint.source.batches(joint.config, generator, SINGLE_PROCESS)
+        )
 
     @property
     def heads(self) -> list[nn.Parameter]:
@@ -68,10 +74,3 @@ class JointLoss:
         """The loss of the next batch."""
         inputs: dict[str, Any] = tensors_of(next(self.batches), SINGLE_PROCESS.device)
         return self.model.losses(**inputs).total
-
-
-def _endless_batches(joint: JointPretraining, generator: Generator) -> Iterator[SetPair]:
-    """Batch after batch, epoch after epoch."""
-    while True:
-        for _, pair in joint.source.batches(joint.config, generator, SINGLE_PROCESS):
-            yield pair

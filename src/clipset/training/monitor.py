@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -82,21 +82,10 @@ class Monitor:
             log(f"{self.path} lacks {done - len(readable)} of the {done} epochs before")
         return readable
 
-    def write(self, metrics: Mapping[str, int | float]) -> None:
-        """Append the metrics of an epoch; a full disk does not stop the training."""
+    def write(self, metrics: Metrics) -> None:
+        """Append the metrics of an epoch (a full disk does not stop it); warn of a collapse."""
         with self.tolerate("this line"):
             append_whole(self.path, msgspec.json.encode(metrics) + b"\n")
-        self._warn_of_collapse(metrics)
-
-    @contextmanager
-    def tolerate(self, lost: str) -> Iterator[None]:
-        """Report once that something cannot be written, and continue training."""
-        try:
-            yield
-        except OutputError as error:
-            self._warn(lost, f"{error.problem}; training continues without {lost}")
-
-    def _warn_of_collapse(self, metrics: Mapping[str, int | float]) -> None:
         settled = metrics["epoch"] > SETTLING_FRACTION * self.num_epochs
         if settled and metrics.get("spread", 1.0) < COLLAPSED_SPREAD:
             self._warn(
@@ -105,6 +94,14 @@ class Monitor:
                 f"same set token (spread {metrics['spread']:.4f}); lower the learning rate, or "
                 f"check whether the features differ at all",
             )
+
+    @contextmanager
+    def tolerate(self, lost: str) -> Iterator[None]:
+        """Report once that something cannot be written, and continue training."""
+        try:
+            yield
+        except OutputError as error:
+            self._warn(lost, f"{error.problem}; training continues without {lost}")
 
     def _warn(self, topic: str, message: str) -> None:
         if topic not in self.warned:

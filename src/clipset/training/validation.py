@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,8 +47,7 @@ class HeldOutLoss:
         generator = torch.Generator().manual_seed(self.seed)
         for size, pair in self.source.batches(self.config, generator, SINGLE_PROCESS):
             if pair.masked.shape[1]:
-                inputs: dict[str, Any] = tensors_of(pair, device)
-                total += size * float(model.losses(**inputs).total)
+                total += size * float(model.losses(**tensors_of(pair, device)).total)
                 num_videos += size
         model.train(training)
         return total / max(num_videos, 1)
@@ -61,14 +59,12 @@ class Validation:
     def __init__(self, store: FeatureStore, model: ModelConfig, *, seed: int) -> None:
         train, validation, self.split = validation_videos(store, seed=seed)
         names = sorted({video.label or "" for video in train.values()})
-        label_index = {name: index for index, name in enumerate(names)}
+        index = {name: number for number, name in enumerate(names)}
+        self.num_classes = len(names)
         self.train = read_clips(store, "regular", np.array(list(train)), model)
         self.validation = read_clips(store, "regular", np.array(list(validation)), model)
-        self.num_classes = len(names)
-        self.labels = torch.tensor([label_index[v.label or ""] for v in train.values()])
-        self.targets = torch.tensor(
-            [label_index.get(v.label or "", -1) for v in validation.values()]
-        )
+        self.labels = torch.tensor([index[v.label or ""] for v in train.values()])
+        self.targets = torch.tensor([index.get(v.label or "", -1) for v in validation.values()])
 
     @torch.no_grad()
     def score(self, model: ScaleModel, device: torch.device) -> float:
@@ -89,9 +85,8 @@ def validation_videos(
     Validation videos are the split `val` if there is one beside the scored split, else a stratified
     part of the train split, by whole groups.
     """
-    catalog = {video.id: video for video in store.catalog}
-    videos = {index: catalog[id] for index, id in enumerate(store.ids) if id in catalog}
-    labelled = {index: video for index, video in videos.items() if video.label is not None}
+    catalog = {video.id: video for video in store.catalog if video.label is not None}
+    labelled = {index: catalog[id] for index, id in enumerate(store.ids) if id in catalog}
     train_split = "train" if "train" in store.catalog.splits else None
     train = {i: v for i, v in labelled.items() if v.split == train_split}
     validation = {i: v for i, v in labelled.items() if v.split == "val"}
