@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from clipset.backbones.efficientnet import load_efficientnet
 from clipset.backbones.registry import InPackage, find_backbone, load_backbone
 from clipset.errors import BackboneError
-from clipset.networks.efficientnet import ConvUnit, EfficientNetLite
+from clipset.networks.convolutional import ConvUnit, EfficientNetLite
 
 PALACE = 698  # china.jpg shows the Summer Palace in Beijing
 DAISY = 985  # flower.jpg shows a dahlia; the daisy is its nearest kin among ImageNet's classes

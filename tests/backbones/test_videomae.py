@@ -12,11 +12,11 @@ from torch import Tensor
 
 from clipset.backbones.checkpoints import match_keys
 from clipset.backbones.registry import load_backbone
-from clipset.backbones.videomae import (
+from clipset.backbones.released import (
     BASE,
     LARGE,
-    LAYOUT,
     TUNED,
+    VIDEOMAE_LAYOUT,
     from_hugging_face,
     load_videomae,
 )
@@ -131,7 +131,7 @@ def test_both_names_of_the_biases_in_hugging_face_files_are_read() -> None:
     with torch.device("meta"):
         network = VideoMAE(TINY)
     for state in (stored, in_memory):
-        match_keys(network, from_hugging_face(state), LAYOUT, Path("model.safetensors"))
+        match_keys(network, from_hugging_face(state), VIDEOMAE_LAYOUT, Path("model.safetensors"))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_the_full_size_networks_have_the_keys_of_the_released_files(
         state = from_hugging_face(state)
     with torch.device("meta"):
         network = VideoMAE(config)
-    named = match_keys(network, state, LAYOUT, Path(name))
+    named = match_keys(network, state, VIDEOMAE_LAYOUT, Path(name))
     assert len(named) == count
     assert sum(tensor.numel() for tensor in named.values()) == parameters
 

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 FAMILIES = (  # modules of this package; each has a tuple ENTRIES
     "efficientnet",
     "i3d",
-    "svt",
-    "slow_r50",
-    "videomae",
-    "vjepa2",
+    "released",
 )
 DEFAULT = "efficientnet_lite0"
 LIMITS = {"dim": 2**20, "frames": 2**14, "stride": 2**20, "size": 2**14}
