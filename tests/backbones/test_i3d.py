@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.backbones.golden import GOLDEN, Trap
 from torch import Tensor
 
 from clipset.backbones.i3d import INSTALL, SPEC, load_i3d, read_i3d_arrays
 from clipset.backbones.registry import find_backbone, load_backbone
 from clipset.errors import BackboneError
 from clipset.networks.convolutional import MIXED, InceptionI3d
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "i3d" / "golden.npz"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +57,7 @@ def logits(network: InceptionI3d, clips: Tensor) -> Tensor:
 def test_logits_are_those_of_the_network_that_recognised_real_videos(
     network: InceptionI3d,
 ) -> None:
-    golden = np.load(GOLDEN)
+    golden = np.load(GOLDEN / "i3d" / "golden.npz")
     clip = wandering_square(24, 96)
     torch.testing.assert_close(
         logits(network, clip)[0], torch.from_numpy(golden["logits"]), atol=1e-3, rtol=1e-4
@@ -175,16 +173,6 @@ def test_a_file_that_is_cut_short_is_refused(weights: Path, tmp_path: Path, shar
     path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(BackboneError, match=r"cut\.ckpt is not a readable file of arrays"):
         load_i3d(path)
-
-
-class Trap:
-    """What a hostile file holds: unpickling it makes a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.folder),)
 
 
 @pytest.mark.parametrize("protocol", range(6))

@@ -1,11 +1,10 @@
 """Slow-R50 gives the features of PySlowFast, from the momentum copy of a contrastive checkpoint."""
 
-import gzip
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.backbones.golden import GOLDEN, features, full_size_keys, read_golden
 from torch import Tensor
 
 from clipset.backbones.checkpoints import load_checkpoint, match_keys
@@ -14,31 +13,17 @@ from clipset.backbones.released import SLOW_R50_LAYOUT
 from clipset.errors import BackboneError
 from clipset.networks.convolutional import SlowR50
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "rbyol_slow_r50" / "checkpoint.pyth"
 NARROW = 4  # channels of the stem
 
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Tensor]:
-    with np.load(GOLDEN / "rbyol_slow_r50" / "golden.npz") as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays}
-
-
-def features(network: SlowR50, clips: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return network.eval()(clips.transpose(1, 2))
+    return read_golden("rbyol_slow_r50")
 
 
 def load_narrow(path: Path) -> SlowR50:
     return load_checkpoint(lambda: SlowR50(NARROW), SLOW_R50_LAYOUT, path)
-
-
-def full_size_keys(name: str) -> dict[str, Tensor]:
-    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
-    rows = (line.split("\t") for line in text.splitlines())
-    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
 
 
 def test_the_momentum_copy_gives_the_golden_feature(golden: dict[str, Tensor]) -> None:

@@ -1,12 +1,11 @@
 """SVT gives the features of the authors' code, at its own size and at others."""
 
-import gzip
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.backbones.golden import GOLDEN, features, full_size_keys, read_golden
 from torch import Tensor
 
 from clipset.backbones.checkpoints import load_checkpoint, match_keys
@@ -15,31 +14,17 @@ from clipset.backbones.released import SVT_BASE, SVT_LAYOUT
 from clipset.errors import BackboneError
 from clipset.networks.video_transformers import SVT, ViTConfig
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "svt" / "checkpoint.pth"
 TINY = ViTConfig(embed_dim=48, depth=2, num_heads=3, mlp_dim=192, frames=8, size=64)
 
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Tensor]:
-    with np.load(GOLDEN / "svt" / "golden.npz") as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays}
-
-
-def features(network: SVT, clips: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return network.eval()(clips.transpose(1, 2))
+    return read_golden("svt")
 
 
 def load_svt(path: Path, config: ViTConfig) -> SVT:
     return load_checkpoint(lambda: SVT(config), SVT_LAYOUT, path)
-
-
-def full_size_keys(name: str) -> dict[str, Tensor]:
-    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
-    rows = (line.split("\t") for line in text.splitlines())
-    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
 
 
 def test_the_released_layout_gives_the_golden_feature(golden: dict[str, Tensor]) -> None:

@@ -1,11 +1,10 @@
 """V-JEPA 2 gives the features of the authors' code, with positions that follow the real grid."""
 
-import gzip
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.backbones.golden import GOLDEN, features, full_size_keys, read_golden
 from torch import Tensor
 
 from clipset.backbones.checkpoints import load_checkpoint, match_keys
@@ -13,31 +12,17 @@ from clipset.backbones.released import LARGE, VJEPA2_LAYOUT
 from clipset.errors import BackboneError
 from clipset.networks.video_transformers import VJEPA2, ViTConfig
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "vjepa2" / "checkpoint.pth"
 TINY = ViTConfig(embed_dim=48, depth=2, num_heads=3, mlp_dim=192)
 
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Tensor]:
-    with np.load(GOLDEN / "vjepa2" / "golden.npz") as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays}
-
-
-def features(network: VJEPA2, clips: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return network.eval()(clips.transpose(1, 2))
+    return read_golden("vjepa2")
 
 
 def load_tiny(path: Path) -> VJEPA2:
     return load_checkpoint(lambda: VJEPA2(TINY), VJEPA2_LAYOUT, path)
-
-
-def full_size_keys(name: str) -> dict[str, Tensor]:
-    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
-    rows = (line.split("\t") for line in text.splitlines())
-    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
 
 
 def test_the_averaged_encoder_gives_the_golden_feature(golden: dict[str, Tensor]) -> None:
