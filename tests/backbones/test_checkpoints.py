@@ -1,13 +1,13 @@
 """Checkpoints are read without running code, and whatever does not fit is said."""
 
 import argparse
-import os
 import pickle
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.backbones.golden import Trap
 from torch import nn
 
 from clipset.backbones.checkpoints import (
@@ -26,16 +26,6 @@ def small_network() -> nn.Module:
 def small_state() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     return dict(small_network().state_dict())
-
-
-class Trap:
-    """Writes a file if it is unpickled by code that trusts it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return os.mkdir, (str(self.path),)
 
 
 def test_a_checkpoint_with_code_in_it_is_refused_and_the_code_does_not_run(tmp_path: Path) -> None:

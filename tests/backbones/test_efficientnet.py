@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from pathlib import Path
@@ -12,12 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_sample_image
+from tests.backbones.golden import Trap
 from torch import Tensor, nn
 
 from clipset.backbones.efficientnet import load_efficientnet
 from clipset.backbones.registry import InPackage, find_backbone, load_backbone
 from clipset.errors import BackboneError
-from clipset.networks.efficientnet import ConvUnit, EfficientNetLite
+from clipset.networks.convolutional import ConvUnit, EfficientNetLite
 
 PALACE = 698  # china.jpg shows the Summer Palace in Beijing
 DAISY = 985  # flower.jpg shows a dahlia; the daisy is its nearest kin among ImageNet's classes
@@ -143,16 +143,6 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, share: float) -> No
     path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(BackboneError, match=r"cut\.pth"):
         load_efficientnet(path)
-
-
-class Trap:
-    """What a hostile file holds: unpickling it makes a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.folder),)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.backbones.golden import GOLDEN, Trap
 from torch import Tensor
 
 from clipset.backbones.i3d import INSTALL, SPEC, load_i3d, read_i3d_arrays
 from clipset.backbones.registry import find_backbone, load_backbone
 from clipset.errors import BackboneError
-from clipset.networks.i3d import MIXED, InceptionI3d, ShiftNorm
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "i3d" / "golden.npz"
+from clipset.networks.convolutional import MIXED, InceptionI3d
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,7 @@ def weights() -> Path:
 
 @pytest.fixture(scope="module")
 def network(weights: Path) -> InceptionI3d:
-    """The network as it was trained."""
+    """The network with the weights of the package."""
     return load_i3d(weights).requires_grad_(False)
 
 
@@ -52,14 +50,14 @@ def logits(network: InceptionI3d, clips: Tensor) -> Tensor:
     """The logits of normalised clips, averaged over pairs of time steps as in training."""
     maps = network.last_feature_maps(clips)
     window = (min(2, maps.shape[2]), maps.shape[3], maps.shape[4])
-    scores: Tensor = network.logits["conv"](F.avg_pool3d(maps, window, stride=1))
+    scores: Tensor = network.logits(F.avg_pool3d(maps, window, stride=1))
     return scores.mean(dim=(2, 3, 4))
 
 
 def test_logits_are_those_of_the_network_that_recognised_real_videos(
     network: InceptionI3d,
 ) -> None:
-    golden = np.load(GOLDEN)
+    golden = np.load(GOLDEN / "i3d" / "golden.npz")
     clip = wandering_square(24, 96)
     torch.testing.assert_close(
         logits(network, clip)[0], torch.from_numpy(golden["logits"]), atol=1e-3, rtol=1e-4
@@ -69,21 +67,35 @@ def test_logits_are_those_of_the_network_that_recognised_real_videos(
     )
 
 
-def test_fusing_the_batch_norms_changes_no_logit(weights: Path, network: InceptionI3d) -> None:
-    fused = load_i3d(weights).requires_grad_(False)
-    fused.fuse_batch_norm()
-    assert not any(isinstance(module, ShiftNorm) for module in fused.modules())
-    clip = wandering_square(8, 64)
-    expected = logits(network, clip)
-    assert (logits(fused, clip) - expected).norm() < 1e-4 * expected.norm()
+def test_a_unit_is_the_convolution_and_the_batch_norm_of_the_file(
+    weights: Path, network: InceptionI3d
+) -> None:
+    arrays, unit = read_i3d_arrays(weights), "Conv3d_2b_1x1"
+    mean, var = (arrays[f"batch_stats/{unit}/BatchNorm_0/{name}"] for name in ("mean", "var"))
+    maps = torch.randn(1, 64, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+    maps_out = F.conv3d(maps, arrays[f"params/{unit}/Conv_0/kernel"])
+    shift = arrays[f"params/{unit}/BatchNorm_0/bias"]
+    expected = F.relu(F.batch_norm(maps_out, mean, var, bias=shift, eps=1e-3))
+    assert expected.max() > 1
+    torch.testing.assert_close(network.conv_2b(maps), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_registry_gives_the_network_fused_and_frozen(weights: Path) -> None:
+def test_a_batch_norm_of_another_width_is_refused(tmp_path: Path) -> None:
+    unit, two = "Conv3d_1a_7x7", np.zeros(2, np.float32)
+    norm = {"BatchNorm_0": {"bias": two}}
+    kernel = {"Conv_0": {"kernel": np.zeros((7, 7, 7, 3, 64), np.float32)}}
+    statistics = {"BatchNorm_0": {"mean": two, "var": two}}
+    content = {"params": {unit: norm | kernel}, "batch_stats": {unit: statistics}}
+    path = write_arrays(tmp_path / "narrow.ckpt", content)
+    with pytest.raises(BackboneError, match=r"missing \(conv_1a\.bias.*BatchNorm_0"):
+        load_i3d(path)
+
+
+def test_the_registry_gives_the_network_frozen(weights: Path) -> None:
     spec, network = load_backbone("i3d_kinetics400", frames=9, size=64)
     assert (spec.dim, spec.frames, spec.size) == (1024, 9, 64)
     assert spec.weights.sha256 == SPEC.weights.sha256
     assert find_backbone(spec.name).find_weights() == weights
-    assert not any(isinstance(module, ShiftNorm) for module in network.modules())
     assert not any(parameter.requires_grad for parameter in network.parameters())
     assert network(torch.zeros(2, 9, 3, 64, 64)).shape == (2, 1024)
 
@@ -129,7 +141,7 @@ def test_arrays_are_read_in_the_order_of_torch(tmp_path: Path) -> None:
 
 def test_missing_and_unknown_keys_are_listed(tmp_path: Path) -> None:
     path = write_arrays(tmp_path / "b.ckpt", {"params": {"strange": np.zeros(2, np.float32)}})
-    with pytest.raises(BackboneError, match=r"missing \(conv_1a\.conv\.weight.*params/strange"):
+    with pytest.raises(BackboneError, match=r"missing \(conv_1a\.weight.*params/strange"):
         load_i3d(path)
 
 
@@ -140,7 +152,7 @@ def test_a_weight_that_is_not_finite_is_named(weights: Path, tmp_path: Path) -> 
     }
     load_i3d(write_arrays(tmp_path / "same.ckpt", arrays))
     arrays["params/Logits/Conv3d_0c_1x1/Conv_0/bias"][7] = np.inf
-    with pytest.raises(BackboneError, match=r"logits\.conv\.bias"):
+    with pytest.raises(BackboneError, match=r"logits\.bias"):
         load_i3d(write_arrays(tmp_path / "inf.ckpt", arrays))
 
 
@@ -161,16 +173,6 @@ def test_a_file_that_is_cut_short_is_refused(weights: Path, tmp_path: Path, shar
     path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(BackboneError, match=r"cut\.ckpt is not a readable file of arrays"):
         load_i3d(path)
-
-
-class Trap:
-    """What a hostile file holds: unpickling it makes a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.folder),)
 
 
 @pytest.mark.parametrize("protocol", range(6))

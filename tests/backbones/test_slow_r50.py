@@ -1,44 +1,33 @@
 """Slow-R50 gives the features of PySlowFast, from the momentum copy of a contrastive checkpoint."""
 
-import gzip
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.backbones.golden import GOLDEN, features, full_size_keys, read_golden
 from torch import Tensor
 
-from clipset.backbones.checkpoints import match_keys
+from clipset.backbones.checkpoints import load_checkpoint, match_keys
 from clipset.backbones.registry import load_backbone
-from clipset.backbones.slow_r50 import LAYOUT, load_slow_r50
+from clipset.backbones.released import SLOW_R50_LAYOUT
 from clipset.errors import BackboneError
-from clipset.networks.slow_r50 import SlowR50
+from clipset.networks.convolutional import SlowR50
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "rbyol_slow_r50" / "checkpoint.pyth"
 NARROW = 4  # channels of the stem
 
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Tensor]:
-    with np.load(GOLDEN / "rbyol_slow_r50" / "golden.npz") as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays}
+    return read_golden("rbyol_slow_r50")
 
 
-def features(network: SlowR50, clips: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return network.eval()(clips.transpose(1, 2))
-
-
-def full_size_keys(name: str) -> dict[str, Tensor]:
-    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
-    rows = (line.split("\t") for line in text.splitlines())
-    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+def load_narrow(path: Path) -> SlowR50:
+    return load_checkpoint(lambda: SlowR50(NARROW), SLOW_R50_LAYOUT, path)
 
 
 def test_the_momentum_copy_gives_the_golden_feature(golden: dict[str, Tensor]) -> None:
-    found = features(load_slow_r50(CHECKPOINT, NARROW), golden["input"])
+    found = features(load_narrow(CHECKPOINT), golden["input"])
     torch.testing.assert_close(found, golden["expected"], atol=1e-4, rtol=0)
     assert (found - golden["expected_online"]).abs().max() > 1  # that of the other copy
 
@@ -52,12 +41,12 @@ def test_the_older_names_of_the_head_in_released_files_are_dropped(
     renamed = {key.replace(".head.", f".{head}.", 1): value for key, value in state.items()}
     assert renamed.keys() != state.keys()
     torch.save(content | {"model_state": renamed}, tmp_path / "released.pyth")
-    found = features(load_slow_r50(tmp_path / "released.pyth", NARROW), golden["input"])
+    found = features(load_narrow(tmp_path / "released.pyth"), golden["input"])
     torch.testing.assert_close(found, golden["expected"], atol=1e-4, rtol=0)
 
 
 def test_any_frame_count_and_any_size_can_be_fed() -> None:
-    network = load_slow_r50(CHECKPOINT, NARROW)
+    network = load_narrow(CHECKPOINT)
     assert features(network, torch.zeros(2, 3, 5, 40, 56)).shape == (2, 32 * NARROW)
 
 
@@ -66,14 +55,14 @@ def test_the_memory_of_the_training_set_may_be_missing() -> None:
     del state["knn_mem.memory"]
     with torch.device("meta"):
         network = SlowR50()
-    assert len(match_keys(network, state, LAYOUT, Path("byol.pyth"))) == 318
+    assert len(match_keys(network, state, SLOW_R50_LAYOUT, Path("byol.pyth"))) == 318
 
 
 def test_the_full_size_network_has_the_keys_of_the_released_file() -> None:
     with torch.device("meta"):
         network = SlowR50()
     state = full_size_keys("rbyol_slow_r50")
-    assert len(match_keys(network, state, LAYOUT, Path("byol.pyth"))) == 318
+    assert len(match_keys(network, state, SLOW_R50_LAYOUT, Path("byol.pyth"))) == 318
     assert sum(tensor.numel() for tensor in network.parameters()) == 31_634_496
 
 
@@ -82,7 +71,7 @@ def test_a_network_without_a_momentum_copy_is_refused(tmp_path: Path) -> None:
     online = {key: value for key, value in state.items() if key.startswith("backbone.")}
     torch.save({"model_state": online}, tmp_path / "online.pyth")
     with pytest.raises(BackboneError, match=r"318 missing.*without a momentum copy"):
-        load_slow_r50(tmp_path / "online.pyth", NARROW)
+        load_narrow(tmp_path / "online.pyth")
 
 
 def test_a_narrow_network_is_not_taken_for_the_full_one() -> None:

@@ -1,50 +1,39 @@
 """SVT gives the features of the authors' code, at its own size and at others."""
 
-import gzip
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from tests.backbones.golden import GOLDEN, features, full_size_keys, read_golden
 from torch import Tensor
 
-from clipset.backbones.checkpoints import match_keys
+from clipset.backbones.checkpoints import load_checkpoint, match_keys
 from clipset.backbones.registry import load_backbone
-from clipset.backbones.svt import LAYOUT, load_svt
+from clipset.backbones.released import SVT_BASE, SVT_LAYOUT
 from clipset.errors import BackboneError
-from clipset.networks.video_transformers import SVT, SVTConfig
+from clipset.networks.video_transformers import SVT, ViTConfig
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "svt" / "checkpoint.pth"
-TINY: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192, "size": 64}
+TINY = ViTConfig(embed_dim=48, depth=2, num_heads=3, mlp_dim=192, frames=8, size=64)
 
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Tensor]:
-    with np.load(GOLDEN / "svt" / "golden.npz") as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays}
+    return read_golden("svt")
 
 
-def features(network: SVT, clips: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return network.eval()(clips.transpose(1, 2))
-
-
-def full_size_keys(name: str) -> dict[str, Tensor]:
-    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
-    rows = (line.split("\t") for line in text.splitlines())
-    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+def load_svt(path: Path, config: ViTConfig) -> SVT:
+    return load_checkpoint(lambda: SVT(config), SVT_LAYOUT, path)
 
 
 def test_the_released_layout_gives_the_golden_feature(golden: dict[str, Tensor]) -> None:
-    found = features(load_svt(CHECKPOINT, SVTConfig(**TINY)), golden["input"])
+    found = features(load_svt(CHECKPOINT, TINY), golden["input"])
     torch.testing.assert_close(found, golden["expected"], atol=5e-6, rtol=0)
 
 
 def test_another_layer_norm_epsilon_misses_the_golden_feature(golden: dict[str, Tensor]) -> None:
-    found = features(load_svt(CHECKPOINT, SVTConfig(**TINY, norm_eps=1e-5)), golden["input"])
+    found = features(load_svt(CHECKPOINT, replace(TINY, norm_eps=1e-5)), golden["input"])
     assert (found - golden["expected"]).abs().max() > 5e-6
 
 
@@ -52,7 +41,7 @@ def test_another_layer_norm_epsilon_misses_the_golden_feature(golden: dict[str, 
 def test_sixteen_frames_and_other_sizes_resize_the_positions_trilinearly(
     golden: dict[str, Tensor], size: int
 ) -> None:
-    network = load_svt(CHECKPOINT, SVTConfig(**TINY))
+    network = load_svt(CHECKPOINT, TINY)
     found = features(network, golden["input_16f_80px"][..., :size, :size])
     expected = golden[f"expected_16f_{size}px_trilinear"]
     torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
@@ -66,14 +55,14 @@ def test_the_teacher_of_a_training_checkpoint_is_taken_and_not_the_student(
     bookkeeping = {"motion_teacher": 0, "epoch": 20, "optimizer": {"state": {}}}
     path = tmp_path / "training.pth"
     torch.save({"student": student, "teacher": teacher} | bookkeeping, path)
-    found = features(load_svt(path, SVTConfig(**TINY)), golden["input"])
+    found = features(load_svt(path, TINY), golden["input"])
     torch.testing.assert_close(found, golden["expected"], atol=5e-6, rtol=0)
 
 
 def test_the_full_size_network_has_the_keys_of_the_released_file() -> None:
     with torch.device("meta"):
-        network = SVT(SVTConfig())
-    named = match_keys(network, full_size_keys("svt_vitb16_k400_ssl"), LAYOUT, Path("svt.pth"))
+        network = SVT(SVT_BASE)
+    named = match_keys(network, full_size_keys("svt_vitb16_k400_ssl"), SVT_LAYOUT, Path("svt.pth"))
     assert len(named) == 247
     assert sum(tensor.numel() for tensor in named.values()) == 121_258_752
 
@@ -81,7 +70,7 @@ def test_the_full_size_network_has_the_keys_of_the_released_file() -> None:
 def test_a_file_of_another_model_is_refused_by_its_name() -> None:
     videomae = GOLDEN / "videomae_pretrain" / "checkpoint.pth"
     with pytest.raises(BackboneError, match=r"looks like VideoMAE \(width 48, 2 blocks\)"):
-        load_svt(videomae, SVTConfig(**TINY))
+        load_svt(videomae, TINY)
 
 
 def test_a_file_of_another_size_is_refused_with_its_size() -> None:

@@ -1,60 +1,41 @@
 """VideoMAE gives the features of the authors' code, from their files and from Hugging Face's."""
 
-import gzip
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.backbones.golden import GOLDEN, features, full_size_keys, read_golden
 from torch import Tensor
 
 from clipset.backbones.checkpoints import match_keys
 from clipset.backbones.registry import load_backbone
-from clipset.backbones.videomae import (
+from clipset.backbones.released import (
     BASE,
     LARGE,
-    LAYOUT,
     TUNED,
+    VIDEOMAE_LAYOUT,
     from_hugging_face,
     load_videomae,
 )
 from clipset.errors import BackboneError
 from clipset.networks.video_transformers import VideoMAE, VideoMAEConfig
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 TINY = VideoMAEConfig(embed_dim=48, depth=2, num_heads=3, mlp_dim=192, size=64)
 TINY_TUNED = replace(TINY, norm="mean")
 OFFICIAL, HUGGING_FACE = "checkpoint.pth", "hf/model.safetensors"
 PRETRAINED, FINE_TUNED = GOLDEN / "videomae_pretrain", GOLDEN / "videomae_finetuned"
 
 
-def read_golden(folder: Path) -> dict[str, Tensor]:
-    with np.load(folder / "golden.npz") as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays}
-
-
 @pytest.fixture(scope="module")
 def pretrained() -> dict[str, Tensor]:
-    return read_golden(PRETRAINED)
+    return read_golden("videomae_pretrain")
 
 
 @pytest.fixture(scope="module")
 def tuned() -> dict[str, Tensor]:
-    return read_golden(FINE_TUNED)
-
-
-def features(network: VideoMAE, clips: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return network.eval()(clips.transpose(1, 2))
-
-
-def full_size_keys(name: str) -> dict[str, Tensor]:
-    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
-    rows = (line.split("\t") for line in text.splitlines())
-    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+    return read_golden("videomae_finetuned")
 
 
 @pytest.mark.parametrize("file", [OFFICIAL, HUGGING_FACE])
@@ -131,7 +112,7 @@ def test_both_names_of_the_biases_in_hugging_face_files_are_read() -> None:
     with torch.device("meta"):
         network = VideoMAE(TINY)
     for state in (stored, in_memory):
-        match_keys(network, from_hugging_face(state), LAYOUT, Path("model.safetensors"))
+        match_keys(network, from_hugging_face(state), VIDEOMAE_LAYOUT, Path("model.safetensors"))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +136,7 @@ def test_the_full_size_networks_have_the_keys_of_the_released_files(
         state = from_hugging_face(state)
     with torch.device("meta"):
         network = VideoMAE(config)
-    named = match_keys(network, state, LAYOUT, Path(name))
+    named = match_keys(network, state, VIDEOMAE_LAYOUT, Path(name))
     assert len(named) == count
     assert sum(tensor.numel() for tensor in named.values()) == parameters
 

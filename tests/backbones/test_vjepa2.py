@@ -1,43 +1,32 @@
 """V-JEPA 2 gives the features of the authors' code, with positions that follow the real grid."""
 
-import gzip
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.backbones.golden import GOLDEN, features, full_size_keys, read_golden
 from torch import Tensor
 
-from clipset.backbones.checkpoints import match_keys
-from clipset.backbones.vjepa2 import LARGE, LAYOUT, load_vjepa2
+from clipset.backbones.checkpoints import load_checkpoint, match_keys
+from clipset.backbones.released import LARGE, VJEPA2_LAYOUT
 from clipset.errors import BackboneError
 from clipset.networks.video_transformers import VJEPA2, ViTConfig
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = GOLDEN / "vjepa2" / "checkpoint.pth"
 TINY = ViTConfig(embed_dim=48, depth=2, num_heads=3, mlp_dim=192)
 
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Tensor]:
-    with np.load(GOLDEN / "vjepa2" / "golden.npz") as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays}
+    return read_golden("vjepa2")
 
 
-def features(network: VJEPA2, clips: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return network.eval()(clips.transpose(1, 2))
-
-
-def full_size_keys(name: str) -> dict[str, Tensor]:
-    text = gzip.decompress((GOLDEN / "keys" / f"{name}.tsv.gz").read_bytes()).decode()
-    rows = (line.split("\t") for line in text.splitlines())
-    shapes = {key: [int(n) for n in shape.split(",") if n] for key, shape in rows}
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+def load_tiny(path: Path) -> VJEPA2:
+    return load_checkpoint(lambda: VJEPA2(TINY), VJEPA2_LAYOUT, path)
 
 
 def test_the_averaged_encoder_gives_the_golden_feature(golden: dict[str, Tensor]) -> None:
-    found = features(load_vjepa2(CHECKPOINT, TINY), golden["input_16f_80px"])
+    found = features(load_tiny(CHECKPOINT), golden["input_16f_80px"])
     torch.testing.assert_close(found, golden["expected_16f_80px"], atol=5e-6, rtol=0)
 
 
@@ -49,7 +38,7 @@ def test_the_averaged_encoder_is_taken_and_not_the_trained_one(
     both = {"encoder": trained, "target_encoder": averaged, "predictor": {}, "lr": 0.1}
     path = tmp_path / "both.pt"
     torch.save(both, path)
-    found = features(load_vjepa2(path, TINY), golden["input_16f_80px"])
+    found = features(load_tiny(path), golden["input_16f_80px"])
     torch.testing.assert_close(found, golden["expected_16f_80px"], atol=5e-6, rtol=0)
 
 
@@ -57,18 +46,18 @@ def test_a_stored_table_of_positions_is_ignored(tmp_path: Path) -> None:
     content = torch.load(CHECKPOINT, weights_only=True)
     content["target_encoder"]["module.backbone.pos_embed"] = torch.zeros(1, 64, 48)
     torch.save(content, tmp_path / "table.pt")
-    load_vjepa2(tmp_path / "table.pt", TINY)
+    load_tiny(tmp_path / "table.pt")
 
 
 def test_the_full_size_network_has_the_keys_of_the_released_file() -> None:
     with torch.device("meta"):
         network = VJEPA2(LARGE)
     released = {f"backbone.{key}": value for key, value in full_size_keys("vjepa2_vitl").items()}
-    named = match_keys(network, released, LAYOUT, Path("vitl.pt"))
+    named = match_keys(network, released, VJEPA2_LAYOUT, Path("vitl.pt"))
     assert sum(tensor.numel() for tensor in named.values()) == 303_885_312
 
 
 def test_a_predictor_is_not_taken_for_an_encoder(tmp_path: Path) -> None:
     torch.save({"predictor": {"module.backbone.x": torch.zeros(1)}}, tmp_path / "part.pt")
     with pytest.raises(BackboneError):
-        load_vjepa2(tmp_path / "part.pt", TINY)
+        load_tiny(tmp_path / "part.pt")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from clipset.backbones.checkpoints import load_checkpoint
 from clipset.backbones.registry import (
     FAMILIES,
     BackboneSpec,
@@ -22,13 +23,16 @@ from clipset.backbones.registry import (
     list_backbones,
     load_backbone,
 )
+from clipset.backbones.released import (
+    SLOW_R50_LAYOUT,
+    SVT_LAYOUT,
+    VJEPA2_LAYOUT,
+    load_videomae,
+)
 from clipset.backbones.runtime import Engine, open_engine
-from clipset.backbones.slow_r50 import load_slow_r50
-from clipset.backbones.svt import load_svt
-from clipset.backbones.videomae import load_videomae
-from clipset.backbones.vjepa2 import load_vjepa2
 from clipset.config import build, to_mapping
-from clipset.networks.video_transformers import SVTConfig, VideoMAEConfig, ViTConfig
+from clipset.networks.convolutional import SlowR50
+from clipset.networks.video_transformers import SVT, VJEPA2, VideoMAEConfig, ViTConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHAPE: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192}
@@ -62,16 +66,19 @@ def hugging_face(folder: Path) -> Loaded:
 TINY: dict[str, Make] = {
     "svt": tiny(
         "svt_vitb16",
-        lambda: load_svt(
+        lambda: load_checkpoint(
+            lambda: SVT(ViTConfig(**SHAPE, frames=8, size=64)),
+            SVT_LAYOUT,
             GOLDEN / "svt" / "checkpoint.pth",
-            SVTConfig(**SHAPE, size=64),
         ),
         dim=48, frames=8, size=64,
     ),
     "slow_r50": tiny(
         "rbyol_slow_r50",
-        lambda: load_slow_r50(
-            GOLDEN / "rbyol_slow_r50" / "checkpoint.pyth", 4
+        lambda: load_checkpoint(
+            lambda: SlowR50(4),
+            SLOW_R50_LAYOUT,
+            GOLDEN / "rbyol_slow_r50" / "checkpoint.pyth",
         ),
         dim=128, frames=8, size=64,
     ),
@@ -90,9 +97,10 @@ TINY: dict[str, Make] = {
     ),
     "vjepa2": tiny(
         "vjepa2_vitl",
-        lambda: load_vjepa2(
+        lambda: load_checkpoint(
+            lambda: VJEPA2(ViTConfig(**SHAPE)),
+            VJEPA2_LAYOUT,
             GOLDEN / "vjepa2" / "checkpoint.pth",
-            ViTConfig(**SHAPE),
         ),
         dim=48, frames=8, size=64,
     ),
@@ -126,8 +134,9 @@ def noise(spec: BackboneSpec, count: int) -> Tensor:
 def test_every_family_is_held_to_the_laws() -> None:
     modules = {entry.load.__module__.rpartition(".")[2] for entry in list_backbones()}
     assert modules == set(FAMILIES)
-    packaged = {name.split("_")[0] for name in HERE}
-    assert set(FAMILIES) - {name.split(" ")[0] for name in TINY} <= packaged
+    held = {name.split("_")[0] for name in HERE} | {name.split(" ")[0] for name in TINY}
+    networks = {entry.spec.name.removeprefix("rbyol_") for entry in list_backbones()}
+    assert {name for name in networks if not name.startswith(tuple(held))} == set()
 
 
 def test_names_are_unique_and_every_spec_says_whose_weights_it_carries() -> None:

@@ -14,8 +14,7 @@ import pytest
 from tests.decoding.makers import make_video, read_numbers
 
 from clipset.decoding import demux
-from clipset.decoding.reader import open_video
-from clipset.decoding.seek import FrameDecoder
+from clipset.decoding.reader import FrameDecoder, open_video
 from clipset.errors import VideoError
 
 B_FRAMES = {"bf": "3", "g": "10"}

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from clipset.networks.efficientnet import SameConv2d
-from clipset.networks.i3d import max_pool_same
-from clipset.networks.padding import same_padding
+from clipset.networks.convolutional import SameConv2d, max_pool_same, same_padding
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clipset.backbones.videomae import from_hugging_face
+from clipset.backbones.released import from_hugging_face
 from clipset.errors import TrainingError
 from clipset.networks.video_transformers import VideoMAEConfig
 from clipset.ssl.methods import MaskedAutoencoder, draw_tubes, normalised_patches

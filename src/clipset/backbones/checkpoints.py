@@ -57,11 +57,13 @@ class CheckpointLayout:
 
     The state is in the first of the `levels` that the file has, else at the top. The first of the
     `prefixes` that occurs is removed from the keys. `ignored_keys` are patterns of unneeded keys.
+    `file_key` gives the name that a key of the network has in the file, if that is another one.
     """
 
     levels: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ("",)
     ignored_keys: tuple[str, ...] = ()
+    file_key: Callable[[str], str] | None = None
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -131,21 +133,11 @@ def load_checkpoint(build: Callable[[], Network], layout: CheckpointLayout, path
 
 
 def network_from_state(
-    build: Callable[[], Network],
-    state: State,
-    layout: CheckpointLayout,
-    path: Path,
-    file_key: Callable[[str], str] | None = None,
+    build: Callable[[], Network], state: State, layout: CheckpointLayout, path: Path
 ) -> Network:
-    """The network that `build` makes, with the tensors of `state`, in float32.
-
-    `file_key` gives the name that a key of the network has in the file, if that is another one.
-    """
+    """The network that `build` makes, with the tensors of `state`, in float32."""
     with torch.device("meta"):
         network = build()
-    if file_key is not None:
-        network_keys = {file_key(key): key for key in network.state_dict()}
-        state = {network_keys.get(key, key): tensor for key, tensor in state.items()}
     matched_state = match_keys(network, state, layout, path)
     check_finite(matched_state, path)
     copied_state = {  # the file is not needed any more
@@ -158,6 +150,10 @@ def network_from_state(
 
 def match_keys(network: nn.Module, state: State, layout: CheckpointLayout, path: Path) -> State:
     """The tensors under the names of `network`; every key must be used or ignored by name."""
+    expected_state = network.state_dict()
+    if layout.file_key is not None:
+        network_keys = {layout.file_key(key): key for key in expected_state}
+        state = {network_keys.get(key, key): tensor for key, tensor in state.items()}
     needed = {
         key: tensor
         for key, tensor in state.items()
@@ -167,7 +163,6 @@ def match_keys(network: nn.Module, state: State, layout: CheckpointLayout, path:
     named_state = {key.removeprefix(prefix): tensor for key, tensor in needed.items()}
     if len(named_state) < len(needed):
         raise BackboneError(f"{path} has keys with and without the prefix {prefix!r}")
-    expected_state = network.state_dict()
     problems = describe_mismatch(
         missing=[key for key in expected_state if key not in named_state],
         unknown=[key for key in named_state if key not in expected_state],

@@ -44,18 +44,6 @@ FRAMES, STRIDE, SIZE = 16, 4, 224  # of a network that comes without a spec
 LoadedBackbone = tuple[BackboneSpec, nn.Module]
 
 
-class ScriptedNetwork(nn.Module):
-    """A TorchScript network, which cannot be frozen as other modules can."""
-
-    def __init__(self, script: nn.Module) -> None:
-        super().__init__()
-        self.script = script
-
-    def forward(self, clips: Tensor) -> Tensor:
-        features: Tensor = self.script(clips)
-        return features
-
-
 def is_file_name(backbone_name: str) -> bool:
     """Whether a name is that of a file rather than of a registered backbone."""
     return split_file_name(backbone_name)[0].suffix in (".py", SUFFIX, *SCRIPTS, *GRAPHS)
@@ -193,12 +181,13 @@ def read_function(code_file: Path, function_name: str) -> Callable[[], object]:
     return make_network  # type: ignore[no-any-return]
 
 
-def read_script(code_file: Path) -> ScriptedNetwork:
+def read_script(code_file: Path) -> nn.Module:
     """The network of a TorchScript file."""
     check_file(code_file)
     try:
         with warnings.catch_warnings(action="ignore"):
-            return ScriptedNetwork(torch.jit.load(code_file, map_location="cpu"))
+            script = torch.jit.load(code_file, map_location="cpu")
+            return nn.Sequential(script)  # a script itself cannot be frozen by requires_grad_
     except Exception as error:  # torch raises anything on odd bytes
         raise BackboneError(
             f"{code_file} is not a TorchScript network ({error_line(error)[:80]}); weights alone "

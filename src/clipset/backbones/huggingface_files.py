@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from clipset.backbones.registry import checkpoint_files
 from clipset.config import read_json
 from clipset.errors import BackboneError
 
@@ -52,27 +53,22 @@ def read_preprocessing(model_folder: Path) -> tuple[Triple, Triple, int | None]:
     """Mean and std on the scale 0..255, and size, from the model's own preprocessor file."""
     values = _read_preprocessor(model_folder)
     if "Vivit" in str(values.get("image_processor_type")):  # its own defaults: pixels to -1..1
-        values = {"rescale_factor": 1 / 127.5, "offset": True} | dict(values)
+        values = {"rescale_factor": 1 / 127.5, "offset": True} | values
+    if not values.get("do_normalize", True):
+        values = values | {"image_mean": 0.0, "image_std": 1.0}
     try:
         is_rescaled = values.get("do_rescale", True)
         factor = float(values.get("rescale_factor", 1 / 255)) if is_rescaled else 1.0
         if not 0 < factor < math.inf:
             raise BackboneError(f"rescale_factor in {model_folder} must be above 0, got {factor}")
         shift = 1.0 if values.get("offset", False) else 0.0
-        mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-        if values.get("do_normalize", True):
-            mean, std = (
-                _triple(values, "image_mean", model_folder),
-                _triple(values, "image_std", model_folder),
-            )
-        size = _input_size(values, model_folder)
+        mean = _triple(values, "image_mean", model_folder, shift, factor)
+        std = _triple(values, "image_std", model_folder, 0.0, factor)
+        return mean, std, _input_size(values, model_folder)
     except (TypeError, ValueError, OverflowError) as error:
         raise BackboneError(
             f"the preprocessor file in {model_folder} does not fit: {error}"
         ) from None
-    red, green, blue = mean
-    mean = ((red + shift) / factor, (green + shift) / factor, (blue + shift) / factor)
-    return mean, (std[0] / factor, std[1] / factor, std[2] / factor), size
 
 
 def read_licence(model_folder: Path) -> str:
@@ -86,48 +82,49 @@ def read_licence(model_folder: Path) -> str:
 def _has_weights(model_folder: Path) -> bool:
     """Whether the weights are there, with all of their shards."""
     weights_path = _weights_in(model_folder)
-    if weights_path is None or not weights_path.name.endswith(".index.json"):
-        return weights_path is not None
-    shards = _mapping(read_json(weights_path), weights_path).get("weight_map", {})
-    return all((model_folder / shard).is_file() for shard in shards.values())
+    with suppress(BackboneError):
+        return weights_path is not None and bool(checkpoint_files(weights_path))
+    return False
 
 
 def _weights_in(model_folder: Path) -> Path | None:
-    return next(
-        (model_folder / file for file in WEIGHT_FILES if (model_folder / file).is_file()), None
-    )
+    return next(filter(Path.is_file, (model_folder / name for name in WEIGHT_FILES)), None)
 
 
-def _read_preprocessor(model_folder: Path) -> Mapping[str, Any]:
+def _read_preprocessor(model_folder: Path) -> dict[str, Any]:
     for file_name in PREPROCESSORS:
         if (model_folder / file_name).is_file():
-            return _mapping(read_json(model_folder / file_name), model_folder / file_name)
+            return _read_table(model_folder / file_name)
     config_path = model_folder / "processor_config.json"
-    if config_path.is_file():
-        content = _mapping(read_json(config_path), config_path)
-        for section in PROCESSORS:
-            if section in content:
-                return _mapping(content[section], config_path)
+    content = _read_table(config_path) if config_path.is_file() else {}
+    for section in PROCESSORS:
+        if isinstance(content.get(section), dict):
+            return content[section]  # type: ignore[no-any-return]
     raise BackboneError(
         f"{model_folder} has no preprocessor_config.json, which says how its input is normalised; "
         'add it, such as {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": 224}'
     )
 
 
-def _mapping(value: object, path: Path) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise BackboneError(f"{path} must hold a table of settings, got {type(value).__name__}")
-    return value
+def _read_table(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise BackboneError(f"{path} must hold a table of settings, got {type(content).__name__}")
+    return content
 
 
-def _triple(values: Mapping[str, Any], key: str, model_folder: Path) -> Triple:
+def _triple(
+    values: Mapping[str, Any], key: str, model_folder: Path, shift: float, factor: float
+) -> Triple:
+    """Three numbers of the file, on the scale of the pixels."""
     value = values.get(key)
     value = [value] * 3 if isinstance(value, int | float) else value
     if not isinstance(value, list) or len(value) != 3:
         raise BackboneError(
             f"the preprocessor file in {model_folder} needs three numbers {key}, got {value}"
         )
-    return (float(value[0]), float(value[1]), float(value[2]))
+    red, green, blue = ((float(number) + shift) / factor for number in value)
+    return red, green, blue
 
 
 def _input_size(values: Mapping[str, Any], model_folder: Path) -> int | None:

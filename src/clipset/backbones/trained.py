@@ -21,7 +21,7 @@ from clipset.backbones.checkpoints import (
     check_finite,
     load_checkpoint,
 )
-from clipset.backbones.registry import BackboneSpec
+from clipset.backbones.registry import BackboneSpec, check_patches
 from clipset.config import build, parse_json, to_mapping
 from clipset.errors import BackboneError, ConfigError
 from clipset.files import write_atomic
@@ -91,16 +91,7 @@ def check_shape(config: VideoMAEConfig, source: str) -> None:
         raise BackboneError(
             f"{source}: embed_dim {config.embed_dim} is no multiple of {config.num_heads} heads"
         )
-    check_clip_shape(config, config.frames, config.size, source)
-
-
-def check_clip_shape(config: VideoMAEConfig, frames: int, size: int, source: str) -> None:
-    """Refuse clips that do not divide into whole patches."""
-    if frames % config.tubelet_size or size % config.patch_size:
-        raise BackboneError(
-            f"{source} needs a multiple of {config.tubelet_size} frames and of "
-            f"{config.patch_size} pixels, got {frames} frames of {size} pixels"
-        )
+    check_patches(source, config.frames, config.size, config)
 
 
 def load_trained(
@@ -109,6 +100,6 @@ def load_trained(
     """The spec and the network of a file, for clips of another shape if one is given."""
     header = read_header(path)
     spec, config = header.spec, header.network
-    check_clip_shape(config, frames or spec.frames, size or spec.size, str(path))
+    check_patches(str(path), frames or spec.frames, size or spec.size, config)
     spec = replace(spec, weights=replace(spec.weights, file=path.name))  # it may have been renamed
     return spec, load_checkpoint(lambda: VideoMAE(config), CheckpointLayout(), path)

@@ -69,12 +69,10 @@ class Sampling:
     """random clips: changes of their colours"""
 
     def __post_init__(self) -> None:
-        for name in ("num_clips", "num_times", "num_crops"):
-            if not 0 <= getattr(self, name) <= MAX_COUNT:
-                raise ClipError(f"{name} must be 0 to {MAX_COUNT}, got {getattr(self, name)}")
-        for name in ("clips_per_minute", "times_per_minute"):
-            if not 0 <= getattr(self, name) <= 10_000:
-                raise ClipError(f"{name} must be 0 to 10000, got {getattr(self, name)}")
+        for name in ("num_clips", "num_times", "num_crops", "clips_per_minute", "times_per_minute"):
+            value, limit = getattr(self, name), MAX_COUNT if name.startswith("num_") else 10_000
+            if not 0 <= value <= limit:
+                raise ClipError(f"{name} must be 0 to {limit}, got {value}")
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise ClipError(f"crop_scale must be 0 < low <= high <= 1, got {low} to {high}")

@@ -14,10 +14,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from clipset.networks import named_sequential
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViTConfig:
-    """The shape of a vision transformer; ViT-B/16 by default."""
+    """The shape of a vision transformer; ViT-B/16 by default.
+
+    `frames` and `size` are those of its table of positions, if it has one.
+    """
 
     embed_dim: int = 768
     depth: int = 12
@@ -26,6 +31,8 @@ class ViTConfig:
     patch_size: int = 16
     tubelet_size: int = 2
     norm_eps: float = 1e-6
+    frames: int = 16
+    size: int = 224
 
 
 class LayeredNetwork(nn.Module):
@@ -66,21 +73,10 @@ class SelectedLayers(nn.Module):
         return torch.cat([feature.mean(dim=1) for feature in by_clip], dim=1)
 
 
-class PatchEmbed(nn.Module):
-    """Frames or clips to a map of tokens, by a convolution of non-overlapping patches."""
-
-    def __init__(self, convolution: nn.Conv2d | nn.Conv3d) -> None:
-        super().__init__()
-        self.proj = convolution
-
-    def forward(self, pixels: Float[Tensor, "B 3 *S"]) -> Float[Tensor, "B D *s"]:
-        return self.proj(pixels)  # type: ignore[no-any-return]
-
-
-def tubelet_embed(config: ViTConfig) -> PatchEmbed:
-    """Clips (B, 3, T, H, W) to tokens that are a few frames deep."""
+def tubelet_embed(config: ViTConfig) -> nn.Sequential:
+    """Clips (B, 3, T, H, W) to a map of tokens that are a few frames deep."""
     kernel = (config.tubelet_size, config.patch_size, config.patch_size)
-    return PatchEmbed(nn.Conv3d(3, config.embed_dim, kernel, stride=kernel))
+    return named_sequential(proj=nn.Conv3d(3, config.embed_dim, kernel, stride=kernel))
 
 
 class Attention(nn.Module):
@@ -121,16 +117,13 @@ class QueryValueBiasAttention(Attention):
         return F.linear(tokens, self.qkv.weight, bias)
 
 
-class MLP(nn.Module):
+def two_layer_mlp(config: ViTConfig) -> nn.Sequential:
     """Two linear layers with an exact GELU in between."""
-
-    def __init__(self, embed_dim: int, mlp_dim: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(embed_dim, mlp_dim)
-        self.fc2 = nn.Linear(mlp_dim, embed_dim)
-
-    def forward(self, tokens: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        return self.fc2(F.gelu(self.fc1(tokens)))  # type: ignore[no-any-return]
+    return named_sequential(
+        fc1=nn.Linear(config.embed_dim, config.mlp_dim),
+        gelu=nn.GELU(),
+        fc2=nn.Linear(config.mlp_dim, config.embed_dim),
+    )
 
 
 class ViTBlock(nn.Module):
@@ -141,7 +134,7 @@ class ViTBlock(nn.Module):
         self.norm1 = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
         self.attn = attention(config.embed_dim, config.num_heads)
         self.norm2 = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
-        self.mlp = MLP(config.embed_dim, config.mlp_dim)
+        self.mlp = two_layer_mlp(config)
 
     def forward(
         self, tokens: Float[Tensor, "B N D"], positions: Int[Tensor, "3 N"] | None = None
@@ -152,14 +145,11 @@ class ViTBlock(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoMAEConfig(ViTConfig):
-    """The shape of the network; `frames` and `size` are those of its table of positions.
+    """The shape of a VideoMAE; its last norm is applied to each token, or to the mean of tokens.
 
-    The last norm is applied to the "tokens" before their mean (pre-trained), or to the "mean" of
-    the tokens (fine-tuned).
+    Pre-trained networks have the norm of "tokens", fine-tuned ones that of the "mean".
     """
 
-    frames: int = 16
-    size: int = 224
     norm: Literal["tokens", "mean"] = "tokens"
 
 
@@ -235,18 +225,10 @@ class VJEPA2(LayeredNetwork):
         return self.norm(tokens).mean(dim=1)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SVTConfig(ViTConfig):
-    """The shape of the network; `frames` and `size` are those of its tables of positions."""
-
-    frames: int = 8
-    size: int = 224
-
-
 class DividedBlock(nn.Module):
     """Attention over time at each position, then over space in each frame, then an MLP."""
 
-    def __init__(self, config: SVTConfig) -> None:
+    def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         dim = config.embed_dim
         self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
@@ -255,7 +237,7 @@ class DividedBlock(nn.Module):
         self.temporal_attn = Attention(dim, config.num_heads)
         self.temporal_fc = nn.Linear(dim, dim)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mlp = MLP(dim, config.mlp_dim)
+        self.mlp = two_layer_mlp(config)
 
     def forward(
         self, cls: Float[Tensor, "B 1 D"], patches: Float[Tensor, "B T N D"]
@@ -277,14 +259,14 @@ class SVT(LayeredNetwork):
     A video transformer with divided space-time attention.
     """
 
-    def __init__(self, config: SVTConfig) -> None:
+    def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
         dim, patch, side = config.embed_dim, config.patch_size, config.size // config.patch_size
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + side * side, dim))
         self.time_embed = nn.Parameter(torch.zeros(1, config.frames, dim))
-        self.patch_embed = PatchEmbed(nn.Conv2d(3, dim, patch, stride=patch))
+        self.patch_embed = named_sequential(proj=nn.Conv2d(3, dim, patch, stride=patch))
         self.blocks = nn.ModuleList(DividedBlock(config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(dim, eps=config.norm_eps)
 
