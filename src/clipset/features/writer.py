@@ -82,15 +82,13 @@ class StoreWriter:
         """Check manifest, ledger and files; then write the catalog and the changed entries."""
         store_folder = self.folder
         is_new = not (store_folder / "manifest.json").exists()
-        videos = [replace(video, path=video.path.absolute()) for video in self.catalog]
-        absolute = self.catalog.only(videos)
         if is_new:
             if not is_empty(store_folder):
                 raise StoreError(
                     f"{store_folder} is not empty and not a feature store; use another folder"
                 )
             write_json(store_folder / "manifest.json", to_mapping(manifest))
-            write_catalog(absolute, store_folder / "catalog.csv")  # before there is a ledger
+            write_catalog(self.catalog, store_folder / "catalog.csv")  # before there is a ledger
         self.manifest = check_manifest(store_folder, manifest)
         self.ledger = ledger = Ledger(store_folder / "ledger.sqlite", create=True)
         self._resources.callback(ledger.close)
@@ -102,7 +100,7 @@ class StoreWriter:
                 f"made with; restore it, or use another folder"
             )
         moved, changed = compare_files(store_folder, ledger.entries(), self._sources.values())
-        write_catalog(absolute, store_folder / "catalog.csv")
+        write_catalog(self.catalog, store_folder / "catalog.csv")
         if ledger.num_lost:
             log(f"{ledger.num_lost} videos were deleted from {ledger.path}")
         ledger.write([*moved, *changed])
