@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clipset.config import near_names
-from clipset.data.catalog import Catalog, Video, list_videos
-from clipset.data.labels import split_name
+from clipset.data.catalog import Catalog, Video, list_videos, split_name
 from clipset.data.tables import decode_json, read_table, read_text
 from clipset.errors import CatalogError
 from clipset.text import escape_undecodable, path_text, text_path
