@@ -60,10 +60,10 @@ def open_rows(
     path: Path, num_rows: int, row_shape: tuple[int, ...], dtype: DTypeLike
 ) -> NDArray[np.generic]:
     """A read-only memory map of the first `num_rows` rows."""
-    needed_bytes = HEADER_BYTES + num_rows * int(np.prod(row_shape)) * np.dtype(dtype).itemsize
-    num_bytes = path.stat().st_size if path.is_file() else 0
     if num_rows == 0:
         return np.empty((0, *row_shape), dtype)
+    needed_bytes = HEADER_BYTES + num_rows * int(np.prod(row_shape)) * np.dtype(dtype).itemsize
+    num_bytes = path.stat().st_size if path.is_file() else 0
     if num_bytes < needed_bytes:
         raise StoreError(
             f"{path} has {num_bytes} bytes where {needed_bytes} are recorded; run `clipset repair`"

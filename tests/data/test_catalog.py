@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clipset.data.catalog import Catalog, Video, read_catalog, read_catalog_table, write_catalog
-from clipset.data.labels import MISSING_VALUES, split_name
+from clipset.data.catalog import (
+    MISSING_VALUES,
+    Catalog,
+    Video,
+    read_catalog,
+    read_catalog_table,
+    split_name,
+    write_catalog,
+)
 from clipset.errors import CatalogError
 from clipset.text import normal_form
 

@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from clipset.data.catalog import Catalog, find_missing
-from clipset.data.datasets import (
-    LVU_TASKS,
-    read_hmdb51,
-    read_kinetics,
-    read_lvu,
-    read_ssv2,
-    read_ucf101,
-)
+from clipset.data.datasets import LVU_TASKS, FileFinder, read_dataset, read_lvu
 from clipset.errors import CatalogError
 
 
@@ -34,6 +27,12 @@ def write(folder: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder
+
+
+def read(dataset: str, videos: Path, lists: Path, task: str = "auto") -> Catalog:
+    """The only task that is asked for."""
+    [catalog] = read_dataset(dataset, videos, lists, task).values()
+    return catalog
 
 
 def facts(catalog: Catalog) -> dict[str, tuple[str | None, str | None, str | None]]:
@@ -57,7 +56,7 @@ def ucf_lists(tmp_path: Path) -> Path:
 
 def test_ucf101_follows_its_lists(ucf_lists: Path, tmp_path: Path) -> None:
     videos = touch(tmp_path / "UCF-101", "Archery/v_Archery_g08_c01.avi", "v_Archery_g01_c01.avi")
-    catalog = read_ucf101(videos, ucf_lists)
+    catalog = read("ucf101", videos, ucf_lists)
     assert facts(catalog) == {
         "Archery/v_Archery_g08_c01.avi": ("Archery", "train", "Archery_g08"),
         "HandstandPushups/v_HandStandPushups_g08_c01.avi": (
@@ -70,13 +69,13 @@ def test_ucf101_follows_its_lists(ucf_lists: Path, tmp_path: Path) -> None:
         "HandstandPushups/v_HandStandPushups_g08_c01.avi",  # not there: where it should be
         "v_Archery_g01_c01.avi",
     ]
-    second = read_ucf101(videos, ucf_lists, fold=2)
+    second = read("ucf101", videos, ucf_lists, "split-2")
     assert [video.split for video in second] == ["train", "test"]
 
 
 def test_missing_files_are_counted(ucf_lists: Path, tmp_path: Path) -> None:
     videos = touch(tmp_path / "UCF-101", "Archery/v_Archery_g08_c01.avi")
-    catalog = read_ucf101(videos, ucf_lists)
+    catalog = read("ucf101", videos, ucf_lists)
     missing, lines = find_missing(catalog)
     assert lines == ["test: 0 of 1 videos found", "train: 1 of 2 videos found"]
     assert set(missing) == {
@@ -95,13 +94,15 @@ def test_hmdb51_follows_its_lists(tmp_path: Path) -> None:
         },
     )
     videos = touch(tmp_path / "hmdb51_org", "brush_hair/a(b)!_brush_hair_0.avi", "wave/c_wave.avi")
-    catalog = read_hmdb51(videos, lists)
+    catalog = read("hmdb51", videos, lists)
     assert facts(catalog) == {
         "brush_hair/a(b)!_brush_hair_0.avi": ("brush_hair", "train", None),
         "brush_hair/b_brush_hair.avi": ("brush_hair", "test", None),
         "wave/c_wave.avi": ("wave", None, None),
     }
-    assert facts(read_hmdb51(videos, lists, fold=2)) == {"wave/c_wave.avi": ("wave", "train", None)}
+    assert facts(read("hmdb51", videos, lists, "split-2")) == {
+        "wave/c_wave.avi": ("wave", "train", None)
+    }
     assert find_missing(catalog)[1] == [
         "no split: 1 of 1 videos found",
         "test: 0 of 1 videos found",
@@ -123,7 +124,7 @@ def test_kinetics_follows_its_csv_files(tmp_path: Path) -> None:
     videos = touch(
         tmp_path / "k400", "air_drumming/-abc_123xyz_000003_000013.mp4", "whole_clip0.mkv"
     )
-    catalog = read_kinetics(videos, lists)
+    catalog = read("kinetics", videos, lists)
     assert facts(catalog) == {
         "-abc_123xyz_000003_000013": ("air drumming", "train", "-abc_123xyz"),
         "whole_clip0_000000_000010": ("singing", "train", "whole_clip0"),
@@ -157,13 +158,13 @@ def test_something_something_follows_its_json_files(tmp_path: Path) -> None:
         },
     )
     videos = touch(tmp_path / "webm", "78687.webm", "42326.webm", "5.webm")
-    assert facts(read_ssv2(videos, lists)) == {
+    assert facts(read("ssv2", videos, lists)) == {
         "78687": ("Holding something up", "train", None),
         "42326": ("Closing something", "train", None),
         "5": ("Closing something", "val", None),
     }
     write(lists, {f"{prefix}test.json": json.dumps([{"id": "9"}])})
-    assert facts(read_ssv2(videos, lists))["9"] == (None, "test", None)
+    assert facts(read("ssv2", videos, lists))["9"] == (None, "test", None)
 
 
 def lvu_lists(folder: Path, task: str, header: str, *rows: str) -> Path:
@@ -182,8 +183,8 @@ def test_a_classification_task_of_lvu_gives_labels(tmp_path: Path) -> None:
     header = "class_id class_name youtube_id imdb_id"
     lists = lvu_lists(tmp_path, "genre", header, "0 Comedy -5Rohh tt01", "2 Romance xyz tt02")
     videos = touch(tmp_path / "videos", "-5Rohh.mp4", "2012/xyz.mkv")
-    (tmp_path / "durations.csv").write_text("videoid,duration\n-5Rohh,83\nother,0\n")
-    catalog = read_lvu(videos, lists, task="genre", durations=tmp_path / "durations.csv")
+    (videos / "durations.csv").write_text("videoid,duration\n-5Rohh,83\nother,0\n")
+    catalog = read("lvu", videos, lists, "genre")
     assert facts(catalog) == {
         "-5Rohh": ("Comedy", "train", "tt01"),
         "xyz": ("Romance", "test", "tt02"),
@@ -198,11 +199,11 @@ def test_the_regression_tasks_of_lvu_give_targets(tmp_path: Path) -> None:
     views = lvu_lists(
         tmp_path, "view_count", "view_count youtube_id imdb_id", "1000 a t1", "7 b t2"
     )
-    catalog = read_lvu(videos, views, task="view_count")
+    catalog = read("lvu", videos, views, "view_count")
     assert [video.target for video in catalog] == pytest.approx([math.log(1000), math.log(7)])
     header = "like_count dislike_count youtube_id imdb_id"
     likes = lvu_lists(tmp_path, "like_ratio", header, "90 10 a t1", "1 3 b t2")
-    catalog = read_lvu(videos, likes, task="like_ratio")
+    catalog = read("lvu", videos, likes, "like_ratio")
     assert [video.target for video in catalog] == pytest.approx([9.0, 2.5])
     assert catalog.classes == ()
 
@@ -210,15 +211,15 @@ def test_the_regression_tasks_of_lvu_give_targets(tmp_path: Path) -> None:
 def test_a_video_that_lvu_lists_twice_is_there_twice(tmp_path: Path) -> None:
     header = "class_id class_name youtube_id imdb_id"
     lists = lvu_lists(tmp_path, "scene", header, "0 office a t1", "1 hotel a t1")
-    catalog = read_lvu(touch(tmp_path / "videos", "a.mp4"), lists, task="scene")
+    catalog = read("lvu", touch(tmp_path / "videos", "a.mp4"), lists, "scene")
     assert facts(catalog) == {"a": ("office", "train", "t1"), "a#2": ("hotel", "test", "t1")}
     assert len({video.path for video in catalog}) == 1
 
 
-def test_lvu_has_seven_classifications_and_two_regressions() -> None:
+def test_lvu_has_seven_classifications_and_two_regressions(tmp_path: Path) -> None:
     assert len(LVU_TASKS) == 9
     with pytest.raises(CatalogError, match="LVU has no task 'genres'; did you mean genre"):
-        read_lvu(Path(), Path(), task="genres")
+        list(read_lvu(FileFinder(touch(tmp_path)), tmp_path, "genres"))
 
 
 def test_lists_that_do_not_fit_are_refused(ucf_lists: Path, tmp_path: Path) -> None:
@@ -234,30 +235,29 @@ def test_lists_that_do_not_fit_are_refused(ucf_lists: Path, tmp_path: Path) -> N
             "train.json": '[{"id": "1", "template": "Doing [something]"}]',
             "genre/train.csv": "a b\n",
             "view_count/train.csv": "view_count youtube_id imdb_id\n0 a b\n",
-            "durations.csv": "videoid,length\na,1\n",
         },
     )
     with pytest.raises(CatalogError, match=r"cannot read .*trainlist03.txt: no such file"):
-        read_ucf101(videos, ucf_lists, fold=3)
+        read("ucf101", videos, ucf_lists, "split-3")
     with pytest.raises(CatalogError, match="cannot read the folder"):
-        read_ucf101(tmp_path / "nowhere", ucf_lists)
+        FileFinder(tmp_path / "nowhere")
     with pytest.raises(CatalogError, match="'no class 1' is not a line of a UCF101 list"):
-        read_ucf101(videos, bad)
+        read("ucf101", videos, bad)
     with pytest.raises(CatalogError, match=r"must end in 0, 1 \(train\) or 2 \(test\)"):
-        read_hmdb51(videos, bad)
+        read("hmdb51", videos, bad)
     with pytest.raises(CatalogError, match="contains no HMDB51 lists"):
-        read_hmdb51(videos, bad, fold=2)
+        read("hmdb51", videos, bad, "split-2")
     with pytest.raises(CatalogError, match="needs a column 'youtube_id'; its columns: name"):
-        read_kinetics(videos, bad / "k.csv")
+        read("kinetics", videos, bad / "k.csv")
     with pytest.raises(CatalogError, match="times that are not numbers"):
-        read_kinetics(videos, bad / "times.csv")
+        read("kinetics", videos, bad / "times.csv")
     with pytest.raises(CatalogError, match=r"'Doing something' .* is not in SSv2's labels.json"):
-        read_ssv2(videos, bad)
+        read("ssv2", videos, bad)
     with pytest.raises(CatalogError, match=r"must contain one file that ends in labels.json"):
-        read_ssv2(videos, ucf_lists)
+        read("ssv2", videos, ucf_lists)
     with pytest.raises(CatalogError, match="must begin with the columns class_id class_name"):
-        read_lvu(videos, bad, task="genre")
+        read("lvu", videos, bad, "genre")
     with pytest.raises(CatalogError, match="view_count needs counts above zero, got '0'"):
-        read_lvu(videos, bad, task="view_count")
+        read("lvu", videos, bad, "view_count")
     with pytest.raises(CatalogError, match="needs a column 'duration'; its columns: videoid"):
-        read_lvu(videos, bad, task="genre", durations=bad / "durations.csv")
+        read("lvu", write(videos, {"durations.csv": "videoid,length\na,1\n"}), bad, "genre")

@@ -37,8 +37,8 @@ def test_one_worker_is_enough_while_nobody_waits_for_it(
     request_of_clips: DecodeRequest, small_store: FeatureStore
 ) -> None:
     videos = small_store.catalog.videos[:4]
-    with closing(decode_pool.DecodePool(videos, request_of_clips, 3, 60.0)) as pool:
-        results = pool.results()
+    with closing(decode_pool.ClipDecoder(request_of_clips, workers=3, timeout=60.0)) as pool:
+        results = pool.decode(videos)
         indices = []
         for _ in videos:
             while pool.queue.empty():
@@ -53,8 +53,8 @@ def test_more_workers_start_while_the_first_one_is_waited_for(
 ) -> None:
     monkeypatch.setattr(decode_pool, "START_SECONDS", 0.01)
     videos = small_store.catalog.videos[:4]
-    with closing(decode_pool.DecodePool(videos, request_of_clips, 3, 60.0)) as pool:
-        results = list(pool.results())
+    with closing(decode_pool.ClipDecoder(request_of_clips, workers=3, timeout=60.0)) as pool:
+        results = list(pool.decode(videos))
         assert len(pool.workers) == 3
     assert sorted(index for index, _ in results) == [0, 1, 2, 3]
     assert all(isinstance(clips, DecodedClips) for _, clips in results)
@@ -75,8 +75,8 @@ def test_a_stuck_video_does_not_let_later_ones_pile_up(
 
     monkeypatch.setattr(decode_pool.DecodeWorker, "decode", decode)
     videos = small_store.catalog.videos[:12]
-    with closing(decode_pool.DecodePool(videos, request_of_clips, 3, 60.0)) as pool:
-        results = pool.results()
+    with closing(decode_pool.ClipDecoder(request_of_clips, workers=3, timeout=60.0)) as pool:
+        results = pool.decode(videos)
         first = [next(results)[0] for _ in range(4)]
         time.sleep(0.2)
         assert sorted(first) == [0, 2, 3, 4]
@@ -129,8 +129,7 @@ def test_the_workers_of_a_decoder_serve_many_draws(
         for draw in (0, 1, 0):
             results = dict(decoder.decode(videos, draw))
             expected = dict(alone.decode(videos, draw))
-            assert decoder._pool is not None
-            processes |= {id(worker.process) for worker in decoder._pool.workers}
+            processes |= {id(worker.process) for worker in decoder.workers}
             pixels[draw] = []
             for index in range(3):
                 found, same = results[index], expected[index]
@@ -144,7 +143,7 @@ def test_the_workers_of_a_decoder_serve_many_draws(
 
 
 def test_a_closed_pool_ends_the_wait_of_another_thread(request_of_clips: DecodeRequest) -> None:
-    pool = decode_pool.DecodePool((), request_of_clips, 1, 60.0)
+    pool = decode_pool.ClipDecoder(request_of_clips, workers=1, timeout=60.0)
     with ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(pool._wait_for_result)
         pool.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clipset import cli
-from clipset.process import ray_cluster
+from clipset.features import cluster
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -50,7 +50,7 @@ def test_an_address_where_another_program_is_ends_in_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clipset.config import near_names
-from clipset.data.catalog import Catalog, Video, list_videos
-from clipset.data.labels import split_name
+from clipset.data.catalog import Catalog, Video, list_videos, split_name
 from clipset.data.tables import decode_json, read_table, read_text
 from clipset.errors import CatalogError
 from clipset.text import escape_undecodable, path_text, text_path
@@ -75,17 +74,19 @@ def read_dataset(
     """
     if not folder.is_dir():
         raise CatalogError(f"{folder} is not a folder of {dataset}")
+    names: tuple[str, ...] = ("",)
     if dataset == "lvu":
         names = LVU_TASK_GROUPS.get(task, (task,))
         lists = lists or _find_lists(folder, dataset, f"{names[0]}/train.csv").parent
-        durations = next(_search_files(folder, "durations.csv"), None)
-        return {name: read_lvu(folder, lists, task=name, durations=durations) for name in names}
+    elif dataset in ("ucf101", "hmdb51"):
+        names = OFFICIAL_SPLITS if task == "all" else ("split-1" if task == "auto" else task,)
     lists = lists or _find_lists(folder, dataset, LIST_PATTERNS[dataset])
-    if dataset in ("kinetics", "ssv2"):
-        return {"": (read_kinetics if dataset == "kinetics" else read_ssv2)(folder, lists)}
-    read = read_ucf101 if dataset == "ucf101" else read_hmdb51
-    names = OFFICIAL_SPLITS if task == "all" else ("split-1" if task == "auto" else task,)
-    return {name: read(folder, lists, fold=int(name.removeprefix("split-"))) for name in names}
+    files, catalogs = FileFinder(folder), {}
+    for name in names:
+        videos = READERS[dataset](files, lists, name.removeprefix("split-"))
+        title = "-".join(filter(None, (dataset, name.removeprefix("split-"))))
+        catalogs[name] = Catalog(name=title, videos=tuple(videos))
+    return catalogs
 
 
 def _find_lists(folder: Path, dataset: str, pattern: str) -> Path:
@@ -106,12 +107,10 @@ def _search_files(folder: Path, pattern: str) -> Iterator[Path]:
         yield from sorted(folder.glob("*/" * depth + pattern))
 
 
-def read_ucf101(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
+def read_ucf101(files: FileFinder, lists: Path, fold: str) -> Iterator[Video]:
     """UCF101 with an official split: trainlist01.txt and testlist01.txt (02, 03) in `lists`."""
-    video_files = FileFinder(video_folder)
-    listed_videos = []
     for split in ("train", "test"):
-        for line in _read_lines(lists / f"{split}list{fold:02d}.txt"):
+        for line in _read_lines(lists / f"{split}list{fold:>02}.txt"):
             listed_path = line.split(" ")[0]
             label, _, file_name = listed_path.partition("/")
             group = re.search(r"_(g\d+)_", file_name)
@@ -119,22 +118,19 @@ def read_ucf101(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
                 raise CatalogError(
                     f"{line!r} is not a line of a UCF101 list (Class/v_Class_g01_c01.avi)"
                 )
-            video = video_files.make_video(listed_path, label, split)
-            listed_videos.append(replace(video, group=f"{video.label}_{group[1]}"))
-    return Catalog(name=f"ucf101-{fold}", videos=tuple(listed_videos))
+            video = files.make_video(listed_path, label, split)
+            yield replace(video, group=f"{video.label}_{group[1]}")
 
 
-def read_hmdb51(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
+def read_hmdb51(files: FileFinder, lists: Path, fold: str) -> Iterator[Video]:
     """HMDB51 with an official split: <class>_test_split1.txt (2, 3) for each class in `lists`.
 
-    Videos that a split does not use are in the catalog without a split.
+    Videos that a split does not use are listed without a split.
     """
-    video_files = FileFinder(video_folder)
     suffix = f"_test_split{fold}.txt"
     class_lists = sorted(lists.glob(f"*{suffix}"))
     if not class_lists:
         raise CatalogError(f"{lists} contains no HMDB51 lists (*{suffix})")
-    listed_videos = []
     for class_list in class_lists:
         label = path_text(class_list.name).removesuffix(suffix)
         for line in _read_lines(class_list):
@@ -142,14 +138,11 @@ def read_hmdb51(video_folder: Path, lists: Path, *, fold: int = 1) -> Catalog:
             if flag not in HMDB51_SPLITS:
                 raise CatalogError(f"{line!r} in {class_list} must end in 0, 1 (train) or 2 (test)")
             listed_path = f"{label}/{file_name.strip()}"
-            listed_videos.append(video_files.make_video(listed_path, label, HMDB51_SPLITS[flag]))
-    return Catalog(name=f"hmdb51-{fold}", videos=tuple(listed_videos))
+            yield files.make_video(listed_path, label, HMDB51_SPLITS[flag])
 
 
-def read_kinetics(video_folder: Path, lists: Path) -> Catalog:
+def read_kinetics(files: FileFinder, lists: Path, _: str) -> Iterator[Video]:
     """Kinetics by its csv files; clips are called <youtube_id>_<start>_<end> or <youtube_id>."""
-    video_files = FileFinder(video_folder)
-    listed_videos = []
     common_names = {column: (column,) for column in KINETICS_COLUMNS}
     for path in sorted(lists.glob("*.csv")) if lists.is_dir() else [lists]:
         for row in read_table(path, common_names, required="youtube_id")[0]:
@@ -164,59 +157,47 @@ def read_kinetics(video_folder: Path, lists: Path) -> Catalog:
                 ) from None
             label = row.get("label")
             listed_path = f"{label}/{video_id}.mp4" if label else f"{video_id}.mp4"
-            video = Video(
+            yield Video(
                 id=video_id,
-                path=video_files.find(listed_path, youtube_id),
+                path=files.find(listed_path, youtube_id),
                 label=label,
                 split=split_name(row["split"]) if "split" in row else None,
                 group=youtube_id,
             )
-            listed_videos.append(video)
-    return Catalog(name="kinetics", videos=tuple(listed_videos))
 
 
-def read_ssv2(video_folder: Path, lists: Path) -> Catalog:
+def read_ssv2(files: FileFinder, lists: Path, _: str) -> Iterator[Video]:
     """Something-Something v2 by its json files (…labels, …train, …validation, …test) in `lists`.
 
     The class of a video is its template without brackets; the test list has none.
     """
-    video_files = FileFinder(video_folder)
-    classes = _read_ssv2_list(lists, "labels.json")
-    listed_videos = []
+    classes = _read_ssv2_list(lists, "labels.json", dict)
     for list_name, split in SSV2_SPLITS.items():
         if list_name == "test" and not list(lists.glob("*test.json")):
             continue
-        for entry in _read_ssv2_list(lists, f"{list_name}.json"):
+        for entry in _read_ssv2_list(lists, f"{list_name}.json", list):
             if not isinstance(entry, dict) or "id" not in entry:
                 raise CatalogError(f"an entry of an SSv2 list needs an 'id', got {entry!r}")
-            label = None
+            video_id, label = str(entry["id"]), None
             if "template" in entry:
                 label = str(entry["template"]).replace("[", "").replace("]", "")
                 if label not in classes:
-                    raise CatalogError(
-                        f"{label!r} (video {entry['id']}) is not in SSv2's labels.json"
-                    )
-            path = video_files.find(f"{entry['id']}.webm")
-            listed_videos.append(Video(id=str(entry["id"]), path=path, label=label, split=split))
-    return Catalog(name="ssv2", videos=tuple(listed_videos))
+                    raise CatalogError(f"{label!r} (video {video_id}) is not in SSv2's labels.json")
+            yield Video(id=video_id, path=files.find(f"{video_id}.webm"), label=label, split=split)
 
 
-def read_lvu(
-    video_folder: Path, lists: Path, *, task: str, durations: Path | None = None
-) -> Catalog:
+def read_lvu(files: FileFinder, lists: Path, task: str) -> Iterator[Video]:
     """One task of LVU: `lists` contains <task>/train.csv, val.csv and test.csv.
 
     Classification tasks have labels, regression tasks have targets: the natural logarithm of the
-    views, and ten times the fraction of likes. Films are groups. `durations` (a csv with videoid
-    and duration) sets the ends of videos, to cut off the advertisement. A video that is listed
-    again gets a number appended to its id.
+    views, and ten times the fraction of likes. Films are groups. A file durations.csv (with videoid
+    and duration) under the folder of videos sets the ends of videos, to cut off the advertisement.
+    A video that is listed again gets a number appended to its id.
     """
     if task not in LVU_TASKS:
         raise CatalogError(f"LVU has no task {task!r}; {near_names(task, LVU_TASKS)}")
-    video_files = FileFinder(video_folder)
-    ends = _read_durations(durations) if durations is not None else {}
+    ends = _read_durations(files.folder)
     columns = [*LVU_COLUMNS.get(task, ["class_id", "class_name"]), "youtube_id", "imdb_id"]
-    listed_videos = []
     id_counts: Counter[str] = Counter()
     for split in ("train", "val", "test"):
         path = lists / task / f"{split}.csv"
@@ -231,17 +212,24 @@ def read_lvu(
             *values, youtube_id, film_id = (escape_undecodable(word) for word in row)
             id_counts[youtube_id] += 1
             number = f"#{id_counts[youtube_id]}" if id_counts[youtube_id] > 1 else ""
-            video = Video(
+            yield Video(
                 id=youtube_id + number,
-                path=video_files.find(f"{youtube_id}.mp4"),
+                path=files.find(f"{youtube_id}.mp4"),
                 label=None if task in REGRESSION else values[1],
                 target=_parse_lvu_target(values, task) if task in REGRESSION else None,
                 split=split,
                 group=film_id,
                 end=ends.get(youtube_id),
             )
-            listed_videos.append(video)
-    return Catalog(name=f"lvu-{task}", videos=tuple(listed_videos))
+
+
+READERS = {
+    "ucf101": read_ucf101,
+    "hmdb51": read_hmdb51,
+    "kinetics": read_kinetics,
+    "ssv2": read_ssv2,
+    "lvu": read_lvu,
+}
 
 
 def _read_lines(list_path: Path) -> Iterator[str]:
@@ -249,13 +237,12 @@ def _read_lines(list_path: Path) -> Iterator[str]:
     return (line.strip() for line in read_text(list_path).splitlines() if line.strip())
 
 
-def _read_ssv2_list(folder: Path, suffix: str) -> Any:
+def _read_ssv2_list(folder: Path, suffix: str, kind: type) -> Any:
     list_paths = sorted(folder.glob(f"*{suffix}"))
     if len(list_paths) != 1:
         names = ", ".join(path.name for path in list_paths) or "none"
         raise CatalogError(f"{folder} must contain one file that ends in {suffix}, found: {names}")
     content = decode_json(read_text(list_paths[0]), str(list_paths[0]))
-    kind = dict if suffix == "labels.json" else list
     if not isinstance(content, kind):
         raise CatalogError(f"{list_paths[0]} must contain a JSON {kind.__name__}")
     return content
@@ -269,14 +256,17 @@ def _parse_lvu_target(values: list[str], task: str) -> float:
         raise CatalogError(f"{task} needs counts above zero, got {' '.join(values)!r}") from None
 
 
-def _read_durations(table_path: Path) -> dict[str, float]:
+def _read_durations(folder: Path) -> dict[str, float]:
+    """The durations of videos by their YouTube ids; none if no file under a folder has them."""
+    table_path = next(_search_files(folder, "durations.csv"), None)
+    if table_path is None:
+        return {}
     column_names = {"videoid": ("videoid",), "duration": ("duration",)}
     rows, _ = read_table(table_path, column_names, required="duration")
     try:
-        return {
-            row["videoid"]: float(row["duration"]) for row in rows if float(row["duration"]) > 0
-        }
+        durations = {row["videoid"]: float(row["duration"]) for row in rows}
     except (KeyError, ValueError):
         raise CatalogError(
             f"{table_path} needs a videoid and a duration in seconds in each row"
         ) from None
+    return {video_id: seconds for video_id, seconds in durations.items() if seconds > 0}

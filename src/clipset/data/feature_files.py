@@ -39,12 +39,10 @@ def list_feature_files(source: Path, *, quiet: bool = False) -> dict[str, Path]:
     if not source.is_dir():
         raise StoreError(f"folder not found: {source}; features are read from a folder of files")
     paths: dict[str, Path] = {}
-    all_paths = {path_text(path.as_posix()): path for path in walk_files(source, quiet=quiet)}
-    for text in sorted(all_paths, key=natural_key):
-        path = all_paths[text]
+    for path in sorted(walk_files(source, quiet=quiet), key=lambda p: natural_key(path_text(p))):
         is_sidecar = path.suffix == ".npy" and path.stem.endswith((".times", ".boxes"))
         if path.suffix.lower() in READERS and path.is_file() and not is_sidecar:
-            file_name = path_text(path.relative_to(source).with_suffix("").as_posix())
+            file_name = path_text(path.relative_to(source).with_suffix(""))
             if file_name in paths:
                 raise StoreError(f"{path} and {paths[file_name]} are both of one video; keep one")
             paths[file_name] = path

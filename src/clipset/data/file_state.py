@@ -71,8 +71,7 @@ def sampled_digest(path: Path) -> str:
 
 def _read_blocks(path: Path) -> tuple[os.stat_result, str]:
     """The status and the digest of a file. A pipe or a device raises OSError without blocking."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with FileIO(os.open(path, flags), closefd=True) as file:
+    with FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
         file_status = os.fstat(file.fileno())
         if not stat.S_ISREG(file_status.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
@@ -84,7 +85,12 @@ def find_file_keys(paths: Iterable[Path]) -> dict[Path, str]:
     real_paths = {path: _real_path(path) for path in dict.fromkeys(paths)}
     groups = [list(dict.fromkeys(real_paths.values()))]
     for find_key in (_regular_size, sampled_digest, sha256_of_file):
-        groups = [copies for group in groups for copies in _group_by_key(group, find_key)]
+        by_key: defaultdict[tuple[int, object], list[str]] = defaultdict(list)
+        for group_index, group in enumerate(groups):
+            for real_path in group:
+                with suppress(OSError, ValueError):  # reported when it is opened as a video
+                    by_key[group_index, find_key(Path(real_path))].append(real_path)
+        groups = [copies for copies in by_key.values() if len(copies) > 1]
     originals = {real_path: copies[0] for copies in groups for real_path in copies}
     return {path: originals.get(real_path, real_path) for path, real_path in real_paths.items()}
 
@@ -94,17 +100,6 @@ def _real_path(path: Path) -> str:
         return os.path.realpath(path)
     except (OSError, ValueError):  # a path with a NUL byte is a ValueError
         return os.path.abspath(path)  # noqa: PTH100
-
-
-def _group_by_key(files: Sequence[str], find_key: Callable[[Path], int | str]) -> list[list[str]]:
-    """Files with equal keys, two or more."""
-    groups: defaultdict[int | str, list[str]] = defaultdict(list)
-    for real_path in files:
-        try:
-            groups[find_key(Path(real_path))].append(real_path)
-        except (OSError, ValueError):  # reported when it is opened as a video
-            continue
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _regular_size(path: Path) -> int:

@@ -41,15 +41,14 @@ def select_part(catalog: Catalog, part: str) -> Catalog:
     part_index, num_parts = map(int, numbers.groups()) if numbers else (0, 0)
     if not 1 <= part_index <= num_parts:
         raise CatalogError(f"--part must be I/N with 1 ≤ I ≤ N, such as 2/8; got {part}")
-    videos = [video for video in catalog if _hash_id(video.id) % num_parts == part_index - 1]
+    videos = []
+    for video in catalog:
+        digest = hashlib.blake2b(os.fsencode(video.id), digest_size=8).digest()
+        if int.from_bytes(digest, "big") % num_parts == part_index - 1:
+            videos.append(video)
     if not videos:
         raise CatalogError(f"none of the {len(catalog)} videos is in part {part}; use fewer parts")
     return catalog.only(videos)
-
-
-def _hash_id(video_id: str) -> int:
-    digest = hashlib.blake2b(os.fsencode(video_id), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
 
 
 def scored_split(videos: Iterable[Video]) -> str:
@@ -60,9 +59,7 @@ def scored_split(videos: Iterable[Video]) -> str:
 
 def hold_out_groups(catalog: Catalog, groups: Sequence[str]) -> Catalog:
     """Move the training videos of some groups to the split `val`."""
-    train_groups = {
-        video.group for video in catalog if video.split == "train" and video.group is not None
-    }
+    train_groups = {v.group for v in catalog if v.split == "train" and v.group is not None}
     for group in groups:
         if group not in train_groups:
             available = ", ".join(sorted(train_groups)) or "none"

@@ -34,40 +34,9 @@ def decode_videos(
     videos: Sequence[Video], request: DecodeRequest, config: ExtractConfig
 ) -> Iterator[Iterator[DecodeResult]]:
     """Decode videos in the workers of a config (0: in this process); results come when ready."""
-    max_workers = min(config.num_workers, max(len(videos), 1))
-    if max_workers == 0:
-        yield decode_in_process(videos, request)
-        return
-    with closing(DecodePool(videos, request, max_workers, config.timeout_seconds)) as pool:
-        yield pool.results()
-
-
-class ClipDecoder:
-    """Decodes videos again and again, each time other random clips, with the same workers.
-
-    No video is started more than `max_ahead` after one that is not finished. One call of `decode`
-    ends before the next one begins.
-    """
-
-    def __init__(
-        self, request: DecodeRequest, *, workers: int, timeout: float, max_ahead: int
-    ) -> None:
-        self.request = request
-        self._pool: DecodePool | None = None
-        if workers:
-            self._pool = DecodePool((), request, workers, timeout, max_ahead=max_ahead)
-
-    def decode(self, videos: Sequence[Video], draw: int) -> Iterator[DecodeResult]:
-        """The results of some videos, as they are ready."""
-        if self._pool is None:
-            return decode_in_process(videos, self.request, draw)
-        self._pool.start(videos, draw)
-        return self._pool.results()
-
-    def close(self) -> None:
-        """End the workers."""
-        if self._pool is not None:
-            self._pool.close()
+    workers = min(config.num_workers, max(len(videos), 1))
+    with closing(ClipDecoder(request, workers=workers, timeout=config.timeout_seconds)) as decoder:
+        yield decoder.decode(videos)
 
 
 def decode_in_process(
@@ -83,26 +52,22 @@ def decode_in_process(
             yield video_index, as_video_error(error)
 
 
-class DecodePool:
-    """One thread for each worker process: it takes the next video and queues the results.
+class ClipDecoder:
+    """Decodes videos in worker processes; with 0 workers, in this one.
 
-    The pool starts with one worker and doubles their number whenever a result is waited for. No
-    video is started more than `max_ahead` after one that is not finished, so that a slow video
-    does not let finished ones pile up behind it.
+    One thread for each worker takes the next video and queues the results. There is one worker at
+    first, and their number doubles whenever a result is waited for. No video is started more than
+    `max_ahead` after one that is not finished, so that a slow video does not let finished ones pile
+    up behind it.
     """
 
     def __init__(
-        self,
-        videos: Sequence[Video],
-        request: DecodeRequest,
-        max_workers: int,
-        timeout: float,
-        *,
-        max_ahead: int | None = None,
+        self, request: DecodeRequest, *, workers: int, timeout: float, max_ahead: int | None = None
     ) -> None:
-        self.videos, self.request, self.timeout, self.draw = videos, request, timeout, 0
-        self.max_workers = max_workers
+        self.request, self.timeout, self.max_workers = request, timeout, workers
         self.max_ahead = MAX_AHEAD if max_ahead is None else max_ahead
+        self.videos: Sequence[Video] = ()
+        self.draw = 0
         self.queue: queue.Queue[DecodeResult | BaseException] = queue.Queue(maxsize=1)
         self.workers: list[DecodeWorker] = []
         self.threads: list[threading.Thread] = []
@@ -110,18 +75,22 @@ class DecodePool:
         self._closed = False
         self._next_index = 0
         self._unfinished: set[int] = set()  # indices of videos that were started
-        self._num_proven = 0  # workers that have decoded something
+        self._proven: set[DecodeWorker] = set()  # those that have decoded something
         self._grow()
 
-    def start(self, videos: Sequence[Video], draw: int) -> None:
-        """Decode these videos next; all videos before are finished."""
+    def decode(self, videos: Sequence[Video], draw: int = 0) -> Iterator[DecodeResult]:
+        """The results of some videos, as they are ready. Each draw has other random clips.
+
+        The work starts at once. One call ends before the next one begins.
+        """
+        if self.max_workers == 0:
+            return decode_in_process(videos, self.request, draw)
         with self._state:
             self.videos, self.draw, self._next_index = videos, draw, 0
             self._state.notify_all()
+        return self._results(len(videos))
 
-    def results(self) -> Iterator[DecodeResult]:
-        """The results of all videos, as they are ready."""
-        num_remaining = len(self.videos)
+    def _results(self, num_remaining: int) -> Iterator[DecodeResult]:
         while num_remaining:
             result = self._wait_for_result()
             if isinstance(result, BaseException):
@@ -146,7 +115,7 @@ class DecodePool:
             with suppress(queue.Empty):
                 self.queue.get(timeout=0.05)
         with suppress(queue.Full):  # another thread may wait for a result
-            self.queue.put_nowait(StoreError("the decode pool was closed"))
+            self.queue.put_nowait(StoreError("the decoder was closed"))
 
     def _grow(self) -> None:
         """Double the number of workers, up to the maximum."""
@@ -160,7 +129,7 @@ class DecodePool:
 
     def _wait_for_result(self) -> DecodeResult | BaseException:
         """The next result; more workers are started if there is none, but not all at once."""
-        if self.queue.empty() and self._num_proven >= len(self.workers):
+        if self.queue.empty() and len(self._proven) == len(self.workers):
             self._grow()
         while len(self.workers) < self.max_workers:
             try:
@@ -170,14 +139,11 @@ class DecodePool:
         return self.queue.get()
 
     def _run(self, worker: DecodeWorker) -> None:
-        """Decode videos with one worker until the pool is closed."""
-        is_proven = False
+        """Decode videos with one worker until the decoder is closed."""
         try:
             while (video_index := self._next_video()) is not None:
                 for result in worker.decode(video_index, self.videos[video_index], self.draw):
-                    with self._state:
-                        self._num_proven += not is_proven
-                    is_proven = True
+                    self._proven.add(worker)
                     self.queue.put(result)
                     if self._closed:
                         return
@@ -188,15 +154,14 @@ class DecodePool:
             worker.close()
 
     def _next_video(self) -> int | None:
-        """The index of the next video, once it may be started; None if the pool is closed."""
+        """The index of the next video, once it may be started; None if the decoder is closed."""
         with self._state:
             self._state.wait_for(lambda: self._closed or self._may_start())
             if self._closed:
                 return None
-            video_index = self._next_index
+            self._unfinished.add(self._next_index)
             self._next_index += 1
-            self._unfinished.add(video_index)
-            return video_index
+            return self._next_index - 1
 
     def _may_start(self) -> bool:
         first = min(self._unfinished, default=self._next_index)

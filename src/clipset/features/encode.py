@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +19,7 @@ from clipset.features.decode_pool import DecodeResult
 from clipset.features.ledger import LedgerEntry
 
 
-@dataclass(frozen=True, slots=True)
-class ClipRows:
+class ClipRows(NamedTuple):
     """The rows of one video's clips, random clips first."""
 
     features: Float[np.ndarray, "V D"]
@@ -139,10 +139,7 @@ def _join(chunks: Sequence[EncodedVideo]) -> EncodedVideo:
         num_chunks=1,
         clip_indices=None,
     )
-    video_rows = ClipRows(
-        features=np.concatenate([chunk_rows.features for chunk_rows in rows])[clip_order],
-        boxes=np.concatenate([chunk_rows.boxes for chunk_rows in rows])[clip_order],
-        times=np.concatenate([chunk_rows.times for chunk_rows in rows])[clip_order],
-    )
+    columns = zip(*rows, strict=True)
+    video_rows = ClipRows(*(np.concatenate(column)[clip_order] for column in columns))
     seconds = sum(chunk.seconds for chunk in chunks)
     return EncodedVideo(video_facts, video_rows, seconds, b"".join(c.sprite for c in chunks))

@@ -89,8 +89,7 @@ def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
             files.get(Path(video.id).with_suffix("").as_posix()),
             *(paths[0] for paths in same_name if len(paths) == 1),
         )
-        match = next((path for path in candidates if path is not None), None)
-        if match is not None:
+        if match := next(filter(None, candidates), None):
             matches[video.id] = match
     if not matches:
         raise StoreError(
@@ -100,20 +99,40 @@ def match_files(catalog: Catalog, files: Mapping[str, Path]) -> dict[str, Path]:
     return matches
 
 
+def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tuple[int, int]:
+    """The feature width of most files, and the number of clips of a video."""
+    shapes: list[tuple[int, int, Path]] = []  # feature width, number of clips
+    first_reason = ""
+    for path in files.values():
+        try:
+            count, feature_dim = as_rows(read_arrays(path, config.key)[config.key]).shape
+            shapes.append((feature_dim, count, path))
+        except Exception as error:  # damaged files make a library raise anything
+            first_reason = first_reason or f"{path.name}: {describe_read_error(error)}"
+    if not shapes:
+        raise StoreError(f"no file in {source} could be read ({first_reason})")
+    [(feature_dim, _)] = Counter(dim for dim, _, _ in shapes).most_common(1)
+    (count, first_path), *others = [(n, path) for dim, n, path in shapes if dim == feature_dim]
+    for other_count, path in others:
+        if config.clips is None and other_count != count:
+            raise StoreError(
+                f"the videos have different numbers of clips ({first_path.name}: {count}, "
+                f"{path.name}: {other_count}); set how many to use of each: --clips {count}"
+            )
+    return feature_dim, config.clips or count
+
+
 def _import_video(
-    feature_path: Path | None, feature_dim: int, num_clips: int, config: ImportConfig
+    path: Path | None, feature_dim: int, num_clips: int, config: ImportConfig
 ) -> EncodedVideo | VideoError:
     """The rows of one video, or the reason why there are none."""
-    if feature_path is None:
+    if path is None:
         return VideoError("it has no feature file", transient=True)
-    file_state = read_file_state(feature_path)
+    file_state = read_file_state(path)
     try:
-        rows = _read_rows(feature_path, config)
-        if rows.features.shape[1] != feature_dim:
-            width = rows.features.shape[1]
-            raise StoreError(f"its features have {width} numbers, others {feature_dim}")
+        rows = _read_rows(path, feature_dim, config)
     except Exception as error:  # damaged files make a library raise anything
-        reason = f"{path_text(feature_path.name)}: {describe_read_error(error)}"
+        reason = f"{path_text(path.name)}: {describe_read_error(error)}"
         return VideoError(escape_undecodable(reason))
     clip_indices = np.linspace(0, len(rows.features) - 1, num_clips).round().astype(np.int64)
     both = np.concatenate([clip_indices, clip_indices])  # random clips, regular clips
@@ -121,44 +140,19 @@ def _import_video(
         random_count=num_clips, regular_count=num_clips, duration=float(rows.boxes[:, 1].max()),
         width=0, height=0, frames_expected=None, frames_found=0, frames_missing=0, file=file_state,
     )  # fmt: skip
-    return EncodedVideo(facts, ClipRows(rows.features[both], rows.boxes[both], rows.times[both]))
+    return EncodedVideo(facts, ClipRows(*(column[both] for column in rows)))
 
 
-def _read_rows(path: Path, config: ImportConfig) -> ClipRows:
+def _read_rows(path: Path, feature_dim: int, config: ImportConfig) -> ClipRows:
     """The features of a file, with the box and the middle of each clip."""
     arrays = read_arrays(path, config.key)
     features = as_rows(arrays[config.key])
     if not np.isfinite(features).all():
         raise StoreError("features hold NaN or infinity")
-    largest_value = float(np.finfo(config.dtype).max)
-    if max(float(features.max()), -float(features.min())) > largest_value:
+    if max(float(features.max()), -float(features.min())) > float(np.finfo(config.dtype).max):
         remedy = "; store them as float32" if config.dtype == "float16" else ""
         raise StoreError(f"features are too large for {config.dtype}{remedy}")
     boxes = make_boxes(len(features), arrays, config.clip_seconds)
-    clip_middles = boxes[:, :2].mean(axis=1, keepdims=True)
-    return ClipRows(features.astype(np.float32), boxes, clip_middles)
-
-
-def _survey(files: Mapping[str, Path], config: ImportConfig, source: Path) -> tuple[int, int]:
-    """The feature width of most files, and the number of clips of a video."""
-    dim_counts: Counter[int] = Counter()
-    clip_counts: dict[int, dict[int, Path]] = {}
-    first_reason = ""
-    for path in files.values():
-        try:
-            count, feature_dim = as_rows(read_arrays(path, config.key)[config.key]).shape
-        except Exception as error:  # damaged files make a library raise anything
-            first_reason = first_reason or f"{path.name}: {describe_read_error(error)}"
-            continue
-        dim_counts[feature_dim] += 1
-        clip_counts.setdefault(feature_dim, {}).setdefault(count, path)
-    if not dim_counts:
-        raise StoreError(f"no file in {source} could be read ({first_reason})")
-    [(feature_dim, _)] = dim_counts.most_common(1)
-    (count, first_path), *others = clip_counts[feature_dim].items()
-    if config.clips is None and others:
-        raise StoreError(
-            f"the videos have different numbers of clips ({first_path.name}: {count}, "
-            f"{others[0][1].name}: {others[0][0]}); set how many to use of each: --clips {count}"
-        )
-    return feature_dim, config.clips or count
+    if features.shape[1] != feature_dim:
+        raise StoreError(f"its features have {features.shape[1]} numbers, others {feature_dim}")
+    return ClipRows(features.astype(np.float32), boxes, boxes[:, :2].mean(axis=1, keepdims=True))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -97,9 +97,9 @@ CREATE TABLE IF NOT EXISTS videos (
     checksum TEXT, seconds REAL,
     transient INTEGER NOT NULL, file TEXT, video_end REAL,
     frames_needed INTEGER, claimed_duration REAL
-)"""
-_FACTS = """
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)"""
+);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
 
 
 class Ledger:
@@ -121,8 +121,7 @@ class Ledger:
         try:
             with self._errors():
                 if create:
-                    self._connection.execute(_SCHEMA)
-                    self._connection.execute(_FACTS)
+                    self._connection.executescript(_SCHEMA)
                 self._check_columns()
         except BaseException:
             self.close()
@@ -130,11 +129,9 @@ class Ledger:
 
     def append(self, ids: Iterable[str]) -> None:
         """Add new videos as pending ones, behind the others."""
-        entries = self.entries()
-        existing_ids = {entry.id for entry in entries}
-        new_ids = [id for id in ids if id not in existing_ids]
-        after_last = entries[-1].ordinal + 1 if entries else 0
-        first = max(self._count("next_ordinal"), after_last)
+        ordinals = {entry.id: entry.ordinal for entry in self.entries()}
+        new_ids = [id for id in ids if id not in ordinals]
+        first = max([self._count("next_ordinal"), *(last + 1 for last in ordinals.values())])
         marks = ", ".join("?" * len(_COLUMNS))
         with self._connection:
             self._connection.executemany(
@@ -142,7 +139,7 @@ class Ledger:
                 [_to_row(LedgerEntry(ordinal=first + i, id=id)) for i, id in enumerate(new_ids)],
             )
             self._set_fact("next_ordinal", str(first + len(new_ids)))
-            self._set_fact("videos", str(len(entries) + len(new_ids)))
+            self._set_fact("videos", str(len(ordinals) + len(new_ids)))
 
     def write(self, entries: Sequence[LedgerEntry]) -> None:
         """Replace the entries of some videos, all or none."""
@@ -160,16 +157,12 @@ class Ledger:
     @property
     def num_lost(self) -> int:
         """Number of videos whose rows were deleted by another program."""
-        with self._errors():
-            [[count]] = self._connection.execute("SELECT COUNT(*) FROM videos").fetchall()
+        [[count]] = self._query("SELECT COUNT(*) FROM videos")
         return max(self._count("videos") - int(count), 0)
 
     def entries(self, *statuses: Status) -> Sequence[LedgerEntry]:
         """All entries, or those of some statuses, in the order of the catalog."""
-        with self._errors():
-            rows = self._connection.execute(
-                f"SELECT {', '.join(_COLUMNS)} FROM videos ORDER BY ordinal"
-            ).fetchall()
+        rows = self._query(f"SELECT {', '.join(_COLUMNS)} FROM videos ORDER BY ordinal")
         entries = [_from_row(row) for row in rows]
         return [entry for entry in entries if not statuses or entry.status in statuses]
 
@@ -188,10 +181,8 @@ class Ledger:
         self._connection.close()
 
     def _fact(self, fact_name: str) -> str:
-        with self._errors():
-            rows = self._connection.execute("SELECT value FROM facts WHERE name = ?", [fact_name])
-            row = rows.fetchone()
-        return str(row[0]) if row else ""
+        rows = self._query("SELECT value FROM facts WHERE name = ?", fact_name)
+        return str(rows[0][0]) if rows else ""
 
     def _set_fact(self, fact_name: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [fact_name, value])
@@ -206,15 +197,21 @@ class Ledger:
         """Refuse the ledger of another version, or of another program."""
         self._connection.execute("PRAGMA trusted_schema = OFF")
         columns = {row[1] for row in self._connection.execute("PRAGMA table_info(videos)")}
-        missing, unknown_columns = sorted(set(_COLUMNS) - columns), sorted(columns - set(_COLUMNS))
-        if not missing and not unknown_columns:
+        if columns == set(_COLUMNS):
             return
-        problem = f"no {', '.join(missing)}" if missing else f"also {', '.join(unknown_columns)}"
-        problem = f"its videos have {problem}" if columns else "it has no table of videos"
+        problem = "it has no table of videos"
+        if columns:
+            missing, unknown = sorted(set(_COLUMNS) - columns), sorted(columns - set(_COLUMNS))
+            problem = f"no {', '.join(missing)}" if missing else f"also {', '.join(unknown)}"
+            problem = f"its videos have {problem}"
         raise StoreError(
             f"the ledger {self.path} is of another version or program ({problem}); "
             f"use another folder and extract again"
         )
+
+    def _query(self, sql: str, *values: object) -> list[Any]:
+        with self._errors():
+            return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -135,8 +135,7 @@ def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore
         with bar("merging", len(writer.pending), "videos") as advance:
             for entry in writer.pending:
                 store, source = selection[entry.id]
-                source_ordinal = source.ordinal
-                source = replace(source, ordinal=entry.ordinal)
+                merged_entry = replace(source, ordinal=entry.ordinal)
                 if source.status == "done":
                     rows = rows_of(source, arrays[store.folder])
                     if row_checksum(rows.values()) != source.checksum:
@@ -147,17 +146,15 @@ def merge_stores(sources: Sequence[str | Path], out: str | Path) -> FeatureStore
                     clip_rows = {
                         name: np.concatenate([rows[k, name] for k in KINDS]) for _, name in rows
                     }
-                    writer.write_sprite(source, read_sprite(store.folder, source_ordinal))
-                    writer.add(source, ClipRows(**clip_rows))
+                    writer.write_sprite(entry, read_sprite(store.folder, source.ordinal))
+                    writer.add(merged_entry, ClipRows(**clip_rows))
                 elif source.status == "failed":
-                    writer.record(source)
+                    writer.record(merged_entry)
                 advance()
     return FeatureStore(out)
 
 
-def _select_entries(
-    stores: Sequence[FeatureStore],
-) -> dict[str, tuple[FeatureStore, LedgerEntry]]:
+def _select_entries(stores: Sequence[FeatureStore]) -> dict[str, tuple[FeatureStore, LedgerEntry]]:
     """For each video the first store that has its rows, else the first in which it failed."""
     selection: dict[str, tuple[FeatureStore, LedgerEntry]] = {}
     status_rank = {"done": 0, "failed": 1, "pending": 2}

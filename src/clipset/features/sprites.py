@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,8 +26,7 @@ def write_sprite(store_folder: Path, ordinal: int, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     else:
-        with suppress(FileNotFoundError):
-            path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def read_sprite(store_folder: Path, ordinal: int) -> bytes:
@@ -38,12 +36,7 @@ def read_sprite(store_folder: Path, ordinal: int) -> bytes:
         is_own = path.is_file() and path == path.resolve()  # no link that leads elsewhere
         if is_own and path.stat().st_size <= MAX_SPRITE_BYTES:
             content = path.read_bytes()
-            return content if _is_whole(content) else b""
+            num_bytes = len(content) - 8  # as the header of a whole WebP file states
+            if content[:12] == b"RIFF" + num_bytes.to_bytes(4, "little", signed=True) + b"WEBP":
+                return content
     return b""
-
-
-def _is_whole(content: bytes) -> bool:
-    """Whether a file is a WebP file of the length that its header states."""
-    if len(content) < 12 or content[:4] != b"RIFF" or content[8:12] != b"WEBP":
-        return False
-    return struct.unpack("<I", content[4:8]) == (len(content) - 8,)

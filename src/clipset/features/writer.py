@@ -43,7 +43,7 @@ class StoreWriter:
 
     `sources` are the files that the rows are read from, by the ids of their videos. Rows of a file
     that has changed are dropped and made again; None compares no files. Nothing is written before
-    everything has been checked. `pending` are the entries of the videos to process.
+    everything has been checked. `pending` are the entries of the `pending_videos`, to process.
     """
 
     def __init__(
@@ -61,7 +61,14 @@ class StoreWriter:
         with self._resources, writing_to(store_folder):
             self._resources.enter_context(exclusive(store_folder))
             self._open(manifest)
-            self.pending = self._list_pending(retry_failed)
+            videos = {video.id: video for video in catalog}
+            entries = [e for e in self.ledger.entries("pending", "failed") if e.id in videos]
+            self.pending = [
+                e for e in entries if e.status == "pending" or e.transient or retry_failed
+            ]
+            self.pending_videos = [videos[entry.id] for entry in self.pending]
+            if num_skipped := len(entries) - len(self.pending):
+                log(retry_hint(num_skipped))
             self._arrays = {
                 (kind, column_name): self._resources.enter_context(
                     GrowingArray(store_folder / kind / f"{column_name}.npy", shape, dtype)
@@ -82,15 +89,13 @@ class StoreWriter:
         """Check manifest, ledger and files; then write the catalog and the changed entries."""
         store_folder = self.folder
         is_new = not (store_folder / "manifest.json").exists()
-        videos = [replace(video, path=video.path.absolute()) for video in self.catalog]
-        absolute = self.catalog.only(videos)
         if is_new:
             if not is_empty(store_folder):
                 raise StoreError(
                     f"{store_folder} is not empty and not a feature store; use another folder"
                 )
             write_json(store_folder / "manifest.json", to_mapping(manifest))
-            write_catalog(absolute, store_folder / "catalog.csv")  # before there is a ledger
+            write_catalog(self.catalog, store_folder / "catalog.csv")  # before there is a ledger
         self.manifest = check_manifest(store_folder, manifest)
         self.ledger = ledger = Ledger(store_folder / "ledger.sqlite", create=True)
         self._resources.callback(ledger.close)
@@ -102,7 +107,7 @@ class StoreWriter:
                 f"made with; restore it, or use another folder"
             )
         moved, changed = compare_files(store_folder, ledger.entries(), self._sources.values())
-        write_catalog(absolute, store_folder / "catalog.csv")
+        write_catalog(self.catalog, store_folder / "catalog.csv")
         if ledger.num_lost:
             log(f"{ledger.num_lost} videos were deleted from {ledger.path}")
         ledger.write([*moved, *changed])
@@ -111,20 +116,6 @@ class StoreWriter:
             log(f"{len(changed)} videos have changed and are extracted again")
         for kind in KINDS:
             (store_folder / kind).mkdir(exist_ok=True)
-
-    def _list_pending(self, retry_failed: bool) -> Sequence[LedgerEntry]:
-        requested_ids = {video.id for video in self.catalog}
-        entries = [e for e in self.ledger.entries("pending", "failed") if e.id in requested_ids]
-        pending = [e for e in entries if e.status == "pending" or e.transient or retry_failed]
-        if num_skipped := len(entries) - len(pending):
-            log(retry_hint(num_skipped))
-        return pending
-
-    @property
-    def pending_videos(self) -> list[Video]:
-        """The videos of the pending entries, in the same order."""
-        videos = {video.id: video for video in self.catalog}
-        return [videos[entry.id] for entry in self.pending]
 
     def record_provenance(self, engine_name: str, backbone_name: str) -> None:
         """Record in the manifest what makes the features, the first time."""
@@ -170,8 +161,8 @@ class StoreWriter:
         entry = replace(entry, video_end=source.end if source else None)
         if isinstance(video, EncodedVideo):
             entry = video.update(entry)
-            if (damage_text := entry.damage) is not None:
-                log(f"damaged {entry.id}: {damage_text}")
+            if entry.damage is not None:
+                log(f"damaged {entry.id}: {entry.damage}")
             self.write_sprite(entry, video.sprite)
             self.add(entry, video.rows)
         else:

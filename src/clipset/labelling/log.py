@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from clipset.config import build, parse_json, to_mapping
-from clipset.data.labels import MISSING_VALUES
+from clipset.data.catalog import MISSING_VALUES
 from clipset.errors import ConfigError, LabelError
 from clipset.files import writing
 from clipset.process.locks import exclusive

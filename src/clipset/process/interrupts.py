@@ -46,8 +46,7 @@ def raise_if_interrupted() -> None:
         raise KeyboardInterrupt
 
 
-def _record(number: int, frame: FrameType | None) -> None:
+def _record(_number: int, _frame: FrameType | None) -> None:
     global _interrupted
-    del number, frame
     _interrupted = True
     raise KeyboardInterrupt

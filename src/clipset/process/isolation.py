@@ -29,7 +29,11 @@ def module_path() -> list[str]:
     """
     standard_library = str(Path(os.__file__).parent)
     first = sys.path.index(standard_library) if standard_library in sys.path else len(sys.path)
-    automatic = _automatic_folders() - {Path(entry).resolve() for entry in _absolute_entries()}
+    script_path = getattr(sys.modules.get("__main__"), "__file__", None)
+    automatic = {Path(script_path).resolve().parent} if script_path else set()
+    with suppress(OSError):  # the current folder may have been deleted
+        automatic.add(Path.cwd())
+    automatic -= {Path(entry).resolve() for entry in _absolute_entries()}
     return [
         entry
         for index, entry in enumerate(sys.path)
@@ -56,15 +60,6 @@ def isolated_environment() -> Iterator[None]:
         for name in variable_names:
             os.environ.pop(name, None)
         os.environ |= previous_values
-
-
-def _automatic_folders() -> set[Path]:
-    """The current folder and that of the script."""
-    script_path = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = {Path(script_path).resolve().parent} if script_path else set()
-    with suppress(OSError):  # the current folder may have been deleted
-        folders.add(Path.cwd())
-    return folders
 
 
 def _absolute_entries() -> list[str]:

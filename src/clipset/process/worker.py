@@ -7,7 +7,9 @@ else.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -72,8 +74,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the process from another thread, so that `call` returns."""
-        process = self.process
-        if process is not None:
+        if (process := self.process) is not None:
             process.kill()
 
     def close(self) -> None:
@@ -94,11 +95,9 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-            process_group=0 if os.name == "posix" else None,  # Ctrl-C is for the parent
+            process_group=0,  # Ctrl-C is for the parent
         )
-        with suppress(ImportError, AttributeError, OSError):  # not every system can
-            import fcntl
-
+        with suppress(AttributeError, OSError):  # not every system can
             fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # type: ignore[arg-type]
         _exchange(process, (self.setup, self.timeout))
         return process
@@ -138,10 +137,13 @@ def answer_messages(make_handler: Callable[[bytes], Callable[[bytes], Answer]]) 
     os.dup2(2, 1)
     setup_line, timeout = msgspec.json.decode(messages.readline(), type=tuple[msgspec.Raw, float])
     handle = make_handler(bytes(setup_line))
-    _limit_memory()
+    hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    memory = MEMORY_BYTES if hard_limit == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard_limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # beyond it, allocations fail
     _send(replies, Reply())  # ready: the time limit of a message does not include the start
     for line in messages:
-        _limit_time(timeout + 10.0)  # the parent, if it still runs, is faster
+        # A worker that hangs ends even if its parent is gone; a parent that runs is faster.
+        signal.setitimer(signal.ITIMER_REAL, timeout + 10.0)
         try:
             value, buffers = handle(line)
         except Exception as error:
@@ -152,7 +154,7 @@ def answer_messages(make_handler: Callable[[bytes], Callable[[bytes], Answer]]) 
             line_value = msgspec.Raw(msgspec.json.encode(value))
             _send(replies, Reply(line_value, num_bytes=sum(map(len, buffers))), *buffers)
             del value, buffers  # an idle worker holds no pixels
-        _limit_time(0.0)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def as_video_error(error: Exception) -> VideoError:
@@ -171,21 +173,3 @@ def _send(replies: BinaryIO, reply: Reply, *buffers: memoryview) -> None:
     for buffer in buffers:
         replies.write(buffer)
     replies.flush()
-
-
-def _limit_time(seconds: float) -> None:
-    """End a worker that hangs even if its parent is gone; 0 stops the timer."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def _limit_memory() -> None:
-    """Make allocations beyond the limit fail, where the system supports that."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    is_unlimited = hard_limit == resource.RLIM_INFINITY
-    limit = MEMORY_BYTES if is_unlimited else min(MEMORY_BYTES, hard_limit)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
