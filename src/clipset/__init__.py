@@ -6,15 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clipset.api import (
-        embed,
-        evaluate,
-        extract,
-        predict,
-        pretrain,
-        pretrain_end_to_end,
-        search,
-    )
+    from clipset.api import embed, evaluate, extract, predict, pretrain, pretrain_end_to_end, search
     from clipset.backbones.registry import list_backbones, load_backbone
     from clipset.data.catalog import Catalog, read_catalog
     from clipset.features.store import FeatureStore
@@ -30,15 +22,7 @@ __all__ = [
     "pretrain_end_to_end", "read_catalog", "run", "search",
 ]  # fmt: skip
 _MODULES = {
-    "api": (
-        "embed",
-        "evaluate",
-        "extract",
-        "predict",
-        "pretrain",
-        "pretrain_end_to_end",
-        "search",
-    ),
+    "api": ("embed", "evaluate", "extract", "predict", "pretrain", "pretrain_end_to_end", "search"),
     "backbones.registry": ("list_backbones", "load_backbone"),
     "data.catalog": ("Catalog", "read_catalog"),
     "features.store": ("FeatureStore",),

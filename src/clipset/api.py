@@ -33,16 +33,13 @@ def extract(
     `sampling={"num_clips": 32}`; `clipset settings extract` lists them. Videos without a split are
     divided into train and test.
     """
-    from clipset.data.catalog import Catalog
-    from clipset.data.tasks import DataConfig, join_tasks, read_tasks
     from clipset.features.config import ExtractConfig
     from clipset.features.extract import extract
     from clipset.features.store import check_any_read, open_store
     from clipset.recipe import load_settings
 
     config = load_settings(ExtractConfig, preset, **settings)
-    source = videos if isinstance(videos, Catalog) else Path(videos)
-    catalog = join_tasks(read_tasks(source, DataConfig()))
+    catalog = _read_videos(videos)
     check_any_read(extract(catalog, Path(out), config, device=device))
     return open_store(Path(out))
 
@@ -94,9 +91,7 @@ def pretrain_end_to_end(
     `{"size": 112}`; `settings` those of the section `pretrain`, such as `backbone_lr_scale=0.1`.
     The folder also gets the trained backbone, `vit.safetensors`, for `extract(backbone=...)`.
     """
-    from clipset.data.catalog import Catalog
     from clipset.data.leaks import check_leaks
-    from clipset.data.tasks import DataConfig, join_tasks, read_tasks
     from clipset.end_to_end.model import EndToEndConfig
     from clipset.end_to_end.pretrain import pretrain_end_to_end
     from clipset.features.config import ExtractConfig
@@ -107,18 +102,12 @@ def pretrain_end_to_end(
     config = EndToEndConfig(**{k: v for k, v in options.items() if v is not None})  # type: ignore[arg-type]
     cutting = {"seed": seed, **(extract or {}), "backbone": str(backbone)}
     training = load_settings(PretrainConfig, preset, **settings)
-    source = videos if isinstance(videos, Catalog) else Path(videos)
-    catalog = join_tasks(read_tasks(source, DataConfig()))
+    catalog = _read_videos(videos)
     if training.ssl_split == "train":
         check_leaks([catalog], allow_leaks=allow_leaks)
+    extraction = load_settings(ExtractConfig, preset, **cutting)
     return pretrain_end_to_end(
-        catalog,
-        Path(out),
-        load_settings(ExtractConfig, preset, **cutting),
-        training,
-        config,
-        seed=seed,
-        device=device,
+        catalog, Path(out), extraction, training, config, seed=seed, device=device
     )
 
 
@@ -236,6 +225,14 @@ def search(
 
     videos = VideoSearch(run, device=device, workers=workers, backbone=backbone)
     return videos.search(examples, unlike=unlike, text=text, unit=unit, where=where, top=top)
+
+
+def _read_videos(videos: str | Path | Catalog) -> Catalog:
+    from clipset.data.catalog import Catalog
+    from clipset.data.tasks import DataConfig, join_tasks, read_tasks
+
+    source = videos if isinstance(videos, Catalog) else Path(videos)
+    return join_tasks(read_tasks(source, DataConfig()))
 
 
 def _open_store(store: FeatureStore | str | Path) -> FeatureStore:

@@ -50,13 +50,7 @@ from clipset.planning.time_budget import DataSize, RunClock
 from clipset.process.locks import exclusive
 from clipset.progress import bar, log, set_later_work
 from clipset.recipe import Recipe, find_recipe, read_recipe
-from clipset.runs import (
-    RunFolder,
-    StepRecord,
-    check_run_folder,
-    read_steps,
-    watch_file,
-)
+from clipset.runs import RunFolder, StepRecord, check_run_folder, read_steps, watch_file
 from clipset.task_run import TaskRun, check_task_pretraining, model_names, write_run_report
 from clipset.text import name_text, path_text
 
@@ -308,23 +302,22 @@ def _run_tasks(
         folder.record(
             StepRecord(task.name, seconds=time.perf_counter() - began, skipped=inner.all_skipped)
         )
-    _join_tasks(folder, [task.name for task in tasks], recipe)
+    _join_tasks(folder.folder, [task.name for task in tasks], recipe)
     write_run_report(folder)
     return "; ".join(task_notes)
 
 
-def _join_tasks(folder: RunFolder, names: Sequence[str], recipe: Recipe) -> None:
+def _join_tasks(folder: Path, names: Sequence[str], recipe: Recipe) -> None:
     """Write the results of all tasks, and their mean where they repeat one problem."""
-    by_task = {name: read_results(folder.folder / name) for name in names}
+    by_task = {name: read_results(folder / name) for name in names}
     results: list[ProbeResult] = join_results(by_task)
     comparisons: list[Comparison] = []
     if recipe.data.averaged and results:
-        prediction_files = [folder.folder / name / "predictions.safetensors" for name in names]
-        predictions = [read_predictions(path) for path in prediction_files]
+        predictions = [read_predictions(folder / n / "predictions.safetensors") for n in names]
         results = mean_results(by_task, intervals_over_tasks(predictions))
         comparisons = compare_probes(*predictions)
-    write_json(folder.folder / "results.json", to_mapping(results))
-    write_json(folder.folder / "comparisons.json", to_mapping(comparisons))
+    write_json(folder / "results.json", to_mapping(results))
+    write_json(folder / "comparisons.json", to_mapping(comparisons))
 
 
 def _copy_models(
@@ -335,34 +328,29 @@ def _copy_models(
 
     for model_name, seed in model_names(recipe, inner.seed).items():
         target = inner.folder / model_name
-        sources = (other / model_name for other in others if not target.exists())
-        for source_folder in sources:
-            if is_trained(store, source_folder, recipe.pretrain, seed=seed):
+        for source in (other / model_name for other in others):
+            if not target.exists() and is_trained(store, source, recipe.pretrain, seed=seed):
                 with writing(target):  # model.json comes last: it says that the model is complete
-                    shutil.copytree(source_folder, target, ignore=lambda *_: ["model.json"])
-                write_atomic(target / "model.json", (source_folder / "model.json").read_bytes())
-                break
+                    shutil.copytree(source, target, ignore=lambda *_: ["model.json"])
+                write_atomic(target / "model.json", (source / "model.json").read_bytes())
 
 
 def verify_run(folder: Path, *, videos: bool = False) -> list[tuple[str, str]]:
     """Problems of a run's files: its store, models, classifiers, vectors and predictions."""
     from clipset.checksums import find_damage
     from clipset.features.verify import verify_store
-    from clipset.training.checkpoint import MODEL_FILE
+    from clipset.training.checkpoint import MODEL_FILE, load_model
 
     problems = verify_store(folder / "store", videos=videos)
     for path in sorted(folder.rglob("*.safetensors")):
-        damage = _find_model_damage(path) if path.name == MODEL_FILE else find_damage(path)
+        damage = None
+        if path.name != MODEL_FILE:
+            damage = find_damage(path)
+        else:
+            try:
+                load_model(path.parent)
+            except ClipsetError as error:
+                damage = str(error)
         if damage is not None:
             problems.append((name_text(path.relative_to(folder)), damage))
     return problems
-
-
-def _find_model_damage(path: Path) -> str | None:
-    from clipset.training.checkpoint import load_model
-
-    try:
-        load_model(path.parent)
-    except ClipsetError as error:
-        return str(error)
-    return None

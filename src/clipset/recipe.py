@@ -97,7 +97,9 @@ def apply_change(tables: dict[str, Any], change: str) -> None:
     """Set one value of nested tables, from a text such as `pretrain.epochs=100`."""
     name, equals, value = path_text(change).partition("=")  # a word of the command line
     if not equals or not name.strip():
-        raise ConfigError(f"a change looks like pretrain.epochs=100, got {change!r}")
+        raise ConfigError(
+            f"a setting needs NAME=VALUE, such as pretrain.epochs=100; got {change!r}"
+        )
     try:
         parsed_value = check_depth(tomllib.loads(f"value = {value}")["value"], name)
     except tomllib.TOMLDecodeError:

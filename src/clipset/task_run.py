@@ -40,15 +40,10 @@ class TaskRun:
     """The steps of one task after extraction: pretrain, embed, evaluate, report."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        store: FeatureStore,
-        recipe: Recipe,
-        device: str,
-        clock: RunClock,
+        self, folder: RunFolder, store: FeatureStore, recipe: Recipe, device: str, clock: RunClock
     ) -> None:
-        self.run_folder, self.store, self.recipe, self.device = folder, store, recipe, device
-        self.clock = clock
+        self.run_folder, self.store, self.recipe = folder, store, recipe
+        self.device, self.clock = device, clock
         self.folder, self.seed = folder.folder, folder.seed
         self.model_names = model_names(recipe, folder.seed)
 
@@ -96,14 +91,14 @@ class TaskRun:
         from clipset.training.pretrain import is_trained, ssl_videos
 
         self.clock.begin("pretrain")
-        video_index = ssl_videos(self.store, self.recipe.pretrain.ssl_split)
-        batch_choice = choose_batches(self.store, video_index, self.recipe.pretrain)
+        store, config = self.store, self.recipe.pretrain
+        batch_choice = choose_batches(store, ssl_videos(store, config.ssl_split), config)
         self.run_folder.decide("batches", str(batch_choice))
         are_trained = []
         for model_name, seed in self.model_names.items():
-            _refuse_other_link(self.store, self.folder / model_name, self.recipe, seed)
-            config = self.recipe.pretrain
-            are_trained.append(is_trained(self.store, self.folder / model_name, config, seed=seed))
+            model_folder = self.folder / model_name
+            _refuse_other_link(store, model_folder, self.recipe, seed)
+            are_trained.append(is_trained(store, model_folder, config, seed=seed))
         if self.models:
             return StepRecord("pretrain", skipped=all(are_trained))
         note = "not pre-trained: contrast needs at least two videos"

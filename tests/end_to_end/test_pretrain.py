@@ -246,7 +246,7 @@ def test_bad_input_is_one_line_each(
     assert "efficientnet_lite0 cannot be trained end to end: it is no video transformer" in line
     (tmp_path / "empty").mkdir()
     assert "no videos" in refused("--end-to-end", tmp_path / "empty", "--backbone", vit)
-    assert "are for --end-to-end" in refused(small_videos, "--drop", "0.5")
+    assert "need --end-to-end" in refused(small_videos, "--drop", "0.5")
     line = refused(
         "--end-to-end", small_videos, "--backbone", vit, "--set=pretrain.validate_every=1"
     )

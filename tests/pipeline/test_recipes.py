@@ -100,7 +100,7 @@ def test_a_setting_can_be_changed_by_name() -> None:
         ("pretrain.epochs=seven", "epochs"),
         ("pretrain.model.width=100", "multiple of head_dim 32"),
         ("data.test_fraction=2.0", "between 0 and 1"),
-        ("epochs", "looks like"),
+        ("epochs", "NAME=VALUE"),
     ],
 )
 def test_a_wrong_setting_is_named(change: str, message: str) -> None:

@@ -28,7 +28,6 @@ from clipset.evaluation.results import (
     LowShotPoint,
     ProbeResult,
 )
-from clipset.report.collect import measure_calibration
 from clipset.report.content import (
     Counts,
     MapPoint,
@@ -37,6 +36,7 @@ from clipset.report.content import (
     Step,
     Strip,
 )
+from clipset.report.run_page import measure_calibration
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
@@ -272,7 +272,7 @@ class Browser:
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Network"):
+        for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
@@ -347,6 +347,17 @@ class Browser:
         """The addresses that the page has asked for since it was opened."""
         sent = (e for e in self._events if e.get("method") == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in sent]
+
+    def errors(self) -> list[dict[str, Any]]:
+        """Uncaught errors of the page and what its content policy refused, since it was opened."""
+        self.evaluate("0")  # what happened before has been told
+        logged = [
+            event["params"]["entry"]
+            for event in self._events
+            if event.get("method") == "Log.entryAdded"
+        ]
+        thrown = [e["params"] for e in self._events if e.get("method") == "Runtime.exceptionThrown"]
+        return thrown + [entry for entry in logged if entry["level"] == "error"]
 
     def close(self) -> None:
         """End the browser with all its processes."""

@@ -35,7 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, run_content: ReportContent) -
 def require_sound(browser: Any) -> None:
     """All charts drawn, no error, no request but the file, nothing wider than the window."""
     assert browser.evaluate(f"{ROOT}.dataset.charts") == "drawn"
-    assert browser.evaluate(f"{ROOT}.dataset.errors ?? 'none'") == "none"
+    assert browser.errors() == []
     assert browser.evaluate(f"{ROOT}.scrollWidth <= {ROOT}.clientWidth") is True
     outside = [url for url in browser.requests() if not url.startswith(("file:", "data:"))]
     assert outside == []

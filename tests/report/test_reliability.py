@@ -16,10 +16,10 @@ from clipset.checksums import seal
 from clipset.errors import ProbeError
 from clipset.evaluation.results import Comparison, LowShotCurve, LowShotPoint
 from clipset.report.charts import comparison_axis, low_shot_chart
-from clipset.report.collect import read_calibration
 from clipset.report.confusion import most_confused, order_classes
 from clipset.report.content import ReportContent
 from clipset.report.page import render_report
+from clipset.report.run_page import read_calibration
 
 
 def write_predictions(path: Path, classes: list[str]) -> None:

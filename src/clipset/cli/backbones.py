@@ -65,15 +65,15 @@ def backbones_check_command(
         name, frames=frames, stride=stride, size=size, engine=engine, device=common.device,
         seed=common.random_seed,
     )  # fmt: skip
-    spec, num_weights = result.spec, result.parameters
-    weights_text = f", {num_weights:,} parameters" if num_weights else ""
-    statistics = ("mean", "std", "min", "max", "norm")
-    statistic_texts = "  ".join(f"{name} {getattr(result, name):.4g}" for name in statistics)
+    spec = result.spec
+    weights_text = f", {result.parameters:,} parameters" if result.parameters else ""
     lines = [
         f"{spec.name}: {spec.frames} frames, stride {spec.stride}, {spec.size} pixels",
         f"{result.engine} on {result.device}{weights_text}",
         f"loaded in {result.load_seconds:.1f} s, {result.clips_per_second:.1f} clips/s",
-        f"feature of {spec.dim} numbers: {statistic_texts}  zeros {result.zeros:.1%}",
+        f"feature of {spec.dim} numbers: mean {result.mean:.4g}  std {result.std:.4g}  "
+        f"min {result.min:.4g}  max {result.max:.4g}  norm {result.norm:.4g}  "
+        f"zeros {result.zeros:.1%}",
     ]
     if not result.repeatable:
         lines.append("the same clip gave another feature the second time: not a frozen backbone")
@@ -84,12 +84,11 @@ def _backbone_lines(rows: Sequence[Any]) -> Iterator[str | Table]:
     """The table of backbones, then where their weights come from."""
     from rich.table import Column
 
-    fact_names = ("dim", "frames", "stride", "size", "licence")
-    columns = (Column("name", no_wrap=True), *fact_names, Column("weights", no_wrap=True))
+    facts = ("dim", "frames", "stride", "size", "licence")
+    columns = (Column("name", no_wrap=True), *facts, Column("weights", no_wrap=True))
     table_rows = []
     for row in rows:
-        fact_values = (getattr(row, fact) for fact in fact_names)
-        fact_texts = ("–" if value is None else str(value) for value in fact_values)
+        fact_texts = (str(getattr(row, fact) or "–") for fact in facts)
         table_rows.append((row.name, *fact_texts, "ready" if row.available else "missing"))
     yield make_table(columns, table_rows)
     for row in sorted(rows, key=lambda row: not row.available):

@@ -29,7 +29,7 @@ def catalog_command(
     keep: float | None = None,
     common: flags.Seeded = flags.SEEDED,
 ) -> None:
-    """Write a .csv of videos with labels and splits, which every command takes and you may edit.
+    """List videos with labels and splits in a .csv file, to edit and to use in other commands.
 
     Example: clipset catalog ~/videos --out catalog.csv
 
@@ -59,8 +59,8 @@ def catalog_command(
         task_name = task if dataset == "lvu" and task else f"split-{fold}"
         [listed] = read_dataset(dataset, videos, lists, task_name).values()
     else:
-        catalog, seed = read_catalog(videos), common.random_seed
-        listed = assign_splits(catalog, test_fraction=test_fraction, seed=seed)
+        seed = common.random_seed
+        listed = assign_splits(read_catalog(videos), test_fraction=test_fraction, seed=seed)
     if keep is not None:
         listed = keep_fraction(listed, keep)
     leaks = describe_leaks([listed])
@@ -69,7 +69,7 @@ def catalog_command(
         "catalog": out,
         "videos": len(listed),
         "classes": listed.classes,
-        "splits": {task_name: len(listed.split(task_name)) for task_name in listed.splits},
+        "splits": {split: len(listed.split(split)) for split in listed.splits},
         "leaks": leaks,
     }
     lines = [f"leak: {leak}" for leak in leaks]
@@ -78,9 +78,9 @@ def catalog_command(
 
 @catalog_app.command(name="check")
 def catalog_check_command(videos: Path, /, *, common: flags.Common = flags.COMMON) -> None:
-    """Demux every file and report problems before hours are spent. Exits with 1 if there are any.
+    """Check that every file can be read, before hours are spent. Exits with 1 if one cannot.
 
-    Splits that share files or groups are a problem, too.
+    Also reports splits that share files or groups, with the same exit code.
 
     Example: clipset catalog check catalog.csv
 
@@ -94,17 +94,16 @@ def catalog_check_command(videos: Path, /, *, common: flags.Common = flags.COMMO
 
     listed = read_catalog(videos)
     leaks = describe_leaks([listed])
+    problems = {}
     with bar("checking", len(listed), "videos") as advance:
-        problems = {}
         for video in listed:
             if problem := find_problem(video.path, end=video.end):
                 problems[video.id] = problem
             advance()
     missing, split_lines = find_missing(listed)
     result = {"videos": len(listed), "problems": problems, "missing": missing, "leaks": leaks}
-    problem_lines = [f"{video_id}: {reason}" for video_id, reason in problems.items()]
-    problem_lines += [*split_lines, *(f"leak: {leak}" for leak in leaks)]
-    problem_lines.append(f"{len(listed)} videos, {len(problems)} with problems")
-    show_result(result, common, problem_lines)
+    lines = [f"{video_id}: {reason}" for video_id, reason in problems.items()]
+    lines += [*split_lines, *(f"leak: {leak}" for leak in leaks)]
+    show_result(result, common, [*lines, f"{len(listed)} videos, {len(problems)} with problems"])
     if problems or leaks:
         raise SystemExit(1)

@@ -43,7 +43,7 @@ def evaluate_command(
         catalog: Labels and splits from this catalog instead of the store's own.
         probes: Probes to run; may be repeated.
         seeds: Repetitions of each trained probe.
-        low_shot_curve: Scores with 1, 2, 5, 10, 25, 50 and 100 % of the training labels.
+        low_shot_curve: Score with 1, 2, 5, 10, 25, 50 and 100 % of the training labels instead.
         allow_leaks: Continue despite leaks between splits or unknown ids in --catalog; list them.
     """
     from clipset.config import to_mapping

@@ -39,8 +39,8 @@ def extract_command(
         frames: Frames of a clip (the backbone's own number by default).
         size: Height and width of a clip in pixels.
         retry_failed: Decode failed videos again.
-        part: Only part I of N, as in 2/8: one job of an array; `clipset merge` joins the stores.
-        ray: Address of a Ray cluster (without one: a cluster within this process).
+        part: Extract one part of the videos, such as 2/8, in each job; `clipset merge` joins them.
+        ray: Extract on the Ray cluster at this address; without an address, on this machine.
     """
     from clipset.data.splits import select_part
     from clipset.data.tasks import join_tasks, read_tasks

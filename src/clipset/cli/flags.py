@@ -13,10 +13,8 @@ from clipset.errors import ConfigError
 SWITCH = Parameter(negative="", show_default=False)
 HIDDEN = Parameter(show=False)
 Switch = Annotated[bool, SWITCH]
-Seed = Annotated[
-    int | None, Parameter(help="seed of all randomness: same seed, same result (0 by default)")
-]
-Device = Annotated[str, Parameter(help="auto, cpu, cuda or mps")]
+Seed = Annotated[int | None, Parameter(help="Same seed, same result (0 by default).")]
+Device = Annotated[str, Parameter(help="auto, cpu, cuda or mps.")]
 Preset = Annotated[str | None, Parameter(help="Named settings: recommended, paper or official.")]
 RecipeFile = Annotated[
     Path | None,
@@ -28,7 +26,7 @@ Changes = Annotated[
     SWITCH,
 ]
 AllowLeaks = Annotated[
-    bool, Parameter(help="Continue although splits share files or groups, and list them."), SWITCH
+    bool, Parameter(help="Continue although splits share files or groups; they are listed."), SWITCH
 ]
 Workers = Annotated[
     int | None,
@@ -47,7 +45,7 @@ class Common:
 
     seed: Annotated[Seed, HIDDEN] = None
     device: Annotated[Device, HIDDEN] = "auto"
-    json: Annotated[Switch, Parameter(help="print the result as one JSON object")] = False
+    json: Annotated[Switch, Parameter(help="Print the result as one JSON object.")] = False
     quiet: Annotated[Switch, HIDDEN] = False
     debug: Annotated[Switch, HIDDEN] = False
 

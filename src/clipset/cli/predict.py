@@ -31,10 +31,10 @@ def predict_command(
     workers: flags.Workers = None,
     common: flags.Computing = flags.COMPUTING,
 ) -> None:
-    """Predict the labels of new videos, with calibrated probabilities. Exits with 1 if all fail.
+    """Predict the labels of new videos, with calibrated probabilities.
 
     The first time, a classifier is selected, calibrated and trained on the run's training videos.
-    A video much longer than those also gets a timeline.
+    A video much longer than those also gets a timeline. Exits with 1 if no video can be read.
 
     Example: clipset predict new.mp4 --run runs/first
 
@@ -52,52 +52,40 @@ def predict_command(
         step: Seconds between windows (half a window by default).
         timeline: Make a timeline of every video, or of none; by default of the long ones.
         csv: A file for the rows: video, start, end, label, probability.
-        probe: The probe to predict with (the best on validation videos by default); labels: the
-            head that was exported from the page of `clipset serve`.
+        probe: The probe (the best by default); labels: the classifier exported in `clipset serve`.
     """
     from clipset.files import check_output
     from clipset.inference.run import load_run
 
     if csv is not None:
         check_output(csv, "file")
-    trained_run = load_run(
-        run, device=common.device, workers=workers, probe=probe, backbone=backbone
-    )
-    predictions = trained_run.predict(videos, top=top, window=window, step=step, timeline=timeline)
-    card = trained_run.head.card
-    failed_videos = {
-        prediction.video: prediction.reason for prediction in predictions if prediction.reason
-    }
-    readable_videos = [prediction for prediction in predictions if prediction.reason is None]
-    result = {
-        "run": run,
-        "classifier": {
-            "features": card.key.features, "probe": card.key.probe, "selected_on": card.selected_on,
-            "reason": card.reason, "candidates": card.candidates,
-            "temperature": card.temperature, "calibration_error": card.calibration_error,
-        },
-        "videos": readable_videos,
-        "failed": failed_videos,
-    }  # fmt: skip
+    trained = load_run(run, device=common.device, workers=workers, probe=probe, backbone=backbone)
+    predictions = trained.predict(videos, top=top, window=window, step=step, timeline=timeline)
+    card = trained.head.card
+    failed = {video.video: video.reason for video in predictions if video.reason}
+    readable = [video for video in predictions if video.reason is None]
+    facts = ("selected_on", "reason", "candidates", "temperature", "calibration_error")
+    classifier = {**card.key._asdict(), **{fact: getattr(card, fact) for fact in facts}}
+    result = {"run": run, "classifier": classifier, "videos": readable, "failed": failed}
     try:
         if csv is not None:
-            write_rows(csv, readable_videos)
+            write_rows(csv, readable)
     finally:  # predictions are printed even if they cannot be written
-        show_result(result, common, prediction_lines(readable_videos, card))
-    report_failures(failed_videos, len(predictions), common)
+        show_result(result, common, prediction_lines(readable, card))
+    report_failures(failed, len(predictions), common)
 
 
 def prediction_lines(predictions: Sequence[Any], card: Any) -> Iterator[str | Table]:
     """A table of the labels, then the timelines."""
     from clipset.report.wording import row_name
 
-    class_rows = [
-        (prediction.video if index == 0 else "", top_class.label, f"{top_class.probability:.1%}")
+    rows = [
+        (prediction.video if index == 0 else "", likely.label, f"{likely.probability:.1%}")
         for prediction in predictions
-        for index, top_class in enumerate(prediction.classes)
+        for index, likely in enumerate(prediction.classes)
     ]
     if predictions:
-        yield make_table(("video", "label", "probability"), class_rows)
+        yield make_table(("video", "label", "probability"), rows)
     for prediction in predictions:
         if prediction.timeline:
             yield f"{prediction.video}, from window to window:"
@@ -116,8 +104,8 @@ def write_rows(path: Path, predictions: Sequence[Any]) -> None:
 
     rows: list[tuple[str, ...]] = [("video", "start", "end", "label", "probability")]
     for prediction in predictions:
-        for top_class in prediction.classes:
-            rows.append((prediction.video, "", "", top_class.label, f"{top_class.probability:.6f}"))
+        for likely in prediction.classes:
+            rows.append((prediction.video, "", "", likely.label, f"{likely.probability:.6f}"))
         for moment in prediction.timeline:
             span_times = f"{moment.start:.3f}", f"{moment.end:.3f}"
             rows.append((prediction.video, *span_times, moment.label, f"{moment.probability:.6f}"))

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
 from clipset.errors import ConfigError
-
-if TYPE_CHECKING:
-    from clipset.recipe import Recipe
-    from clipset.training.distributed import ProcessGroup
 
 
 @app.command(name="pretrain")
@@ -34,20 +29,25 @@ def pretrain_command(
 
     Example: clipset pretrain store --out model --epochs 500
 
-    On several devices or machines, see docs/guides/distributed-training.md:
-    torchrun --nproc-per-node 4 --no-python clipset pretrain store --out model
+    To train a video backbone as well:
 
-    With a backbone that is trained, too: clipset pretrain --end-to-end videos --backbone videomae_b
-    --out model
+        clipset pretrain videos --end-to-end --backbone videomae_b --out model
+
+    On several devices or machines, see docs/guides/distributed-training.md:
+
+        torchrun --nproc-per-node 4 --no-python clipset pretrain store --out model
 
     Args:
         store: The store's folder; with --end-to-end, a folder of videos or a catalog.
         out: The model's folder.
-        epochs: Passes over the videos (default: as many as pay).
+        epochs: Epochs of training (chosen from the data by default).
         end_to_end: Decode the videos and train a video transformer together with the model.
         backbone: With --end-to-end: the video transformer to start from.
         drop: With --end-to-end: the fraction of dropped tokens, up to 0.95.
     """
+    from clipset.data.leaks import check_leaks
+    from clipset.data.tasks import join_tasks, read_tasks
+    from clipset.features.store import open_store
     from clipset.recipe import read_recipe
     from clipset.training.checkpoint import read_card
     from clipset.training.distributed import join_process_group
@@ -59,13 +59,30 @@ def pretrain_command(
         "extract.seed": common.seed,
     }
     settings = read_recipe(recipe, set, typed_settings)
+    config, seed, device = settings.pretrain, common.random_seed, common.device
     if not end_to_end and (backbone is not None or drop is not None):
-        raise ConfigError("--backbone and --drop are for --end-to-end; a store has its features")
-    with join_process_group(common.device) as processes:
+        raise ConfigError("--backbone and --drop need --end-to-end; a store has its features")
+    with join_process_group(device) as processes:
         if end_to_end:
-            _train_end_to_end(store, out, settings, drop, allow_leaks, common, processes)
+            catalog = processes.run(lambda: join_tasks(read_tasks(store, settings.data)))
         else:
-            _train_on_store(store, out, settings, allow_leaks, common, processes)
+            feature_store = processes.run(lambda: open_store(store))
+            catalog = feature_store.catalog
+        if config.ssl_split == "train":
+            checked = [catalog] if processes.is_main else []
+            processes.run(lambda: check_leaks(checked, allow_leaks=allow_leaks))
+        if end_to_end:
+            from clipset.end_to_end.model import EndToEndConfig
+            from clipset.end_to_end.pretrain import pretrain_end_to_end
+
+            backbone_config = EndToEndConfig() if drop is None else EndToEndConfig(drop=drop)
+            pretrain_end_to_end(
+                catalog, out, settings.extract, config, backbone_config, seed=seed, device=device
+            )
+        else:
+            from clipset.training.pretrain import pretrain
+
+            pretrain(feature_store, out, config, seed=seed, device=device)
         if not processes.is_main:
             return
     card = read_card(out)
@@ -77,58 +94,7 @@ def pretrain_command(
 
         unreadable = Unreadable(out)
         unreadable.read()
-        result |= {"backbone": out / BACKBONE_FILE, "unreadable": unreadable.reasons}
-        summary_line = (
-            f"{summary_line}, backbone {out / BACKBONE_FILE}, {len(unreadable.reasons)} unreadable"
-        )
+        backbone_path, reasons = out / BACKBONE_FILE, unreadable.reasons
+        result |= {"backbone": backbone_path, "unreadable": reasons}
+        summary_line += f", backbone {backbone_path}, {len(reasons)} unreadable"
     show_result(result, common, [summary_line])
-
-
-def _train_on_store(
-    store: Path,
-    out: Path,
-    settings: Recipe,
-    allow_leaks: bool,
-    common: flags.Training,
-    processes: ProcessGroup,
-) -> None:
-    from clipset.data.leaks import check_leaks
-    from clipset.features.store import open_store
-    from clipset.training.pretrain import pretrain
-
-    config = settings.pretrain
-    feature_store = processes.run(lambda: open_store(store))
-    if config.ssl_split == "train":
-        first = [feature_store.catalog] if processes.is_main else []
-        processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
-    pretrain(feature_store, out, config, seed=common.random_seed, device=common.device)
-
-
-def _train_end_to_end(
-    videos: Path,
-    out: Path,
-    settings: Recipe,
-    drop: float | None,
-    allow_leaks: bool,
-    common: flags.Training,
-    processes: ProcessGroup,
-) -> None:
-    from clipset.data.leaks import check_leaks
-    from clipset.data.tasks import join_tasks, read_tasks
-    from clipset.end_to_end.model import EndToEndConfig
-    from clipset.end_to_end.pretrain import pretrain_end_to_end
-
-    config = EndToEndConfig() if drop is None else EndToEndConfig(drop=drop)
-    catalog = processes.run(lambda: join_tasks(read_tasks(videos, settings.data)))
-    if settings.pretrain.ssl_split == "train":
-        first = [catalog] if processes.is_main else []
-        processes.run(lambda: check_leaks(first, allow_leaks=allow_leaks))
-    pretrain_end_to_end(
-        catalog,
-        out,
-        settings.extract,
-        settings.pretrain,
-        config,
-        seed=common.random_seed,
-        device=common.device,
-    )

@@ -18,7 +18,7 @@ def repair_command(
     backbone: flags.OwnBackbone = None,
     common: flags.Computing = flags.COMPUTING,
 ) -> None:
-    """Extract the rows again that `verify` reports, and only those. Exits with 1 if some are lost.
+    """Extract damaged rows again: those that `verify` reports. Exits with 1 if some stay lost.
 
     Example: clipset repair store
 
@@ -31,10 +31,10 @@ def repair_command(
     done = repair_store(
         store, workers=workers, timeout=timeout, device=common.device, backbone=backbone
     )
-    output_lines = [f"{video}: {reason}" for video, reason in done.failed.items()]
-    count_text = f"{len(done.restored)} restored, {len(done.changed)} with different rows"
-    output_lines.append(f"{count_text}, {len(done.failed)} lost → {store}")
+    lines = [f"{video}: {reason}" for video, reason in done.failed.items()]
+    counts = f"{len(done.restored)} restored, {len(done.changed)} with different rows"
+    lines.append(f"{counts}, {len(done.failed)} lost → {store}")
     result = {"restored": done.restored, "changed": done.changed, "lost": done.failed}
-    show_result({"store": store, **result}, common, output_lines)
+    show_result({"store": store, **result}, common, lines)
     if done.failed:
         raise SystemExit(1)

@@ -38,7 +38,7 @@ def run_command(
         videos: A folder (sub-folders are labels) or a catalog (.csv with a column `path`).
         out: The run's folder: store, model, vectors, results.json, report.html.
         backbone: The frozen network; `clipset backbones` lists them.
-        epochs: Epochs of pre-training (default: as many as pay).
+        epochs: Epochs of pre-training (chosen from the data by default).
         minutes: Time for the whole run: pre-training and probes are cut to fit, extraction is not.
         retry_failed: Decode every failed video again, not only those with a transient error.
     """

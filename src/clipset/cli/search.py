@@ -22,7 +22,7 @@ def search_command(
     run: Path,
     unlike: Annotated[tuple[str, ...], flags.SWITCH] = (),
     text: str | None = None,
-    moments: Annotated[bool, flags.SWITCH] = False,
+    moments: flags.Switch = False,
     where: Annotated[tuple[str, ...], flags.SWITCH] = (),
     top: int | None = None,
     backbone: flags.OwnBackbone = None,
@@ -31,8 +31,8 @@ def search_command(
 ) -> None:
     """Find videos or moments of a run that are similar to examples or to a text, best first.
 
-    An example is a video of the run (its id or file), any other file, or a moment of one in
-    seconds. The score is a cosine (1 for the same), minus half of that to --unlike.
+    An example is a video of the run (its id or file), any other file, or a moment of a video, in
+    seconds. The score is the cosine similarity (1: the same), minus half of that to --unlike.
 
     Example: clipset search goal.mp4 --run runs/first
 
@@ -48,8 +48,8 @@ def search_command(
         unlike: An example of what is not meant; may be repeated.
         text: A description, if the backbone has a text tower (CLIP, SigLIP, VideoPrism, …).
         moments: Find moments of videos instead of whole videos.
-        where: A value of a column of the catalog, such as `label=goal`; `label=` is for videos
-            without one. Repeated, any of the values of a column, and all of the columns.
+        where: Only videos with this value in a column of the catalog, such as `label=goal`
+            (`label=`: no label). If repeated: with any of a column's values, in all columns.
         top: Number of results (10 by default).
     """
     from clipset.api import search
@@ -59,10 +59,8 @@ def search_command(
         where=parse_conditions(where), top=top, device=common.device, workers=workers,
         backbone=backbone,
     )  # fmt: skip
-    result = {
-        "run": run, "results": answer.results, "exact": answer.is_exact, "seconds": answer.seconds,
-    }  # fmt: skip
-    show_result(result, common, answer_lines(answer))
+    facts = {"results": answer.results, "exact": answer.is_exact, "seconds": answer.seconds}
+    show_result({"run": run, **facts}, common, answer_lines(answer))
 
 
 def parse_conditions(conditions: Sequence[str]) -> dict[str, list[str | None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from clipset.cli import flags
 from clipset.cli.app import app
@@ -17,14 +16,14 @@ def serve_command(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    no_browser: Annotated[bool, flags.SWITCH] = False,
+    no_browser: flags.Switch = False,
     cache_gb: float = 2.0,
     backbone: flags.OwnBackbone = None,
     common: flags.Computing = flags.COMPUTING,
 ) -> None:
     """Open a run in the browser: search, look at and label its videos. Ctrl-C ends it.
 
-    Nothing leaves this machine. With another host, a token is needed, which is printed once.
+    Nothing leaves this machine. With another --host, visitors need the token that is printed.
 
     Example: clipset serve runs/first
 
@@ -32,7 +31,7 @@ def serve_command(
 
     Args:
         run: The folder of a finished run.
-        host: The address to listen on; 0.0.0.0 is all of this machine's.
+        host: The address to listen on; 0.0.0.0: all addresses of this machine.
         port: The port to listen on (0: any free one).
         no_browser: Print the address only.
         cache_gb: Disk space for thumbnails and previews, in the run's folder.

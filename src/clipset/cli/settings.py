@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
@@ -13,7 +15,7 @@ from clipset.cli.app import app, show_result
 
 @app.command(name="settings")
 def settings_command(
-    section: str = "",
+    section: Annotated[str, Parameter(show_default=False)] = "",
     /,
     *,
     toml: flags.Switch = False,
@@ -43,18 +45,18 @@ def settings_command(
         recipe_text = recipe_template()
         show_result({"toml": recipe_text}, common, recipe_text.splitlines())
         return
-    values: dict[str, Any] = {setting.name: setting.default for setting in listed_settings}
-    result: Any = {"settings": listed_settings}
-    if recipe or set:
-        resolved = to_mapping(read_recipe(recipe, set))
-        result = reduce(getitem, section.split("."), resolved) if section else resolved
-        values |= {
-            name: reduce(getitem, name.split("."), resolved) for name in values if name != "preset"
-        }
-    output_lines = []
+    resolved = to_mapping(read_recipe(recipe, set)) if recipe or set else {}
+
+    def find(name: str) -> Any:
+        return reduce(getitem, name.split("."), resolved)
+
+    lines = []
     for setting in listed_settings:
-        value, default = toml_value(values[setting.name]), toml_value(setting.default)
+        default = value = toml_value(setting.default)
+        if resolved and setting.name != "preset":
+            value = toml_value(find(setting.name))
         default_note = "" if value == default else f"; default {default or '–'}"
-        output_lines += [f"{setting.name} = {value or 'not set'}  ({setting.type}{default_note})"]
-        output_lines += [f"    {setting.help}"]
-    show_result(result, common, output_lines)
+        lines.append(f"{setting.name} = {value or 'not set'}  ({setting.type}{default_note})")
+        lines.append(f"    {setting.help}")
+    result = find(section) if resolved and section else resolved or {"settings": listed_settings}
+    show_result(result, common, lines)

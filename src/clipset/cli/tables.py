@@ -14,12 +14,7 @@ from clipset.text import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clipset.evaluation.results import (
-        Comparison,
-        LowShotCurve,
-        ProbeResult,
-        RetrievalResult,
-    )
+    from clipset.evaluation.results import Comparison, LowShotCurve, ProbeResult, RetrievalResult
     from clipset.pipeline import RunResult
 
 
@@ -57,20 +52,20 @@ def score_table(results: Sequence[ProbeResult]) -> Table:
 
     number_format = "{:.4g}" if results[0].is_error else "{:.1%}"
     metric = "squared error" if results[0].is_error else "top-1"
-    column_names = ("probe", metric, "95 % interval", "videos", "seeds", "grid", "selected on")
-    table_rows = []
-    for result in results:
-        counts = (result.n, len(result.seeds), result.num_candidates)
-        table_rows.append(
-            (
-                row_name(*result.key),
-                number_format.format(result.value),
-                " – ".join(map(number_format.format, result.interval)),
-                *("–" if count is None else str(count) for count in counts),
-                result.selected_on or "–",
-            )
+    rows = [
+        (
+            row_name(*result.key),
+            number_format.format(result.value),
+            " – ".join(map(number_format.format, result.interval)),
+            str(result.n),
+            str(len(result.seeds)),
+            "–" if result.num_candidates is None else str(result.num_candidates),
+            result.selected_on or "–",
         )
-    return make_table(column_names, table_rows)
+        for result in results
+    ]
+    columns = ("probe", metric, "95 % interval", "videos", "seeds", "grid", "selected on")
+    return make_table(columns, rows)
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
@@ -79,7 +74,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     from clipset.report.wording import format_p_value, row_name
 
     number_format = "{:+.4g}" if comparisons[0].metric in ERROR_METRICS else "{:+.1%}"
-    table_rows = [
+    rows = [
         (
             row_name(*comparison.key),
             row_name(*comparison.baseline),
@@ -89,17 +84,17 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         )
         for comparison in comparisons
     ]
-    return make_table(("probe", "baseline", "difference", "95 % interval", "p"), table_rows)
+    return make_table(("probe", "baseline", "difference", "95 % interval", "p"), rows)
 
 
 def retrieval_table(results: Sequence[RetrievalResult]) -> Table:
     """How well the training videos of a test video's label are found."""
-    from clipset.report.wording import vector_name
+    from clipset.report.wording import row_name
 
     ranks = list(results[0].recall)
     rows = [
         (
-            vector_name(result.features, result.vectors),
+            row_name(result.features, result.vectors),
             f"{result.mean_average_precision:.1%}",
             " – ".join(map("{:.1%}".format, result.interval)),
             *(f"{result.recall[rank]:.1%}" if rank in result.recall else "–" for rank in ranks),
@@ -114,11 +109,10 @@ def curve_table(curves: Sequence[LowShotCurve]) -> Table:
     """Scores by fraction of the labels."""
     from clipset.report.wording import row_name
 
-    first_points = curves[0].points if curves else ()
-    table_rows = [["videos", *(str(point.videos) for point in first_points)]]
-    for curve in curves:
-        table_rows.append([row_name(*curve.key), *(f"{point.value:.1%}" for point in curve.points)])
-    return make_table(("labels", *(f"{point.fraction:.0%}" for point in first_points)), table_rows)
+    points = curves[0].points if curves else ()
+    rows = [["videos", *(str(point.videos) for point in points)]]
+    rows += [[row_name(*c.key), *(f"{point.value:.1%}" for point in c.points)] for c in curves]
+    return make_table(("labels", *(f"{point.fraction:.0%}" for point in points)), rows)
 
 
 def report_failures(failed: Mapping[str, str], total: int, common: flags.Common) -> None:

@@ -14,8 +14,8 @@ def verify_command(
 ) -> None:
     """Check every stored row against its checksum. Exits with 1 if there are problems.
 
-    Catalog, ledger, manifest and files are also compared with each other. Of a run, the model, the
-    vectors and all other files with a checksum are checked, too.
+    Catalog, ledger, manifest and files are also compared with each other. In a run, the model,
+    the vectors and all other files with a checksum are checked, too.
 
     Example: clipset verify store
 
@@ -31,21 +31,16 @@ def verify_command(
     if (store / "run.json").is_file():
         from clipset.pipeline import verify_run
 
-        problems, store_folder = verify_run(store, videos=videos), store / "store"
+        problems, folder = verify_run(store, videos=videos), store / "store"
     else:
-        problems, store_folder = verify_store(store, videos=videos), store
-    feature_store = FeatureStore(store_folder)
-    video_counts = {
-        "videos": len(feature_store),
-        "failed": len(feature_store.failed),
-        "pending": len(feature_store.pending),
-    }
-    content_digest = store_digest(store_folder) if not problems else None
-    result = {"store": store, **video_counts, "problems": dict(problems), "digest": content_digest}
+        problems, folder = verify_store(store, videos=videos), store
+    stored = FeatureStore(folder)
+    counts = {"videos": len(stored), "failed": len(stored.failed), "pending": len(stored.pending)}
+    digest = None if problems else store_digest(folder)
+    lines = [f"{video}: {problem}" for video, problem in problems]
     verdict = f"{len(problems)} with problems" if problems else "all as written"
-    output_lines = [f"{video}: {problem}" for video, problem in problems]
-    summary = ", ".join(f"{number} {name}" for name, number in video_counts.items())
-    output_lines.append(f"{summary}: {verdict}")
-    show_result(result, common, output_lines)
+    lines.append(f"{', '.join(f'{count} {name}' for name, count in counts.items())}: {verdict}")
+    result = {"store": store, **counts, "problems": dict(problems), "digest": digest}
+    show_result(result, common, lines)
     if problems:
         raise SystemExit(1)

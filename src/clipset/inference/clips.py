@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,7 @@ from clipset.data.tables import SUFFIXES
 from clipset.devices import find_device
 from clipset.errors import BackboneError, CatalogError, VideoError
 from clipset.features.config import ExtractConfig
-from clipset.features.decode_pool import DecodeResult, decode_videos
+from clipset.features.decode_pool import decode_videos
 from clipset.features.encode import EncodedVideo, encode_chunks, encode_videos
 from clipset.features.extract import decode_request, load_network, name_to_load
 from clipset.features.ledger import LedgerEntry
@@ -118,7 +117,7 @@ class ClipReader:
         engine = self.engine
         with (
             bar("encoding", len(videos), "videos") as advance,
-            self._decode(videos) as decode_results,
+            decode_videos(videos, self.request, self.config) as decode_results,
         ):
             for video_index, encoded_video in encode_videos(engine, decode_results):
                 clips_by_index[video_index] = self._video_clips(videos[video_index], encoded_video)
@@ -133,18 +132,13 @@ class ClipReader:
         Windows of one video come in the order of time, among those of others.
         """
         engine = self.engine
-        with self._decode(videos, grid) as decode_results:
+        if isinstance(grid, Window):
+            request = replace(self.request, window=grid)
+        else:
+            request = replace(self.request, grid=grid)
+        with decode_videos(videos, request, self.config) as decode_results:
             for video_index, encoded_window in encode_chunks(engine, decode_results):
                 yield self._video_clips(videos[video_index], encoded_window)
-
-    def _decode(
-        self, videos: Sequence[Video], window_grid: WindowGrid | Window | None = None
-    ) -> AbstractContextManager[Iterable[DecodeResult]]:
-        if isinstance(window_grid, Window):
-            own_request = replace(self.request, window=window_grid)
-        else:
-            own_request = replace(self.request, grid=window_grid)
-        return decode_videos(videos, own_request, self.config)
 
     def _video_clips(
         self, video: Video, encoded: EncodedVideo | VideoError | BackboneError

@@ -119,15 +119,18 @@ def list_candidates(
 
     Clips in order cannot if videos have different numbers of them.
     """
-    able_probes = [n for n in config.probes if has_model or probe_key(n).features == "backbone"]
-    if train.regular.valid is not None:
-        able_probes = [probe_name for probe_name in able_probes if probe_name != "ordered"]
-    if not able_probes:
+    candidates = [
+        name
+        for name in config.probes
+        if (has_model or probe_key(name).features == "backbone")
+        and (name != "ordered" or train.regular.valid is None)
+    ]
+    if not candidates:
         raise ProbeError(
             f"none of the probes ({', '.join(config.probes)}) can predict new videos of this run; "
             f"give another with --probe"
         )
-    return able_probes
+    return candidates
 
 
 def fit_head(
@@ -159,37 +162,38 @@ def fit_head(
     validation = split.validation
     if validation is None:
         probe_names = [min(probe_names, key=PREFERRED.index)]
-    searched_probes: dict[ProbeName, tuple[Probe, Selection]] = {}
-    validation_outputs: dict[ProbeName, Tensor] = {}
+    searched: dict[ProbeName, tuple[Probe, Selection]] = {}
+    outputs: dict[ProbeName, Tensor] = {}  # for the validation videos
     scores: list[ValidationScore] = []
     with bar("selecting a classifier", len(probe_names), "probes") as advance:
         for name in probe_names:
             probe = make_probe(name, setup)
             selection = probe.search()
-            searched_probes[name] = probe, selection
+            searched[name] = probe, selection
             if validation is not None:
                 classifier = probe.fit(selection, split.train, seed)
-                validation_outputs[name] = predict_videos(classifier, validation.regular)
-                accuracy, likelihood = score_outputs(validation_outputs[name], validation.classes)
-                validation_score = ValidationScore(
+                outputs[name] = predict_videos(classifier, validation.regular)
+                accuracy, likelihood = score_outputs(outputs[name], validation.classes)
+                score = ValidationScore(
                     probe=name,
                     learning_rate=selection.learning_rate,
                     epochs=selection.epochs,
                     accuracy=accuracy,
                     log_likelihood=likelihood,
                 )
-                scores.append(validation_score)
+                scores.append(score)
             advance(note=f"{name} {scores[-1].accuracy:.1%}" if scores else name)
     best_probe, temperature, calibration_error = probe_names[0], 1.0, None
     if validation is not None:
-        best_probe = max(scores, key=lambda validation_score: validation_score.rank).probe
-        temperature = fit_temperature(validation_outputs[best_probe], validation.classes)
-        calibrated_outputs = apply_temperature(validation_outputs[best_probe], temperature)
+        targets = validation.classes
+        best_probe = max(scores, key=lambda score: score.rank).probe
+        temperature = fit_temperature(outputs[best_probe], targets)
+        calibrated = apply_temperature(outputs[best_probe], temperature)
         calibration_error = (
-            prediction_calibration_error(validation_outputs[best_probe], validation.classes),
-            prediction_calibration_error(calibrated_outputs, validation.classes),
+            prediction_calibration_error(outputs[best_probe], targets),
+            prediction_calibration_error(calibrated, targets),
         )
-    head_card = HeadCard(
+    card = HeadCard(
         probe=best_probe,
         classes=classes,
         dim=train.random.dim,
@@ -203,8 +207,8 @@ def fit_head(
         seed=seed,
         fingerprint=fingerprint,
     )
-    probe, selection = searched_probes[best_probe]
-    return Head(probe.fit(selection, torch.arange(len(train)), seed).eval(), head_card)
+    probe, selection = searched[best_probe]
+    return Head(probe.fit(selection, torch.arange(len(train)), seed).eval(), card)
 
 
 def find_probe(name: str) -> ProbeName:
@@ -240,11 +244,8 @@ def load_head(folder: Path, fingerprint: str) -> Head | None:
     if damage is None:
         try:
             card, state = build(HeadCard, card_content, str(card_path)), load_file(weights_path)
-            finite_tensors = {name: value for name, value in state.items() if name != UNBOUNDED}
-            bad_tensor = first_nonfinite(finite_tensors)
-            if state.get(UNBOUNDED, torch.zeros(1)).isnan().any():
-                bad_tensor = UNBOUNDED
-            if bad_tensor is not None:
+            checked = {n: v[~v.isinf()] if n == UNBOUNDED else v for n, v in state.items()}
+            if (bad_tensor := first_nonfinite(checked)) is not None:
                 raise ModelError(f"{bad_tensor} holds NaN or infinity")
             classifier = rebuild_classifier(
                 card.probe, state, card.config, num_outputs=len(card.classes),

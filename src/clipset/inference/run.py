@@ -44,7 +44,7 @@ from clipset.representation import (
     part_widths,
 )
 from clipset.runs import read_run
-from clipset.training.checkpoint import ScaleModel, load_model, read_card, training_settings
+from clipset.training.checkpoint import ScaleModel, load_model, training_settings
 from clipset.training.joint import PretrainingSetup
 
 LONG_FACTOR = 3.0  # a video this many times longer than the median training video gets a timeline
@@ -148,7 +148,7 @@ class TrainedRun:
         labels_head = self._load_labels_head(has_labels=len(classes) > 1)
         if labels_head is not None:
             return labels_head
-        recipe, model_folder = self.content.get("recipe", {}), self.folder / "model"
+        recipe = self.content.get("recipe", {})
         config = build(EvaluateConfig, recipe.get("evaluate", {}), f"the recipe of {self.folder}")
         head_folder = self.folder / "head"
         if self.probe is not None:
@@ -160,26 +160,22 @@ class TrainedRun:
                 f"the training videos of {self.folder} have {len(classes)} labels; "
                 f"predicting needs at least 2, embedding none"
             )
-        val_videos = {
-            index: video
-            for index, video in self._labelled_videos("val").items()
-            if "test" in splits and video.label in classes  # else the probes are tested on `val`
-        }
+        val_videos = {}
+        if "test" in splits:  # else the probes are tested on `val`
+            labelled = self._labelled_videos("val").items()
+            val_videos = {index: video for index, video in labelled if video.label in classes}
+        checksums = [self.store.entries[index].checksum for index in (*train_videos, *val_videos)]
+        pretraining, model_fingerprint = None, ""
+        if self.model is not None:
+            model_fingerprint = self.model.card.fingerprint
+            pretraining = PretrainingSetup(self.store, training_settings(self.model.card))
         identity = fingerprint(
-            FORMAT,
-            config,
-            seed,
-            self.store.manifest,
-            [self.store.entries[index].checksum for index in (*train_videos, *val_videos)],
-            self.catalog.fingerprint,
-            "" if self.model is None else read_card(model_folder).fingerprint,
-        )
+            FORMAT, config, seed, self.store.manifest, checksums, self.catalog.fingerprint,
+            model_fingerprint,
+        )  # fmt: skip
         head = load_head(head_folder, identity)
         if head is not None:
             return head
-        pretraining = None
-        if self.model is not None:
-            pretraining = PretrainingSetup(self.store, training_settings(self.model.card))
         class_index = {label: index for index, label in enumerate(classes)}
         open_videos = partial(
             open_labelled, self.store, class_index=class_index, model=self.architecture
@@ -231,20 +227,17 @@ class TrainedRun:
         """
         if top < 1:
             raise RunError(f"top must be at least 1, got {top}")
-        has_timelines = timeline if timeline is not None else (window, step) != (None, None)
         durations = self.store.durations
         median_duration = float(np.median(durations))
+        min_duration = max(LONG_FACTOR * median_duration, float(durations.max()))
+        if timeline is not None or window is not None or step is not None:
+            min_duration = np.inf if timeline is False else -1.0  # of none, or of every video
         window = median_duration if window is None else window
         window_grid = WindowGrid(window, window / 2 if step is None else step)
         reader, head = self.reader, self.head  # the reader may refuse, before a head is fitted
         new_videos = reader.read(list_new_videos(videos).videos)
-        longest_duration = max(LONG_FACTOR * median_duration, float(durations.max()))
-        long_videos = [
-            video
-            for video in new_videos
-            if video.clips is not None
-            and (has_timelines or (timeline is None and video.duration > longest_duration))
-        ]
+        readable = [video for video in new_videos if video.clips is not None]
+        long_videos = [video for video in readable if video.duration > min_duration]
         timelines = self._timelines(long_videos, head, window_grid)
         return [_predict(new, head, top, timelines.get(new.video.id, ())) for new in new_videos]
 

@@ -101,15 +101,14 @@ def chance_level(panel: Panel) -> float | None:
 def class_rows(ours: ProbeResult, baseline: ProbeResult | None) -> tuple[ClassRow, ...]:
     """The classes by their gain over the baseline, the largest first."""
     baseline_accuracy = baseline.class_accuracy() if baseline else {}
-    unsorted_rows = (
+    rows = (
         ClassRow(label=label, ours=accuracy, baseline=baseline_accuracy.get(label))
         for label, accuracy in ours.class_accuracy().items()
     )
-
-    def sort_key(row: ClassRow) -> tuple[bool, Number, str]:
-        return row.ours is None, (row.baseline or 0) - (row.ours or 0), row.label
-
-    return tuple(sorted(unsorted_rows, key=sort_key))
+    # classes without videos come last
+    return tuple(
+        sorted(rows, key=lambda r: (r.ours is None, (r.baseline or 0) - (r.ours or 0), r.label))
+    )
 
 
 def curve_chart(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveChart:
@@ -122,26 +121,23 @@ def curve_chart(metric: str, points: Sequence[tuple[Number, Number]]) -> CurveCh
     finite_values = [value for _, value in points if math.isfinite(value)]
     ticks = _value_ticks(finite_values, from_zero=is_accuracy or metric == "learning_rate")
     y_axis = Axis(start=ticks[-1], end=ticks[0], ticks=tuple((y, format_value(y)) for y in ticks))
-    line_segments: list[list[tuple[float, float]]] = [[]]
+    segments: list[list[tuple[float, float]]] = [[]]
     readings = []
     for epoch, value in points:
         if math.isfinite(value):
             x, y = x_axis.position(epoch), y_axis.position(value)
-            line_segments[-1].append((x, y))
+            segments[-1].append((x, y))
             readings.append((round(x, 2), round(y, 2), f"epoch {epoch:g}: {format_value(value)}"))
         else:
-            line_segments.append([])
+            segments.append([])
+    lines = (segment for segment in segments if len(segment) > 1)
     return CurveChart(
         title=CURVE_NAMES.get(metric, sentence_case(plain(metric))),
         last=format_value(points[-1][1]),
         x_axis=x_axis,
         y_axis=y_axis,
-        lines=tuple(
-            " ".join(f"{x:.2f},{y:.2f}" for x, y in line_segment)
-            for line_segment in line_segments
-            if len(line_segment) > 1
-        ),
-        dots=tuple(line_segment[0] for line_segment in line_segments if len(line_segment) == 1),
+        lines=tuple(" ".join(f"{x:.2f},{y:.2f}" for x, y in line) for line in lines),
+        dots=tuple(segment[0] for segment in segments if len(segment) == 1),
         readings=tuple(readings),
     )
 
@@ -169,13 +165,9 @@ def comparison_axis(comparisons: Sequence[Comparison]) -> Axis:
     largest_value = max(abs(unit * end) for c in comparisons for end in (*c.interval, c.difference))
     extent = round_ticks(0, largest_value if largest_value > MIN_EXTENT else 1, 3)[-1]
     ticks = (-extent, -extent / 2, 0, extent / 2, extent)
-    tick_texts = (f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks)
-    tick_values = (tick / unit for tick in ticks)
-    return Axis(
-        start=-extent / unit,
-        end=extent / unit,
-        ticks=tuple(zip(tick_values, tick_texts, strict=True)),
-    )
+    texts = (f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks)
+    values = [tick / unit for tick in ticks]
+    return Axis(start=values[0], end=values[-1], ticks=tuple(zip(values, texts, strict=True)))
 
 
 def low_shot_chart(curves: Sequence[LowShotCurve]) -> LowShotChart | None:
@@ -184,23 +176,17 @@ def low_shot_chart(curves: Sequence[LowShotCurve]) -> LowShotChart | None:
     if not curve_points:
         return None
     num_videos = dict(sorted((point.fraction, point.videos) for point in curve_points))
-    label_fractions = list(num_videos)
+    x_ticks = tuple((fraction, format_percent(fraction)) for fraction in num_videos)
     largest_value = max(max(point.value, *(point.interval or (0,))) for point in curve_points)
-    ticks = round_ticks(0, max(100 * largest_value, 10), 5)
+    percents = round_ticks(0, max(100 * largest_value, 10), 5)
+    y_ticks = tuple((percent / 100, f"{percent:g}") for percent in percents)
     features = [curve.features for curve in curves]
-    curve_dashes = (DASHES[features[:i].count(own) % len(DASHES)] for i, own in enumerate(features))
+    dashes = (DASHES[features[:i].count(own) % len(DASHES)] for i, own in enumerate(features))
     return LowShotChart(
-        x_axis=Axis(
-            start=label_fractions[0],
-            end=label_fractions[-1],
-            ticks=tuple((fraction, format_percent(fraction)) for fraction in label_fractions),
-            is_logarithmic=True,
-        ),
-        y_axis=Axis(
-            start=ticks[-1] / 100, end=0, ticks=tuple((tick / 100, f"{tick:g}") for tick in ticks)
-        ),
+        x_axis=Axis(start=x_ticks[0][0], end=x_ticks[-1][0], ticks=x_ticks, is_logarithmic=True),
+        y_axis=Axis(start=y_ticks[-1][0], end=0, ticks=y_ticks),
         num_videos=num_videos,
-        lines=tuple(zip(curves, curve_dashes, strict=True)),
+        lines=tuple(zip(curves, dashes, strict=True)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,31 +21,30 @@ def confusion_data(panels: Sequence[Panel]) -> list[dict[str, Any]]:
 
     All matrices of the same classes have one order, so that they can be compared.
     """
-    confusion_results = [(r, r.confusion) for panel in panels for r in panel.results if r.confusion]
-    if not confusion_results:
+    results = [result for panel in panels for result in panel.results]
+    matrices = [(result, result.confusion) for result in results if result.confusion]
+    if not matrices:
         return []
-    best_result, _ = max(confusion_results, key=lambda pair: (pair[0].is_scale, pair[0].value))
-    confusion_results.sort(key=lambda pair: pair[0] is not best_result)
+    best_result, _ = max(matrices, key=lambda pair: (pair[0].is_scale, pair[0].value))
+    matrices.sort(key=lambda pair: pair[0] is not best_result)
     count_sums: dict[tuple[str, ...], Float[np.ndarray, "C C"]] = {}
-    for _, confusion in confusion_results:
+    for _, confusion in matrices:
         counts = np.array(confusion.counts, dtype=np.float64)
         count_sums[confusion.classes] = count_sums.get(confusion.classes, 0.0) + counts
     class_orders = {classes: order_classes(counts) for classes, counts in count_sums.items()}
     matrix_data = []
-    for result, confusion in confusion_results:
-        panel_detail = f", {result.metric} on {result.split}" if len(panels) > 1 else ""
-        class_order, class_groups = class_orders[confusion.classes]
+    for result, confusion in matrices:
+        detail = f", {result.metric} on {result.split}" if len(panels) > 1 else ""
+        order, groups = class_orders[confusion.classes]
         counts = np.array(confusion.counts, dtype=np.float64)
-        filled_cells = zip(*np.nonzero(counts), strict=True)
+        cells = ((i, j, confusion.counts[i][j]) for i, j in np.argwhere(counts).tolist())
         matrix_data.append(
             {
-                "name": f"{row_name(*result.key)}{panel_detail} ({percent_sign(result.value)})",
+                "name": f"{row_name(*result.key)}{detail} ({percent_sign(result.value)})",
                 "classes": confusion.classes,
-                "cells": [
-                    x for i, j in filled_cells for x in (int(i), int(j), confusion.counts[i][j])
-                ],
-                "similar": class_order,
-                "groups": most_confused(counts, class_order, class_groups),
+                "cells": list(chain.from_iterable(cells)),
+                "similar": order,
+                "groups": most_confused(counts, order, groups),
             }
         )
     return matrix_data
@@ -81,21 +81,14 @@ def most_confused(
         inner_counts = counts[np.ix_(group, group)]
         return float(inner_counts.sum() - np.trace(inner_counts))
 
-    selected_groups: list[dict[str, Number]] = []
+    selected: list[dict[str, Number]] = []
     used_classes: set[int] = set()
     for group in sorted(class_groups, key=lambda group: -mistakes(group) / len(group)):
-        if (
-            used_classes.isdisjoint(group)
-            and mistakes(group) >= 2
-            and len(selected_groups) < MAX_GROUPS
-        ):
+        if used_classes.isdisjoint(group) and mistakes(group) >= 2:
             used_classes.update(group)
-            selected_groups.append(
-                {
-                    "first": min(class_order.index(class_index) for class_index in group),
-                    "size": len(group),
-                    "mistakes": mistakes(group),
-                    "videos": float(counts[group].sum()),
-                }
+            first = min(map(class_order.index, group))
+            videos = float(counts[group].sum())
+            selected.append(
+                {"first": first, "size": len(group), "mistakes": mistakes(group), "videos": videos}
             )
-    return selected_groups
+    return selected[:MAX_GROUPS]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clipset.errors import ReportError
 from clipset.evaluation.calibration import ReliabilityBin, calibration_error
 from clipset.evaluation.results import (
     ERROR_METRICS,
@@ -21,7 +19,6 @@ from clipset.probes.config import ProbeKey
 from clipset.report.wording import Number, format_percent, row_order
 
 Facts = Mapping[str, Sequence[tuple[str, str]]]  # (name, value) rows by the title of their group
-JPEG_START = b"\xff\xd8\xff"
 CALIBRATED_GAP = 0.02  # confidence and accuracy that differ by less are called equal
 
 
@@ -32,10 +29,6 @@ class Step:
     name: str
     seconds: Number
     note: str = ""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.seconds) and self.seconds >= 0):
-            raise ReportError(f"the step {self.name!r} cannot have taken {self.seconds} seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +50,19 @@ class Panel:
 
         Without any result of clipset it is the strongest one on the backbone.
         """
-        scale_results = [result for result in self.results if result.is_scale]
         for probe in ("finetune", "linear", "knn"):
             if result := self.find("scale", probe):
                 return result
-        return scale_results[0] if scale_results else max(self.results, key=self.quality)
+        scale_results = (result for result in self.results if result.is_scale)
+        return next(scale_results, None) or max(self.results, key=self.quality)
 
     @property
     def baseline(self) -> ProbeResult | None:
         """The probe that differs from the main one by pre-training alone, or the best without."""
-        baseline_key = BASELINES.get(ProbeKey(*self.main_result.key))
-        baseline_result = None if baseline_key is None else self.find(*baseline_key)
-        return baseline_result or self.find("backbone", "linear") or self.strongest_backbone
+        baseline_key = BASELINES.get(self.main_result.key, ProbeKey("backbone", "linear"))
+        return (
+            self.find(*baseline_key) or self.find("backbone", "linear") or self.strongest_backbone
+        )
 
     @property
     def strongest_backbone(self) -> ProbeResult | None:
@@ -90,11 +84,13 @@ def group_results(results: Sequence[ProbeResult]) -> list[Panel]:
     result_groups: dict[tuple[str, str | None], list[ProbeResult]] = {}
     for result in results:
         result_groups.setdefault((result.metric, result.split), []).append(result)
-    for panel_results in result_groups.values():
-        panel_results.sort(key=lambda result: row_order(*result.key))
     return [
-        Panel(metric=metric, split=split, results=tuple(panel_results))
-        for (metric, split), panel_results in result_groups.items()
+        Panel(
+            metric=metric,
+            split=split,
+            results=tuple(sorted(group, key=lambda result: row_order(result.key))),
+        )
+        for (metric, split), group in result_groups.items()
     ]
 
 
@@ -128,7 +124,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapPoint:
-    """The position of one video on the map."""
+    """The position of one video on the map, and a frame of it as a JPEG file."""
 
     video_id: str
     x: Number
@@ -137,14 +133,6 @@ class MapPoint:
     target: Number | None = None
     split: str | None = None
     thumbnail: bytes | None = None
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.x) and math.isfinite(self.y)):
-            raise ReportError(
-                f"the map position ({self.x}, {self.y}) of {self.video_id!r} is not finite"
-            )
-        if self.thumbnail is not None:
-            _require_jpeg(self.thumbnail, self.video_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +143,6 @@ class Strip:
     frames: tuple[bytes, ...]
     label: str | None = None
     similarity: Number | None = None
-
-    def __post_init__(self) -> None:
-        for frame in self.frames:
-            _require_jpeg(frame, self.video_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,10 +192,3 @@ class ReportContent:
     neighbours: Sequence[Neighbours] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     damaged: Sequence[LedgerEntry] = ()
-
-
-def _require_jpeg(image: bytes, video_id: str) -> None:
-    if not image.startswith(JPEG_START):
-        raise ReportError(
-            f"an image of {video_id!r} starts with {image[:4]!r} and is not JPEG; save it as JPEG"
-        )

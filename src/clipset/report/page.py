@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from clipset.config import flatten
 from clipset.files import write_atomic
 from clipset.report import charts, wording
 from clipset.report.confusion import confusion_data
@@ -54,6 +55,11 @@ class TablePage:
     facts: Facts = field(default_factory=dict)
 
 
+def fact_rows(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Nested settings as rows of facts."""
+    return [(name, str(value)) for name, value in flatten(settings).items()]
+
+
 def write_report(content: ReportContent, page_path: Path) -> None:
     """Write the report of a run to `path` atomically."""
     write_atomic(page_path, render_report(content).encode("utf-8", errors="replace"))
@@ -68,12 +74,9 @@ def write_table_page(page: TablePage, page_path: Path) -> None:
 def render_report(content: ReportContent) -> str:
     """The report of a run as text."""
     panels = group_results(content.results)
-    guard_script = _read_asset("guard.js")
-    page_script = '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, SCRIPTS)) + "\n})();\n"
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, SCRIPTS)) + "\n})();\n"
     joint_weights = [result.settings.get("joint_weight", 0.0) for result in content.results]
-    same_label = [
-        neighbours.same_label(hit) for neighbours in content.neighbours for hit in neighbours.hits
-    ]
+    same_label = [query.same_label(hit) for query in content.neighbours for hit in query.hits]
     return _render(
         "page.html.j2",
         content=content,
@@ -92,11 +95,10 @@ def render_report(content: ReportContent) -> str:
         matrices=wording.escape_invisible(confusion_data(panels)),
         map_data=wording.escape_invisible(map_data(content.map_points)),
         curves=[charts.curve_chart(*curve) for curve in content.curves.items() if curve[1]],
-        num_compared=len([is_same for is_same in same_label if is_same is not None]),
+        num_compared=len(same_label) - same_label.count(None),
         num_same_label=same_label.count(True),
-        guard=Markup(guard_script),
-        script=Markup(page_script),
-        policy=_content_policy(guard_script, page_script),
+        script=Markup(script),
+        policy=_content_policy(script),
     )
 
 
@@ -122,13 +124,13 @@ def _read_asset(name: str) -> str:
     return re.sub(r"^export ", "", text, flags=re.MULTILINE)  # a module of the page of a run
 
 
-def _content_policy(*scripts: str) -> str:
-    """A content security policy without any request or script but these."""
-    script_digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in script_digests)
+def _content_policy(script: str = "") -> str:
+    """A content security policy without any request or script but this one."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    source = f"'sha256-{digest}'" if script else "'none'"
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"{f'script-src {hashes}; ' if hashes else ''}base-uri 'none'; form-action 'none'"
+        f"script-src {source}; base-uri 'none'; form-action 'none'"
     )
 
 

@@ -48,12 +48,8 @@ def map_positions(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]
     _, starts, counts = np.unique(group_index[group_order], return_index=True, return_counts=True)
     rank_in_group = np.empty(len(group_index), dtype=np.int64)  # of each row within its group
     rank_in_group[group_order] = np.arange(len(group_index)) - np.repeat(starts, counts)
-    angle, radius = (
-        rank_in_group * GOLDEN_ANGLE,
-        map_extent * DUPLICATE_SPACING * np.sqrt(rank_in_group),
-    )
-    spiral = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    positions: Float[np.ndarray, "N 2"] = centers[group_index] + spiral
+    radius = map_extent * DUPLICATE_SPACING * np.sqrt(rank_in_group)
+    positions: Float[np.ndarray, "N 2"] = centers[group_index] + _on_spiral(rank_in_group, radius)
     return positions
 
 
@@ -81,12 +77,18 @@ def _place_beside_sample(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray,
         near_distances = np.maximum(np.take_along_axis(distances, nearest, axis=1), 1e-12)
         near_weights = (near_distances.min(axis=1, keepdims=True) / near_distances)[..., None]
         means = (near_weights * sample_positions[nearest]).sum(axis=1) / near_weights.sum(axis=1)
-        angle = np.arange(first_row, first_row + len(chunk)) * GOLDEN_ANGLE  # no two on one spot
-        positions[first_row : first_row + len(chunk)] = means + spread * np.stack(
-            [np.cos(angle), np.sin(angle)], axis=1
-        )
+        rows = np.arange(first_row, first_row + len(chunk))
+        positions[rows] = means + _on_spiral(rows, spread)  # no two on one spot
     positions[sample_index] = sample_positions
     return positions
+
+
+def _on_spiral(
+    turns: Int[np.ndarray, " N"], radius: Float[np.ndarray, " N"] | float
+) -> Float[np.ndarray, "N 2"]:
+    """Points at a radius, each turned on by the golden angle."""
+    angle = turns * GOLDEN_ANGLE
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
 def _distinct_rows(
@@ -131,29 +133,29 @@ def map_data(points: Sequence[MapPoint]) -> dict[str, Any]:
     `label` and `split` are indices; `unlabelled` is that of points without a name, -1 if all have
     one. Positions are shifted to (0, 0) and scaled uniformly to a longest side of 1.
     """
-    targets = [point.target for point in points if point.target is not None]
+    targets = [point.target for point in points]
     labels = sorted({point.label for point in points if point.label is not None})
     splits = sorted({point.split for point in points if point.split is not None})
-    ordered = bool(targets) and not labels
+    ordered = not labels and any(target is not None for target in targets)
     if ordered:
-        names, indices = _target_ranges([point.target for point in points])
+        names, indices = _target_ranges(targets)
     else:
-        label_index = {label: index for index, label in enumerate(labels)}
-        names = labels
-        indices = [-1 if p.label is None else label_index[p.label] for p in points]
+        index_of: dict[str | None, int] = {label: index for index, label in enumerate(labels)}
+        names, indices = labels, [index_of.get(point.label, -1) for point in points]
     unlabelled = -1
     if -1 in indices:
         unlabelled = len(names)
         names = [*names, "no number" if ordered else "no label"]
         indices = [unlabelled if index == -1 else index for index in indices]
-    min_x = min((point.x for point in points), default=0)
-    min_y = min((point.y for point in points), default=0)
-    longest_side = max((max(p.x - min_x, p.y - min_y) for p in points), default=0) or 1
-    target_texts = [None if p.target is None else format_number(p.target) for p in points]
+    positions = np.array([(p.x, p.y) for p in points], dtype=np.float64).reshape(-1, 2)
+    positions -= positions.min(axis=0, initial=np.inf)
+    positions /= float(positions.max(initial=0)) or 1.0
+    x, y = positions.round(5).T.tolist()
+    target_texts = [None if target is None else format_number(target) for target in targets]
     return {
         "ids": [point.video_id for point in points],
-        "x": [round((point.x - min_x) / longest_side, 5) for point in points],
-        "y": [round((point.y - min_y) / longest_side, 5) for point in points],
+        "x": x,
+        "y": y,
         "label": indices,
         "labels": names,
         "counts": np.bincount(np.array(indices, dtype=np.int64), minlength=len(names)).tolist(),
@@ -168,16 +170,17 @@ def map_data(points: Sequence[MapPoint]) -> dict[str, Any]:
 
 def _target_ranges(targets: Sequence[Number | None]) -> tuple[list[str], list[int]]:
     """Names of ranges with about as many targets each, and the range of each target (-1: none)."""
-    numbers = np.array([target for target in targets if target is not None], dtype=np.float64)
-    lower_edges = np.unique(numbers)
+    numbers = np.array(targets, dtype=np.float64)  # NaN: none
+    known = numbers[~np.isnan(numbers)]
+    lower_edges = np.unique(known)
     if len(lower_edges) > NUM_RANGES:
         quantiles = np.arange(NUM_RANGES) / NUM_RANGES
-        lower_edges = np.unique(np.quantile(numbers, quantiles, method="higher"))
-    range_indices = np.searchsorted(lower_edges, numbers, side="right") - 1
+        lower_edges = np.unique(np.quantile(known, quantiles, method="higher"))
+    indices = np.searchsorted(lower_edges, numbers, side="right") - 1
+    indices[np.isnan(numbers)] = -1
     range_names = []
-    for range_index in range(len(lower_edges)):
-        own = numbers[range_indices == range_index]
+    for index in range(len(lower_edges)):
+        own = numbers[indices == index]
         low, high = format_number(float(own.min())), format_number(float(own.max()))
         range_names.append(low if low == high else f"{low} to {high}")
-    remaining = iter(range_indices.tolist())
-    return range_names, [-1 if target is None else next(remaining) for target in targets]
+    return range_names, indices.tolist()

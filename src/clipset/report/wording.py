@@ -13,7 +13,7 @@ from clipset.text import visible
 
 Number = int | float  # the type checker of the tests does not take an int for a float
 THIN_SPACE = "\u202f"
-ROW_NAMES = {  # in the order of the paper's tables
+ROW_NAMES = {  # probes in the order of the paper's tables, then vectors
     ("backbone", "knn"): "k-NN",
     ("scale", "knn"): "SCALE k-NN",
     ("backbone", "linear"): "Linear",
@@ -27,6 +27,8 @@ ROW_NAMES = {  # in the order of the paper's tables
     ("scale", "ordered"): "SCALE clips in order",
     ("backbone", "attentive"): "Attentive",
     ("scale", "attentive"): "SCALE attentive",
+    ("backbone", "mean"): "Mean feature",
+    ("scale", "mean"): "SCALE mean feature",
 }
 SENTENCE_NAMES = {
     ("backbone", "knn"): "k-NN on the backbone",
@@ -39,17 +41,7 @@ SENTENCE_NAMES = {
     ("backbone", "ordered"): "the linear classifier on the backbone's clips in order",
     ("scale", "ordered"): "the linear classifier on clipset's clips in order",
 }
-VECTOR_NAMES = {
-    ("backbone", "mean"): "Mean feature",
-    ("scale", "mean"): "SCALE mean feature",
-    ("backbone", "time_course"): "Time course",
-    ("scale", "time_course"): "SCALE time course",
-}
-METRIC_NAMES = {
-    "top1": "top-1 accuracy",
-    "top5": "top-5 accuracy",
-    "mse": "mean squared error",
-}
+METRIC_NAMES = {"top1": "top-1 accuracy", "top5": "top-5 accuracy", "mse": "mean squared error"}
 CURVE_NAMES = {
     "loss": "Loss (sum of both)",
     "masked_clip": "Masked clip loss",
@@ -59,22 +51,15 @@ CURVE_NAMES = {
 
 
 def row_name(features: str, probe: str) -> str:
-    """The name of a row in the table of probes, as in the paper."""
+    """The name of a probe, or of a kind of vector, in a table; as in the paper."""
     default_name = f"SCALE {plain(probe)}" if features == "scale" else sentence_case(plain(probe))
     return ROW_NAMES.get((features, probe), default_name)
 
 
-def vector_name(features: str, vectors: str) -> str:
-    """The name of a kind of vector in the table of retrieval."""
-    other = f"SCALE {plain(vectors)}" if features == "scale" else sentence_case(plain(vectors))
-    return VECTOR_NAMES.get((features, vectors), other)
-
-
-def row_order(features: str, probe: str) -> int:
-    """The index of a row in the table; rows that the paper does not have come last."""
+def row_order(key: tuple[str, str]) -> int:
+    """The index of a probe in a table; those that the paper does not have come last."""
     row_keys = list(ROW_NAMES)
-    probe_key = (features, probe)
-    return row_keys.index(probe_key) if probe_key in row_keys else len(row_keys)
+    return row_keys.index(key) if key in row_keys else len(row_keys)
 
 
 def sentence_name(features: str, probe: str) -> str:
@@ -168,9 +153,9 @@ def format_count(number: int) -> str:
 
 def format_hours(value: Number) -> str:
     """Hours of video with two or three significant digits."""
-    if value < 100:
-        return f"{value:.2f}" if value < 1 else f"{value:.1f}"
-    return format_count(round(value))
+    if value >= 100:
+        return format_count(round(value))
+    return f"{value:.2f}" if value < 1 else f"{value:.1f}"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from clipset.evaluation.statistics import mean_result
 from clipset.files import write_atomic
-from clipset.report.collect import fact_rows
-from clipset.report.page import PageCell, TablePage, write_table_page
+from clipset.report.page import PageCell, TablePage, fact_rows, write_table_page
 from clipset.report.wording import format_duration, format_interval, format_score, metric_name
 from clipset.reproduce.paper import BACKBONES
 from clipset.reproduce.table import Cell, TableFile, write_table
