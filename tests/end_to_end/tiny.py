@@ -27,6 +27,7 @@ TINY = PretrainConfig(
     epochs=2,
     batch_size=5,
     clips_per_set=4,
+    precision="float32",  # exact comparisons, also where a processor has bfloat16
 )
 
 

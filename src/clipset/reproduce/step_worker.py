@@ -79,7 +79,7 @@ def measure_step(request: StepRequest) -> StepCost:
     saved = SavedTensors(module)
     for tensor in inputs:
         saved.add(tensor)
-    dtype = choose_precision("auto", device)
+    dtype = choose_precision("auto" if device.type == "cuda" else "float32", device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     seconds: list[float] = []
