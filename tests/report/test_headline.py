@@ -76,6 +76,20 @@ def test_fine_tuning_is_compared_with_the_transformer_from_a_random_start() -> N
     assert "no clear difference from the transformer trained from scratch" in found.sentence
 
 
+def test_pairs_without_fine_tuning_are_named_whatever_they_show() -> None:
+    found = headline(
+        scored("scale", "finetune", 0.8, (0.7, 0.9)),
+        scored("scale", "knn", 0.35, (0.2, 0.5)),
+        scored("backbone", "knn", 0.1, (0.0, 0.2)),
+        scored("scale", "linear", 0.4, (0.3, 0.5)),
+        scored("backbone", "linear", 0.45, (0.35, 0.55)),
+    )
+    assert (
+        "Without fine-tuning: SCALE k-NN 35\u202f%, k-NN 10\u202f%; "
+        "SCALE linear 40\u202f%, Linear 45\u202f%."
+    ) in found.details
+
+
 def test_clipset_speaks_through_fine_tuning_even_if_another_row_scored_higher() -> None:
     found = headline(
         scored("scale", "knn", 0.9, (0.85, 0.95)),

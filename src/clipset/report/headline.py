@@ -13,6 +13,7 @@ from clipset.report.wording import (
     metric_name,
     percent_sign,
     plural,
+    row_name,
     sentence_case,
     sentence_name,
 )
@@ -55,6 +56,8 @@ def write_headline(panel: Panel) -> Headline:
                 f"The strongest probe without clipset is {sentence_name(*strongest.key)} with "
                 f"{_describe_score(strongest)}: {probe_name} {verb} {phrases[other_verdict]} it."
             )
+    if frozen_text := _describe_frozen_rows(panel):
+        details.append(frozen_text)
     chance_level = main_result.chance_level
     if chance_level is not None and main_result.is_error:
         limit_text = "" if main_result.interval[1] < chance_level else ", not clearly more"
@@ -63,6 +66,19 @@ def write_headline(panel: Panel) -> Headline:
         limit_text = "" if main_result.interval[0] > chance_level else ", not clearly less"
         details.append(f"Chance level is {percent_sign(chance_level)}{limit_text}.")
     return Headline(sentence=f"{sentence}.", details=tuple(details), verdict=verdict)
+
+
+def _describe_frozen_rows(panel: Panel) -> str:
+    """Both scores of the pairs of the paper that are not fine-tuned, whatever they show."""
+    pair_texts = []
+    for probe in ("knn", "linear"):
+        pair = panel.find("scale", probe), panel.find("backbone", probe)
+        if pair[0] is not None and pair[1] is not None and pair[0] is not panel.main_result:
+            scale_text, backbone_text = (
+                f"{row_name(*result.key)} {_describe_value(result)}" for result in pair if result
+            )
+            pair_texts.append(f"{scale_text}, {backbone_text}")
+    return f"Without fine-tuning: {'; '.join(pair_texts)}." if pair_texts else ""
 
 
 def describe_panel(panel: Panel) -> str:
@@ -93,12 +109,16 @@ def _compare_intervals(result: ProbeResult, other: ProbeResult) -> Verdict:
     return "unclear"
 
 
+def _describe_value(result: ProbeResult) -> str:
+    return format_number(result.value) if result.is_error else percent_sign(result.value)
+
+
 def _describe_score(result: ProbeResult, *, metric: str = "") -> str:
     """A score and its interval; the first one in a sentence names the metric and the interval."""
     low, high = result.interval
     interval_label = "95\u202f% interval " if metric else ""
     if result.is_error:
-        score_text = f"{f'a {metric} of ' if metric else ''}{format_number(result.value)}"
+        score_text = f"{f'a {metric} of ' if metric else ''}{_describe_value(result)}"
         return f"{score_text} ({interval_label}{format_number(low)}–{format_number(high)})"
-    score_text = f"{percent_sign(result.value)} {metric}".strip()
+    score_text = f"{_describe_value(result)} {metric}".strip()
     return f"{score_text} ({interval_label}{format_percent(low)}–{format_percent(high)})"
