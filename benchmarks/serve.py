@@ -43,11 +43,16 @@ BROWSER_FLAGS = [
     "--disable-background-networking", "--disable-component-update",
 ]  # fmt: skip
 WATCH_START = """
+const frame = (name) => requestAnimationFrame(() => { window[name] = performance.now(); });
 new MutationObserver((_, observer) => {
+  if (!window.isDrawn && document.querySelector(".cell")) {
+    window.isDrawn = true;
+    frame("gridAt");
+  }
   if (document.documentElement.dataset.ready !== "true") return;
   observer.disconnect();
-  requestAnimationFrame(() => { window.readyAt = performance.now(); });
-}).observe(document, { attributes: true, subtree: true, attributeFilter: ["data-ready"] });
+  frame("readyAt");
+}).observe(document, { attributes: true, childList: true, subtree: true });
 """
 COUNT_FRAMES = """async ([seconds, action]) => {
   const grid = document.getElementById("grid");
