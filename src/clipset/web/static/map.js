@@ -264,15 +264,6 @@ export class MapView {
     const key = this.colourBy.value;
     const field = state.fields.get(key);
     if (!field) return this.legend.replaceChildren();
-    const swatch = (style) => {
-      const canvas = make("canvas", { "aria-hidden": "true" });
-      const raster = new Raster(canvas);
-      const stamp = makeStamp(style.shape, 4.5 * raster.ratio);
-      raster.clear(13, 13, 0, stamp.reach);
-      raster.draw([6], [6], [0], [{ colour: packColour(style.channels), stamp }], [0]);
-      raster.show();
-      return canvas;
-    };
     if (field.kind === "number") {
       const { low, edges } = rangesOf(key);
       this.legend.replaceChildren(...edges.map((edge, k) => make("li", {},
@@ -439,6 +430,17 @@ export class MapView {
     else return;
     event.preventDefault();
   }
+}
+
+/* A point of the legend. */
+function swatch({ shape, channels }) {
+  const canvas = make("canvas", { "aria-hidden": "true" });
+  const raster = new Raster(canvas);
+  const stamp = makeStamp(shape, 4.5 * raster.ratio);
+  raster.clear(13, 13, 0, stamp.reach);
+  raster.draw([6], [6], [0], [{ colour: packColour(channels), stamp }], [0]);
+  raster.show();
+  return canvas;
 }
 
 /* Is a point inside a polygon? A ray to the right crosses its edges an odd number of times. */
