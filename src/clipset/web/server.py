@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import secrets
 import socket
@@ -34,7 +35,10 @@ def serve(
 
     listener = open_listener(host, port)
     with listener:
+        gc.disable()  # a run with many videos has millions of objects that stay: no need to look
         state = ServerState(Path(run), device=device, backbone=backbone, cache_bytes=cache_bytes)
+        gc.freeze()
+        gc.enable()
         token = None if is_loopback(host) else secrets.token_urlsafe(24)
         names = frozenset({"localhost", host.lower(), socket.gethostname().lower()})
         app = create_app(state, hosts=names, token=token)
