@@ -47,9 +47,10 @@ def compute_components(vectors: Float[np.ndarray, "N R"]) -> CompactVectors:
     used = used[::-1][:NUM_COMPONENTS]
     basis = sample.T @ (directions[:, used] / np.sqrt(variances[used])).astype(np.float32)
     basis /= max(np.sqrt(variances[used].sum() / size), 1e-12)
-    blocks = range(0, len(vectors), BLOCK_SIZE)
-    values = [(vectors[low : low + BLOCK_SIZE] - mean) @ basis for low in blocks]
-    return CompactVectors(values=np.concatenate(values), mean=mean, basis=basis)
+    values = np.empty((len(vectors), basis.shape[1]), np.float32)
+    for low in range(0, len(vectors), BLOCK_SIZE):
+        values[low : low + BLOCK_SIZE] = (vectors[low : low + BLOCK_SIZE] - mean) @ basis
+    return CompactVectors(values=values, mean=mean, basis=basis)
 
 
 def open_components(

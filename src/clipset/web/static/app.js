@@ -84,13 +84,16 @@ function showReport() {
     : message("No report yet", "Run clipset report on this run; then open this tab again."));
 }
 
+/* A video covers the grid of a narrow page. */
+const isNarrow = () => matchMedia("(max-width: 760px)").matches;
+
 function showVideo(hit) {
   const side = tab === "review" ? byId("review-side") : byId("side");
   side.append(pane.element);
   side.classList.add("has-video");
   side.closest(".view").classList.add("has-video");
   pane.show(state.open, hit);
-  if (matchMedia("(max-width: 760px)").matches) pane.close.focus();
+  if (isNarrow()) pane.close.focus();
 }
 
 function closeVideo() {
@@ -191,6 +194,7 @@ async function startRest() {
   on("selection", fillSelection);
   on("labels", fillSelection);
   on("open", showVideo);
+  on("query", () => { if (isNarrow() && tab === "videos" && state.results) closeVideo(); });
   on("tab", showTab);
   listenToKeys();
   for (const one of tabs()) one.addEventListener("click", () => showTab(one.dataset.tab));
