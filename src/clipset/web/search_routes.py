@@ -14,7 +14,6 @@ from clipset.retrieval import QueryExample
 from clipset.text import name_text
 from clipset.web import models
 from clipset.web.routing import PROBLEM_ANSWERS, CurrentState, VideoIndex
-from clipset.web.searching import read_examples, video_filter
 from clipset.web.state import ServerState
 
 UPLOAD_BODY = {
@@ -32,9 +31,11 @@ def search_videos(body: models.SearchRequest, state: CurrentState) -> models.Sea
     """Videos or moments that are similar to the positive examples, best first."""
     began = time.perf_counter()
     positive, negative = _read_query(body, state)
+    filters = body.filter or models.Filter()
+    allowed = {"label": filters.label, "split": filters.split, **filters.columns}
     result = state.search.find(
-        positive, negative, unit=body.unit, allowed=video_filter(body.filter), top=body.limit,
-        prepare=False,
+        positive, negative, unit=body.unit, top=body.limit, prepare=False,
+        allowed={name: values for name, values in allowed.items() if values},
     )  # fmt: skip
     return models.SearchResponse(
         results=[
@@ -76,10 +77,19 @@ def _read_query(
     body: models.SimilarityRequest, state: ServerState
 ) -> tuple[list[QueryExample], list[QueryExample]]:
     """The positive and negative examples of a request; a text is a positive one."""
-    index = state.search.index
-    positive = read_examples(body.positive, index, state.uploads)
+    positive = [_read_example(example, state) for example in body.positive]
     if body.text is not None and body.text.strip():
         positive.append(state.search.text_example(body.text))
     if not positive:
         raise HTTPException(400, "give at least one positive example or a text")
-    return positive, read_examples(body.negative, index, state.uploads)
+    return positive, [_read_example(example, state) for example in body.negative]
+
+
+def _read_example(example: models.Example, state: ServerState) -> QueryExample:
+    """A video, a moment or an upload as vectors."""
+    if example.upload is not None:
+        return state.uploads.find(example.upload)
+    assert example.video is not None
+    if example.start is None or example.end is None:
+        return state.search.index.video_example(example.video)
+    return state.search.index.moment_example(example.video, example.start, example.end)

@@ -23,7 +23,7 @@ from clipset.files import write_atomic
 from clipset.labelling import LabelLoop
 from clipset.process.locks import exclusive
 from clipset.report.video_map import map_layout
-from clipset.retrieval import VideoSearch
+from clipset.retrieval import SearchIndex, VideoSearch
 from clipset.retrieval.index import KINDS
 from clipset.web.media import MediaLibrary
 from clipset.web.media_cache import MediaCache
@@ -72,7 +72,8 @@ class ServerState:
                 temporary = tempfile.TemporaryDirectory(prefix="clipset-serve-")
                 self.cache_folder = Path(self._resources.enter_context(temporary))
             self.run = RunData(folder, device=device, backbone=backbone)
-            self.search = VideoSearch(self.run.trained, vectors=self.run.vectors)
+            index = SearchIndex(folder, self.run.store, self.run.vectors)
+            self.search = VideoSearch(folder, device=device, backbone=backbone, index=index)
             self.labels = LabelLoop(folder, self.run.vectors)
             self._resources.callback(self.labels.close)
             cache = MediaCache(self.cache_folder / "media", cache_bytes)
