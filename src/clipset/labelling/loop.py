@@ -85,8 +85,7 @@ class LabelLoop:
     @cached_property
     def components(self) -> CompactVectors:
         """The vectors to learn from."""
-        path = self.run_folder / "vectors" / "vectors.safetensors"
-        return open_components(self.table.pooled, path, self.folder)
+        return open_components(self.table.pooled, self.run_folder / "vectors", self.folder)
 
     # Labels
 

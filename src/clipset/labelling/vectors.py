@@ -8,13 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from clipset.checksums import find_damage, seal
-from clipset.errors import OutputError
-from clipset.files import write_atomic
-from clipset.progress import log
+from clipset.representation.derived import read_derived, vectors_checksum, write_derived
 
 NUM_COMPONENTS = 512
 SAMPLE_SIZE = 2048  # videos that the components are computed from
@@ -54,21 +49,14 @@ def compute_components(vectors: Float[np.ndarray, "N R"]) -> CompactVectors:
 
 
 def open_components(
-    vectors: Float[np.ndarray, "N R"], vectors_file: Path, folder: Path
+    vectors: Float[np.ndarray, "N R"], vectors_folder: Path, folder: Path
 ) -> CompactVectors:
-    """The components of the vectors of a file, computed once and kept in a folder."""
-    path = folder / CACHE_NAME
-    with safe_open(vectors_file, "np") as file:
-        source = (file.metadata() or {}).get("checksum", "")
-    if path.is_file() and find_damage(path) is None:
-        with suppress(SafetensorError, OSError), safe_open(path, "np") as file:
-            if (file.metadata() or {}).get("source") == source:
-                names = ("values", "mean", "basis")
-                return CompactVectors(**{name: file.get_tensor(name) for name in names})
+    """The components of the vectors in a folder, computed once and kept in another one."""
+    path, source = folder / CACHE_NAME, vectors_checksum(vectors_folder)
+    kept = read_derived(path)
+    if kept is not None and kept[1].get("source") == source:
+        with suppress(TypeError):  # other arrays than ours
+            return CompactVectors(**kept[0])
     components = compute_components(vectors)
-    arrays = {name: np.ascontiguousarray(array) for name, array in vars(components).items()}
-    try:
-        write_atomic(path, seal(save(arrays, metadata={"source": source})))
-    except OutputError as error:
-        log(f"{error.problem}; the components are computed again next time")
+    write_derived(path, vars(components), {"source": source})
     return components

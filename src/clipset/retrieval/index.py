@@ -21,13 +21,13 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from safetensors import safe_open
 
 from clipset.clips.sampling import Window
 from clipset.errors import ClipError, SearchError, VideoError
 from clipset.features.store import FeatureStore, open_run_store
 from clipset.progress import log
 from clipset.representation import VectorTable, read_vectors
+from clipset.representation.derived import vectors_checksum
 from clipset.retrieval.approximate import ApproximateIndex, import_faiss
 from clipset.retrieval.index_file import IndexedVideos, open_approximate
 from clipset.retrieval.moments import cover_time, merge_clips
@@ -148,9 +148,7 @@ class SearchIndex:
             )
             return
         folder = self.run_folder / "vectors"
-        with safe_open(folder / VECTORS_FILE, "np") as file:
-            source = (file.metadata() or {}).get("checksum", "")
-        videos = IndexedVideos(rows=rows, valid=valid, source=source)
+        videos = IndexedVideos(rows=rows, valid=valid, source=vectors_checksum(folder))
         index = open_approximate(folder / f"index-{kind}.safetensors", videos)
         if index is not None:
             self._approximate[kind] = index

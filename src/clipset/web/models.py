@@ -14,6 +14,7 @@ MAX_UPLOAD_BYTES = 512 << 20  # of one file
 MAX_UPLOAD_SECONDS = 600.0  # of one video
 MAX_UPLOADS = 64  # that are remembered
 VideoNumber = Annotated[int, Field(ge=0, lt=2**31)]
+VideoOf = Annotated[int, Field(validation_alias="video_index")]  # of what the library returns
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -175,7 +176,7 @@ class SearchRequest(SimilarityRequest):
 class SearchEntry(BaseModel):
     """A video, or a moment of it."""
 
-    video: int
+    video: VideoOf
     score: float
     start: float | None
     end: float | None
@@ -214,7 +215,7 @@ class UploadAnswer(BaseModel):
 class SpanEntry(BaseModel):
     """A labelled moment."""
 
-    video: int
+    video: VideoOf
     start: float
     end: float
     label: str
@@ -247,28 +248,6 @@ class SkipRequest(RequestBody):
     video: VideoNumber
 
 
-class ScorePoint(BaseModel):
-    """The score after some labels, with its interval."""
-
-    num_labels: int
-    score: float
-    low: float
-    high: float
-
-
-class Learner(BaseModel):
-    """How far the labelling is; the score is that of labels that were not trained on."""
-
-    num_labels: int
-    num_held_out: int
-    num_trained: int
-    score: float | None
-    low: float | None
-    high: float | None
-    curve: list[ScorePoint]
-    seconds: float
-
-
 class LearnerPredictions(BaseModel):
     """The labels that the labelling head predicts, for every video."""
 
@@ -280,7 +259,7 @@ class LearnerPredictions(BaseModel):
 class QueueEntry(BaseModel):
     """A video to label next, and why."""
 
-    video: int
+    video: VideoOf
     reason: str
     suggestion: str | None
     probability: float | None
@@ -295,7 +274,7 @@ class QueueAnswer(BaseModel):
 class ViewEntry(BaseModel):
     """Videos to look at, and why."""
 
-    videos: list[int]
+    videos: Annotated[list[int], Field(validation_alias="video_indices")]
     score: float
     reason: str
 

@@ -80,9 +80,9 @@ def get_map(state: CurrentState) -> Response:
         if status == PENDING:
             raise HTTPException(404, "the map is being computed; ask again in a few seconds")
         raise HTTPException(410, f"there is no map: {status}")
-    content = state.map.positions.astype("<f4").tobytes()
-    headers = {"x-kind": state.map.kind}
-    return Response(content, media_type="application/octet-stream", headers=headers)
+    positions, kind = state.map
+    content = positions.astype("<f4").tobytes()
+    return Response(content, media_type="application/octet-stream", headers={"x-kind": kind})
 
 
 @run_router.get("/api/videos/{index}")

@@ -6,11 +6,11 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request
 
-from clipset.retrieval import QueryExample
+from clipset.retrieval import QueryExample, SearchHit
 from clipset.text import name_text
 from clipset.web import models
 from clipset.web.routing import PROBLEM_ANSWERS, CurrentState, VideoIndex
@@ -26,8 +26,8 @@ UPLOAD_BODY = {
 search_router = APIRouter(responses=PROBLEM_ANSWERS)
 
 
-@search_router.post("/api/search")
-def search_videos(body: models.SearchRequest, state: CurrentState) -> models.SearchResponse:
+@search_router.post("/api/search", response_model=models.SearchResponse)
+def search_videos(body: models.SearchRequest, state: CurrentState) -> dict[str, Any]:
     """Videos or moments that are similar to the positive examples, best first."""
     began = time.perf_counter()
     positive, negative = _read_query(body, state)
@@ -37,27 +37,16 @@ def search_videos(body: models.SearchRequest, state: CurrentState) -> models.Sea
         positive, negative, unit=body.unit, top=body.limit, prepare=False,
         allowed={name: values for name, values in allowed.items() if values},
     )  # fmt: skip
-    return models.SearchResponse(
-        results=[
-            models.SearchEntry(video=h.video_index, score=h.score, start=h.start, end=h.end)
-            for h in result.hits
-        ],
-        exact=result.is_exact,
-        seconds=round(time.perf_counter() - began, 4),
-    )
+    seconds = round(time.perf_counter() - began, 4)
+    return {"results": result.hits, "exact": result.is_exact, "seconds": seconds}
 
 
-@search_router.post("/api/videos/{index}/similarity")
+@search_router.post("/api/videos/{index}/similarity", response_model=models.Similarity)
 def measure_similarity(
     index: VideoIndex, body: models.SimilarityRequest, state: CurrentState
-) -> models.Similarity:
+) -> dict[str, list[SearchHit]]:
     """How similar each moment of a video is to a query."""
-    hits = state.search.index.clip_similarity(index, *_read_query(body, state))
-    return models.Similarity(
-        clips=[
-            models.TimedScore(start=h.start or 0.0, end=h.end or 0.0, score=h.score) for h in hits
-        ]
-    )
+    return {"clips": state.search.index.clip_similarity(index, *_read_query(body, state))}
 
 
 @search_router.post("/api/uploads", openapi_extra=UPLOAD_BODY)
