@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from clipset.inference.run import ClassProbability, Moment
+
 MAX_EXAMPLES = 64  # positive or negative ones of a query
 MAX_RESULTS = 500
 MAX_TEXT = 500  # characters of a query or a label
@@ -88,25 +90,12 @@ class Clip(BaseModel):
     right: float
 
 
-class LabelProbability(BaseModel):
-    """A class and its probability."""
-
-    label: str
-    probability: float
-
-
 class TimedLabel(BaseModel):
     """A label from `start` to `end`, in seconds."""
 
     start: float
     end: float
     label: str
-
-
-class TimedPrediction(TimedLabel):
-    """The most probable label of a window."""
-
-    probability: float
 
 
 class VideoDetails(BaseModel):
@@ -122,8 +111,8 @@ class VideoDetails(BaseModel):
     problem: str | None
     columns: dict[str, str | None]
     clips: list[Clip]
-    classes: list[LabelProbability]
-    timeline: list[TimedPrediction]
+    classes: list[ClassProbability]
+    timeline: list[Moment]
     spans: list[TimedLabel]
 
 

@@ -56,10 +56,8 @@ async def upload_video(
     """Encode a video to search with. The file is deleted, its vectors are kept for a while."""
     with state.uploads.waiting(), tempfile.TemporaryDirectory(prefix="clipset-") as folder:
         path = await state.uploads.receive(request.stream(), Path(folder))
-        upload = await asyncio.to_thread(state.uploads.encode, path)
-    return models.UploadAnswer(
-        upload=upload.key, name=name_text(Path(name).name), duration=upload.duration
-    )
+        key, duration = await asyncio.to_thread(state.uploads.encode, path)
+    return models.UploadAnswer(upload=key, name=name_text(Path(name).name), duration=duration)
 
 
 def _read_query(

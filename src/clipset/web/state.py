@@ -23,8 +23,7 @@ from clipset.report.video_map import map_layout
 from clipset.representation.derived import read_derived, vectors_checksum, write_derived
 from clipset.retrieval import SearchIndex, VideoSearch
 from clipset.retrieval.index import KINDS
-from clipset.web.media import MediaLibrary
-from clipset.web.media_cache import MediaCache
+from clipset.web.media import MediaCache, MediaLibrary
 from clipset.web.predictions import RunPredictions
 from clipset.web.run_data import RunData
 from clipset.web.uploads import Uploads
