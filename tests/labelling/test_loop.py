@@ -10,7 +10,7 @@ from tests.labelling.conftest import CLASSES, NUM_VIDEOS
 
 from clipset.errors import LabelError, StoreError
 from clipset.labelling import LabelLoop
-from clipset.labelling.score import wilson_interval
+from clipset.labelling.score import score_correct
 
 
 def truth(video_index: int) -> str:
@@ -121,5 +121,6 @@ def test_components_are_computed_once(run_folder: Path) -> None:
 
 def test_wilsons_interval() -> None:
     """The values of Newcombe (1998), table I, for 81 of 263 and 0 of 20."""
-    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert wilson_interval(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    many, none = score_correct(300, 81, 263), score_correct(30, 0, 20)
+    assert (many.low, many.high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert (none.low, none.high) == pytest.approx((0.0, 0.1611), abs=5e-5)
