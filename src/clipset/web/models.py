@@ -39,14 +39,6 @@ class Background(BaseModel):
     predictions: str
 
 
-class Limits(BaseModel):
-    """Of uploads: bytes and seconds of a video, and the number of them that are kept."""
-
-    upload_bytes: int
-    upload_seconds: float
-    uploads: int
-
-
 class RunSummary(BaseModel):
     """The run as a whole."""
 
@@ -62,7 +54,6 @@ class RunSummary(BaseModel):
     can_predict: bool
     can_label: bool
     background: Background
-    limits: Limits
     version: str
 
 

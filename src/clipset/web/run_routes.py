@@ -44,11 +44,6 @@ def get_run(state: CurrentState) -> models.RunSummary:
         can_predict=state.background["predictions"] == READY,
         can_label=state.is_writable,
         background=models.Background(**state.background),
-        limits=models.Limits(
-            upload_bytes=models.MAX_UPLOAD_BYTES,
-            upload_seconds=models.MAX_UPLOAD_SECONDS,
-            uploads=models.MAX_UPLOADS,
-        ),
         version=version("clipset"),
     )
 

@@ -4,7 +4,7 @@ import { colourStyle, cssColour, paletteNow, rangesOf, valuesOf } from "./colour
 import { button, count, formatNumber, make, message, plural, span, speak, tip } from "./dom.js";
 import { makeStamp, nearestPoint, nextPoint, packColour, Raster } from "./raster.js";
 import {
-  emit, labelOf, on, openVideo, setSelection, state, toggleSelected, updateItems, waitForBackground,
+  emit, labelOf, on, openVideo, setSelection, state, toggleFilter, toggleSelected, waitForBackground,
 } from "./state.js";
 
 const HIT_RADIUS = 14; // pixels
@@ -277,19 +277,10 @@ export class MapView {
       make("button", {
         type: "button", title: `Show only ${value}`,
         "aria-pressed": String(allowed instanceof Set && allowed.has(value)),
-        on: { click: () => this.filterBy(key, value) },
+        on: { click: () => toggleFilter(key, value) },
       }, swatch(colourStyle(key, value)), span("name", value),
       span("soft", count(counts.get(value)))))));
     return undefined;
-  }
-
-  filterBy(key, value) {
-    const allowed = new Set(state.filters.get(key) ?? []);
-    if (!allowed.delete(value)) allowed.add(value);
-    if (allowed.size) state.filters.set(key, allowed);
-    else state.filters.delete(key);
-    emit("filters");
-    updateItems();
   }
 
   fit() {

@@ -152,6 +152,22 @@ export function updateItems() {
   emit("items");
 }
 
+/* Allow a value of a field, or no longer. */
+export function toggleFilter(key, value) {
+  const allowed = new Set(state.filters.get(key) ?? []);
+  if (!allowed.delete(value)) allowed.add(value);
+  if (allowed.size) state.filters.set(key, allowed);
+  else state.filters.delete(key);
+  applyFilters();
+}
+
+/* Filter again; a search is repeated where the server filters. */
+export function applyFilters(changes = {}) {
+  Object.assign(state, changes);
+  emit("filters");
+  updateItems();
+}
+
 export function setSelection(videos) {
   state.selection = new Set(videos);
   emit("selection");
