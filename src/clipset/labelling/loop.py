@@ -226,8 +226,8 @@ class LabelLoop:
 
     def queue(self, limit: int = 12) -> list[QueueItem]:
         """The next videos to label, each with the reason why."""
+        used = np.zeros(len(self.components), dtype=bool)  # computed while others may label
         with self._mutex:
-            used = np.zeros(len(self.components), dtype=bool)
             used[[*self.labels, *self.skipped]] = True
             return self._queue.select(
                 limit,

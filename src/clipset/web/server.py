@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import ipaddress
+import logging
 import secrets
 import socket
 import sys
@@ -51,6 +53,7 @@ def serve(
             app, log_level="warning", access_log=False, server_header=False, date_header=False,
             timeout_graceful_shutdown=2, lifespan="on",
         )  # fmt: skip
+        logging.getLogger("uvicorn.error").addFilter(is_worth_a_line)
         server = uvicorn.Server(config)
         if open_browser:
             _open_browser(address)
@@ -60,6 +63,11 @@ def serve(
             pass
         finally:
             state.close()
+
+
+def is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether a message of uvicorn is more than a request that Ctrl-C has cut off."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def open_listener(host: str, port: int) -> socket.socket:
