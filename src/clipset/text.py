@@ -59,13 +59,15 @@ def path_text(path: str | Path) -> str:
         return str(path)
 
 
-def text_path(text: str) -> Path:
-    """The path that a text names, in any locale."""
-    return Path(os.fsdecode(text.encode("utf-8", errors="surrogateescape")))
+def text_path(text: str, folder: Path | str = "") -> Path:
+    """The path that a text names in a folder, in any locale."""
+    return Path(folder, os.fsdecode(text.encode("utf-8", errors="surrogateescape")))
 
 
 def escape_undecodable(text: str) -> str:
     """The same text with NUL and with bytes that are not UTF-8 as `\\xNN`, as JSON needs it."""
+    if text.isascii() and "\0" not in text:  # nearly all, and a catalog has many
+        return text
     content = text.encode("utf-8", errors="surrogateescape")
     return content.decode("utf-8", errors="backslashreplace").replace("\0", "\\x00")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,8 @@ from tests.labelling.conftest import CLASSES, NUM_VIDEOS
 
 from clipset.errors import LabelError, StoreError
 from clipset.labelling import LabelLoop
-from clipset.labelling.score import wilson_interval
+from clipset.labelling.score import score_correct
+from clipset.labelling.vectors import CompactVectors, open_components
 
 
 def truth(video_index: int) -> str:
@@ -119,7 +123,31 @@ def test_components_are_computed_once(run_folder: Path) -> None:
     np.testing.assert_allclose(LabelLoop(run_folder).components.values, first.values)
 
 
+def test_labels_are_read_and_written_while_the_vectors_are_prepared(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def open_slowly(*arguments: Any) -> CompactVectors:
+        began.set()
+        assert may_end.wait(60)
+        return open_components(*arguments)
+
+    monkeypatch.setattr("clipset.labelling.loop.open_components", open_slowly)
+    loop = LabelLoop(run_folder)
+    with ThreadPoolExecutor(2) as executor:
+        queue = executor.submit(loop.queue, 1)
+        assert began.wait(60)
+        try:
+            executor.submit(loop.add, 3, "wave").result(60)
+            assert loop.labels == {3: "wave"}
+        finally:
+            may_end.set()
+        assert [item.video_index for item in queue.result()] != [3]
+
+
 def test_wilsons_interval() -> None:
     """The values of Newcombe (1998), table I, for 81 of 263 and 0 of 20."""
-    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert wilson_interval(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    many, none = score_correct(300, 81, 263), score_correct(30, 0, 20)
+    assert (many.low, many.high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert (none.low, none.high) == pytest.approx((0.0, 0.1611), abs=5e-5)

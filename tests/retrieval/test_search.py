@@ -14,12 +14,13 @@ from tests.miniatures import run as run_verb
 
 import clipset
 from clipset.cli.search import parse_conditions
+from clipset.clips.sampling import Window
 from clipset.errors import ConfigError, SearchError
 from clipset.features.store import FeatureStore
 from clipset.files import write_json
 from clipset.representation import embed_store, write_vectors
 from clipset.retrieval import VideoSearch
-from clipset.retrieval.query import parse_query
+from clipset.retrieval.search import parse_query
 
 
 @pytest.fixture(scope="session")
@@ -151,11 +152,8 @@ def test_errors_are_one_line(
 
 
 def test_queries_and_conditions_are_parsed() -> None:
-    query = parse_query("a@b.mp4@12.5-16")
-    assert (query.name, query.window and (query.window.start, query.window.end)) == (
-        "a@b.mp4", (12.5, 16.0),
-    )  # fmt: skip
-    assert parse_query("a@home.mp4").window is None
+    assert parse_query("a@b.mp4@12.5-16") == ("a@b.mp4", Window(start=12.5, end=16.0))
+    assert parse_query("a@home.mp4") == ("a@home.mp4", None)
     with pytest.raises(SearchError, match="must end after it starts"):
         parse_query("a.mp4@3-2")
     assert parse_conditions(["label=a=b", "label=", "day=1"]) == {

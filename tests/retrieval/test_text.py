@@ -167,7 +167,7 @@ def test_a_run_is_searched_by_text_alone_and_with_examples(tmp_path: Path) -> No
     assert all(both[video] <= (alone[video] + cosines[video]) / 2 + 1e-5 for video in both)
     text = search.text_example(TEXT)
     with pytest.raises(SearchError, match="one text, as a positive example"):
-        search.find([text], text=TEXT)
+        search.find([text, text])
 
 
 def test_a_backbone_without_a_text_tower_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import av
@@ -160,6 +161,21 @@ def test_the_report_is_framed_by_the_page_alone_and_has_no_access_to_it(client: 
     policy = response.headers["content-security-policy"]
     assert "frame-ancestors 'self'" in policy
     assert "sandbox allow-scripts;" in policy
+
+
+def test_the_page_asks_at_once_for_all_that_its_grid_needs(client: TestClient) -> None:
+    page = client.get("/")
+    preloaded = re.findall(r'<link rel="(?:module)?preload" href="([^"]+)"', page.text)
+    needed, pending = set(), ["/static/app.js"]
+    while pending:
+        script = client.get(pending.pop())
+        assert script.headers["content-type"].startswith("text/javascript")
+        imported = {f"/static/{name}" for name in re.findall(r' from "\./(.+)";', script.text)}
+        pending += imported - needed
+        needed |= imported
+    assert set(preloaded) == {"/api/run", "/api/videos", *needed}
+    tag = {"if-none-match": page.headers["etag"]}
+    assert client.get("/", headers=tag).status_code == 304
 
 
 def test_unknown_videos_and_addresses_are_one_line(client: TestClient) -> None:

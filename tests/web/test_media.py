@@ -14,8 +14,7 @@ from clipset.data.catalog import Video
 from clipset.data.file_state import read_file_state
 from clipset.errors import VideoError
 from clipset.features.ledger import LedgerEntry
-from clipset.web.media import MediaLibrary
-from clipset.web.media_cache import MediaCache
+from clipset.web.media import MediaCache, MediaLibrary
 
 
 @pytest.fixture

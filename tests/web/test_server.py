@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import logging
 import shutil
 import socket
 import sys
@@ -12,7 +14,7 @@ import pytest
 from tests.miniatures import run
 
 from clipset.errors import LockError, StoreError
-from clipset.web.server import open_listener
+from clipset.web.server import is_worth_a_line, open_listener
 from clipset.web.state import ServerState
 
 
@@ -64,3 +66,13 @@ def test_a_free_port_is_found() -> None:
     with open_listener("127.0.0.1", 0) as listener:
         assert listener.getsockname()[1] > 0
         assert listener.family == socket.AF_INET
+
+
+def test_a_request_that_ctrl_c_cuts_off_is_not_reported_as_a_bug() -> None:
+    def record(error: BaseException) -> logging.LogRecord:
+        about = (type(error), error, None)
+        return logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "", (), about)
+
+    assert not is_worth_a_line(record(asyncio.CancelledError()))
+    assert is_worth_a_line(record(ValueError()))
+    assert is_worth_a_line(logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "", (), None))

@@ -290,7 +290,7 @@ def read_catalog_table(
     ids = unique_ids(row["path"] for row in rows if "id" not in row)
     table_folder = table_path.parent.absolute()
     videos = (
-        replace(_make_video(row, table_folder, ids), columns=tuple(cells.items()))
+        _make_video(row, cells, table_folder, ids)
         for row, cells in zip(clean_rows(rows, table_path.name), others, strict=True)
     )
     return Catalog(name=name or name_text(table_path.stem), videos=tuple(videos))
@@ -345,9 +345,11 @@ def clean_catalog(catalog: Catalog) -> Catalog:
     )
 
 
-def _make_video(row: dict[str, str], table_folder: Path, ids: Mapping[str, str]) -> Video:
-    fields: dict[str, Any] = {"id": ids.get(row["path"]), **row}
-    fields["path"] = table_folder / text_path(row["path"])
+def _make_video(
+    row: dict[str, str], others: dict[str, str], table_folder: Path, ids: Mapping[str, str]
+) -> Video:
+    fields: dict[str, Any] = {"id": ids.get(row["path"]), **row, "columns": tuple(others.items())}
+    fields["path"] = text_path(row["path"], table_folder)
     for column in ("target", "end"):
         try:
             fields[column] = float(row[column]) if column in row else None

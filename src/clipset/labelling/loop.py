@@ -85,8 +85,7 @@ class LabelLoop:
     @cached_property
     def components(self) -> CompactVectors:
         """The vectors to learn from."""
-        path = self.run_folder / "vectors" / "vectors.safetensors"
-        return open_components(self.table.pooled, path, self.folder)
+        return open_components(self.table.pooled, self.run_folder / "vectors", self.folder)
 
     # Labels
 
@@ -227,8 +226,8 @@ class LabelLoop:
 
     def queue(self, limit: int = 12) -> list[QueueItem]:
         """The next videos to label, each with the reason why."""
+        used = np.zeros(len(self.components), dtype=bool)  # computed while others may label
         with self._mutex:
-            used = np.zeros(len(self.components), dtype=bool)
             used[[*self.labels, *self.skipped]] = True
             return self._queue.select(
                 limit,

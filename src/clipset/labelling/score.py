@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-QUANTILE = 1.959964  # of the normal distribution, for 95 %
+from scipy.stats import binomtest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +36,11 @@ class LearnerState:
 
 
 def score_correct(num_labels: int, num_correct: int, count: int) -> HeldOutScore:
-    """The fraction of correct ones with Wilson's interval."""
-    low, high = wilson_interval(num_correct, count)
-    return HeldOutScore(num_labels=num_labels, score=num_correct / count, low=low, high=high)
-
-
-def wilson_interval(num_correct: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a fraction."""
-    square = QUANTILE**2
-    middle = (num_correct + square / 2) / (count + square)
-    fraction = num_correct / count
-    spread = math.sqrt(fraction * (1 - fraction) / count + square / (4 * count**2))
-    half = QUANTILE * spread / (1 + square / count)
-    low = middle - half if num_correct > 0 else 0.0
-    high = middle + half if num_correct < count else 1.0
-    return low, high
+    """The fraction of correct ones with Wilson's 95 % interval."""
+    interval = binomtest(num_correct, count).proportion_ci(0.95, "wilson")
+    return HeldOutScore(
+        num_labels=num_labels,
+        score=num_correct / count,
+        low=float(interval.low),
+        high=float(interval.high),
+    )

@@ -8,13 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from clipset.checksums import find_damage, seal
-from clipset.errors import OutputError
-from clipset.files import write_atomic
-from clipset.progress import log
+from clipset.representation.derived import read_derived, vectors_checksum, write_derived
 
 NUM_COMPONENTS = 512
 SAMPLE_SIZE = 2048  # videos that the components are computed from
@@ -47,27 +42,21 @@ def compute_components(vectors: Float[np.ndarray, "N R"]) -> CompactVectors:
     used = used[::-1][:NUM_COMPONENTS]
     basis = sample.T @ (directions[:, used] / np.sqrt(variances[used])).astype(np.float32)
     basis /= max(np.sqrt(variances[used].sum() / size), 1e-12)
-    blocks = range(0, len(vectors), BLOCK_SIZE)
-    values = [(vectors[low : low + BLOCK_SIZE] - mean) @ basis for low in blocks]
-    return CompactVectors(values=np.concatenate(values), mean=mean, basis=basis)
+    values = np.empty((len(vectors), basis.shape[1]), np.float32)
+    for low in range(0, len(vectors), BLOCK_SIZE):
+        values[low : low + BLOCK_SIZE] = (vectors[low : low + BLOCK_SIZE] - mean) @ basis
+    return CompactVectors(values=values, mean=mean, basis=basis)
 
 
 def open_components(
-    vectors: Float[np.ndarray, "N R"], vectors_file: Path, folder: Path
+    vectors: Float[np.ndarray, "N R"], vectors_folder: Path, folder: Path
 ) -> CompactVectors:
-    """The components of the vectors of a file, computed once and kept in a folder."""
-    path = folder / CACHE_NAME
-    with safe_open(vectors_file, "np") as file:
-        source = (file.metadata() or {}).get("checksum", "")
-    if path.is_file() and find_damage(path) is None:
-        with suppress(SafetensorError, OSError), safe_open(path, "np") as file:
-            if (file.metadata() or {}).get("source") == source:
-                names = ("values", "mean", "basis")
-                return CompactVectors(**{name: file.get_tensor(name) for name in names})
+    """The components of the vectors in a folder, computed once and kept in another one."""
+    path, source = folder / CACHE_NAME, vectors_checksum(vectors_folder)
+    kept = read_derived(path)
+    if kept is not None and kept[1].get("source") == source:
+        with suppress(TypeError):  # other arrays than ours
+            return CompactVectors(**kept[0])
     components = compute_components(vectors)
-    arrays = {name: np.ascontiguousarray(array) for name, array in vars(components).items()}
-    try:
-        write_atomic(path, seal(save(arrays, metadata={"source": source})))
-    except OutputError as error:
-        log(f"{error.problem}; the components are computed again next time")
+    write_derived(path, vars(components), {"source": source})
     return components

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import count as count_up
+from itertools import product, takewhile
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,13 @@ def import_faiss() -> Any | None:
             import faiss
     except ImportError:
         return None
+    return faiss
+
+
+def load_faiss() -> Any:
+    """The module, which is installed."""
+    faiss = import_faiss()
+    assert faiss is not None
     return faiss
 
 
@@ -112,22 +119,16 @@ class ApproximateIndex:
 
         `allowed` is for all rows of the table.
         """
-        faiss, settings = import_faiss(), self.settings
-        assert faiss is not None
         norm = float(np.linalg.norm(query))
         unit = query / norm if norm > 0 else query
-        num_probes, selector = settings.num_probes, None
+        num_probes, selector = self.settings.num_probes, None
         if allowed is not None:
             fraction = allowed[self.row_indices].mean()
             num_probes = math.ceil(num_probes / max(float(fraction), 1e-6))
-            selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
-        options = faiss.SearchParametersIVF(
-            nprobe=min(num_probes, len(self.arrays.centroids)), sel=selector
-        )
-        number = min(count * settings.candidate_factor, len(self.row_indices))
-        _, rows = self._faiss.search(self.arrays.project(unit[None]), number, params=options)
-        found: Int[np.ndarray, " K"] = rows[0][rows[0] >= 0]
-        return found
+            selector = load_faiss().IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+        number = count * self.settings.candidate_factor
+        rows = self._search(self.arrays.project(unit[None]), number, num_probes, selector)
+        return rows[rows >= 0]
 
     def select_settings(self, rows: VectorRows) -> None:
         """Use the fewest probes and candidates that reach the target recall, else the best."""
@@ -136,41 +137,35 @@ class ApproximateIndex:
         own = self.row_indices[np.sort(rng.choice(len(self.row_indices), number, replace=False))]
         queries = rows.normalise(np.asarray(rows.rows[own]))
         nearest = nearest_rows(rows, self.row_indices, queries, own)
-        projected = self.arrays.project(queries)
+        projected, num_lists = self.arrays.project(queries), len(self.arrays.centroids)
+        probe_counts = [*takewhile(lambda n: n < num_lists, (2**k for k in count_up())), num_lists]
         self.settings = SearchSettings()
-        for factor in CANDIDATE_FACTORS:
-            for num_probes in self._probe_counts():
-                recall = self._measure_recall(projected, nearest, num_probes, factor)
-                settings = SearchSettings(
+        for factor, num_probes in product(CANDIDATE_FACTORS, probe_counts):
+            found = self._search(projected, (1 + NEIGHBOURS) * factor, num_probes)  # itself, too
+            recall = float(
+                np.mean([np.isin(*pair).mean() for pair in zip(nearest, found, strict=True)])
+            )
+            if recall > self.settings.recall:
+                self.settings = SearchSettings(
                     num_probes=num_probes, candidate_factor=factor, recall=recall
                 )
-                if recall > self.settings.recall:
-                    self.settings = settings
-                if recall >= TARGET_RECALL:
-                    return
+            if recall >= TARGET_RECALL:
+                return
 
-    def _probe_counts(self) -> Iterator[int]:
-        """1, 2, 4, … lists, up to all."""
-        num_lists = len(self.arrays.centroids)
-        powers = (1 << power for power in range(64))
-        yield from takewhile(lambda count: count < num_lists, powers)
-        yield num_lists
-
-    def _measure_recall(
+    def _search(
         self,
-        queries: Float[np.ndarray, "Q K"],
-        nearest: Int[np.ndarray, "Q T"],
+        projected: Float[np.ndarray, "Q K"],
+        number: int,
         num_probes: int,
-        factor: int,
-    ) -> float:
-        """The fraction of the nearest rows that are among the candidates; itself is one, too."""
-        faiss = import_faiss()
-        assert faiss is not None
-        number = min((1 + NEIGHBOURS) * factor, len(self.row_indices))
-        options = faiss.SearchParametersIVF(nprobe=num_probes)
-        _, rows = self._faiss.search(queries, number, params=options)
-        hits = [np.isin(true, found).mean() for true, found in zip(nearest, rows, strict=True)]
-        return float(np.mean(hits))
+        selector: Any | None = None,
+    ) -> Int[np.ndarray, "Q M"]:
+        """The rows with the nearest codes in the nearest lists; -1 if there are fewer."""
+        options = load_faiss().SearchParametersIVF(
+            nprobe=min(num_probes, len(self.arrays.centroids)), sel=selector
+        )
+        number = min(number, len(self.row_indices))
+        rows: Int[np.ndarray, "Q M"] = self._faiss.search(projected, number, params=options)[1]
+        return rows
 
 
 def build_index(rows: VectorRows, row_indices: Int[np.ndarray, " M"]) -> ApproximateIndex:
@@ -184,8 +179,7 @@ def build_index(rows: VectorRows, row_indices: Int[np.ndarray, " M"]) -> Approxi
 
 def train_arrays(rows: VectorRows, row_indices: Int[np.ndarray, " M"]) -> IndexArrays:
     """Components, lists and ranges of an index without codes, from samples of the rows."""
-    faiss = import_faiss()
-    assert faiss is not None
+    faiss = load_faiss()
     rng = np.random.default_rng(0)
 
     def draw(count: int) -> Float[np.ndarray, "B R"]:
@@ -232,8 +226,7 @@ def count_lists(num_rows: int) -> int:
 
 def make_quantiser(arrays: IndexArrays, *, is_trained: bool = True) -> Any:
     """An empty index of faiss."""
-    faiss = import_faiss()
-    assert faiss is not None
+    faiss = load_faiss()
     num_lists, num_components = arrays.centroids.shape
     lists = faiss.IndexFlatL2(num_components)
     index = faiss.IndexIVFScalarQuantizer(

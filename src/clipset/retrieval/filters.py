@@ -1,9 +1,8 @@
-"""VideoFilter: which videos of a collection a search may return."""
+"""Which videos of a collection a search may return, by columns of its catalog."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
 import numpy as np
@@ -14,59 +13,43 @@ from clipset.data.catalog import COLUMN_NAMES, Video
 from clipset.errors import SearchError
 from clipset.features.store import FeatureStore
 
-Values = tuple[str | None, ...]
+AllowedValues = Mapping[str, Sequence[str | None]]
 OWN_COLUMNS = tuple(name for name in COLUMN_NAMES if name != "path")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VideoFilter:
-    """The allowed values of some columns of the catalog; None allows videos without a value.
+def allowed_videos(store: FeatureStore, allowed: AllowedValues) -> Bool[np.ndarray, " N"]:
+    """Which videos have one of the allowed values in each of the columns; at least one has.
 
-    A video must have one of the values in each of the columns.
+    None allows videos without a value.
     """
+    column_names = (*OWN_COLUMNS, *store.catalog.columns)
+    if unknown := [name for name in allowed if name not in column_names]:
+        raise SearchError(
+            f"the catalog has no column {unknown[0]!r}; {near_names(unknown[0], column_names)}"
+        )
+    by_id = {video.id: video for video in store.catalog}
+    videos = [by_id[video_id] for video_id in store.ids]
+    mask = np.ones(len(store), np.bool_)
+    for name, values in allowed.items():
+        mask &= np.array([column_value(video, name) in values for video in videos])
+    if not mask.any():
+        conditions = [
+            f"{name} {' or '.join('none' if v is None else repr(v) for v in values)}"
+            for name, values in allowed.items()
+        ]
+        hint = _similar_values(videos, allowed)
+        raise SearchError(f"no video has {' and '.join(conditions)}{hint}")
+    return mask
 
-    labels: Values = ()
-    splits: Values = ()
-    columns: Mapping[str, Values] = field(default_factory=dict)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether all videos are allowed."""
-        return not (self.labels or self.splits or self.columns)
-
-    def mask(self, store: FeatureStore) -> Bool[np.ndarray, " N"]:
-        """Which videos of a store are allowed; an error if there are none."""
-        by_column = {"label": self.labels, "split": self.splits}
-        requested = [(name, values) for name, values in by_column.items() if values]
-        requested += self.columns.items()
-        for name, _ in requested:
-            if name not in (*OWN_COLUMNS, *store.catalog.columns):
-                raise SearchError(
-                    f"the catalog has no column {name!r}; "
-                    f"{near_names(name, (*OWN_COLUMNS, *store.catalog.columns))}"
-                )
-        videos_by_id = {video.id: video for video in store.catalog}
-        videos = [videos_by_id[video_id] for video_id in store.ids]
-        allowed = np.ones(len(store), np.bool_)
-        for name, values in requested:
-            allowed &= np.array([column_value(video, name) in values for video in videos])
-        if not allowed.any():
-            conditions = [
-                f"{name} {' or '.join('none' if v is None else repr(v) for v in values)}"
-                for name, values in requested
-            ]
-            hint = self._hint(videos, requested)
-            raise SearchError(f"no video has {' and '.join(conditions)}{hint}")
-        return allowed
-
-    def _hint(self, videos: list[Video], requested: list[tuple[str, Values]]) -> str:
-        """Similar values of a column, if one does not exist."""
-        for name, values in requested:
-            known = {value for v in videos if (value := column_value(v, name)) is not None}
-            unknown = [value for value in values if value is not None and value not in known]
-            if unknown:
-                return f"; {shorten(near_names(unknown[0], known), 300, placeholder=' …')}"
-        return ""
+def _similar_values(videos: list[Video], allowed: AllowedValues) -> str:
+    """Values of a column that are similar to one that does not exist."""
+    for name, values in allowed.items():
+        known = {value for v in videos if (value := column_value(v, name)) is not None}
+        for value in values:
+            if value is not None and value not in known:
+                return f"; {shorten(near_names(value, known), 300, placeholder=' …')}"
+    return ""
 
 
 def column_value(video: Video, name: str) -> str | None:

@@ -14,20 +14,20 @@ the vectors, if faiss is installed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from safetensors import safe_open
 
 from clipset.clips.sampling import Window
 from clipset.errors import ClipError, SearchError, VideoError
 from clipset.features.store import FeatureStore, open_run_store
 from clipset.progress import log
 from clipset.representation import VectorTable, read_vectors
+from clipset.representation.derived import vectors_checksum
 from clipset.retrieval.approximate import ApproximateIndex, import_faiss
 from clipset.retrieval.index_file import IndexedVideos, open_approximate
 from clipset.retrieval.moments import cover_time, merge_clips
@@ -148,9 +148,7 @@ class SearchIndex:
             )
             return
         folder = self.run_folder / "vectors"
-        with safe_open(folder / VECTORS_FILE, "np") as file:
-            source = (file.metadata() or {}).get("checksum", "")
-        videos = IndexedVideos(rows=rows, valid=valid, source=source)
+        videos = IndexedVideos(rows=rows, valid=valid, source=vectors_checksum(folder))
         index = open_approximate(folder / f"index-{kind}.safetensors", videos)
         if index is not None:
             self._approximate[kind] = index
@@ -289,33 +287,25 @@ class SearchIndex:
     def _best_rows(
         self, kind: Kind, query: QueryVector, allowed: Bool[np.ndarray, " M"], count: int
     ) -> RankedRows:
-        """The rows with the highest scores among the allowed ones, best first."""
-        rows = self.videos if kind == "videos" else self.clips
-        num_allowed = int(allowed.sum())
-        candidates = self._candidates(kind, query, allowed, count)
-        if candidates is not None and len(candidates) >= min(count, num_allowed):
-            indices = np.sort(candidates)  # of equal ones, the first
-            best = rank_rows(indices, rows.scores(query, indices), count)
-            return RankedRows(best.indices, best.scores, is_exact=False)
-        indices = np.flatnonzero(allowed)
-        if len(indices) < len(rows) / 4:  # reading some costs more for each than reading all
-            scores = rows.scores(query, indices)
-        else:
-            scores = rows.scores(query)
-            scores = scores if len(indices) == len(rows) else scores[indices]
-        return rank_rows(indices, scores, count)
+        """The rows with the highest scores among the allowed ones, best first.
 
-    def _candidates(
-        self, kind: Kind, query: QueryVector, allowed: Bool[np.ndarray, " M"], count: int
-    ) -> Int[np.ndarray, " K"] | None:
-        """Rows that an approximate index finds; None if all are to be compared."""
+        They are found by an approximate index if there is one and it is worth it.
+        """
         rows = self.videos if kind == "videos" else self.clips
+        indices = np.flatnonzero(allowed)
         index, vector = self._approximate.get(kind), rows.linear_query(query)
-        few = allowed.sum() * (rows.num_bytes / max(len(rows), 1)) <= FEW_BYTES
-        if index is None or vector is None or few or count > MAX_INDEXED_RESULTS:
-            return None
-        is_all = allowed.sum() == len(index.row_indices)
-        return index.find_candidates(vector, count, None if is_all else allowed)
+        is_large = len(indices) * rows.num_bytes > FEW_BYTES * len(rows)
+        if index is not None and vector is not None and is_large and count <= MAX_INDEXED_RESULTS:
+            is_all = len(indices) == len(index.row_indices)
+            candidates = index.find_candidates(vector, count, None if is_all else allowed)
+            if len(candidates) >= min(count, len(indices)):
+                candidates = np.sort(candidates)  # of equal ones, the first
+                best = rank_rows(candidates, rows.scores(query, candidates), count)
+                return replace(best, is_exact=False)
+        if len(indices) < len(rows) / 4:  # reading some costs more for each than reading all
+            return rank_rows(indices, rows.scores(query, indices), count)
+        scores = rows.scores(query)
+        return rank_rows(indices, scores if allowed.all() else scores[indices], count)
 
     def _search_moments(
         self, query: QueryVector, allowed: Bool[np.ndarray, " M"], limit: int, *, by_video: bool

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from clipset.checksums import find_damage, seal
-from clipset.errors import OutputError
-from clipset.files import write_atomic
 from clipset.progress import log
+from clipset.representation.derived import read_derived, write_derived
 from clipset.retrieval.approximate import (
     ApproximateIndex,
     IndexArrays,
@@ -125,19 +121,12 @@ def update_index(stored: StoredIndex, videos: IndexedVideos) -> ApproximateIndex
 
 
 def read_index(path: Path) -> StoredIndex | None:
-    """The content of an intact file; None if there is no such file."""
-    if not path.is_file():
+    """The content of an intact file of this format; None if there is no such file."""
+    kept = read_derived(path)
+    if kept is None or kept[1].get("format") != FORMAT:
         return None
-    damage = find_damage(path)
-    if damage is not None:
-        log(f"{damage}; the index is built again")
-        return None
+    arrays, facts = kept
     try:
-        with safe_open(path, "np") as file:
-            facts = file.metadata() or {}
-            if facts.get("format") != FORMAT:
-                return None
-            arrays = {name: file.get_tensor(name) for name in (*ARRAYS, "keys", "counts")}
         stored = StoredIndex(
             arrays=IndexArrays(**{name: arrays[name] for name in ARRAYS}),
             keys=arrays["keys"],
@@ -151,7 +140,7 @@ def read_index(path: Path) -> StoredIndex | None:
         )
         if stored.counts.min(initial=0) < 0 or stored.counts.sum() != len(stored.arrays.codes):
             raise ValueError(f"{len(stored.arrays.codes)} codes for {stored.counts.sum()} vectors")
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         log(f"{path.name} does not fit ({error}); the index is built again")
         return None
     return stored
@@ -161,19 +150,5 @@ def write_index(path: Path, index: ApproximateIndex, videos: IndexedVideos) -> N
     """Write an index; a folder that cannot be written is no error."""
     arrays = {name: getattr(index.arrays, name) for name in ARRAYS}
     arrays |= {"keys": videos.keys, "counts": videos.valid.sum(axis=1).astype(np.int64)}
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    try:
-        write_atomic(path, seal(save(contiguous, metadata=_facts(index, videos))))
-    except OutputError as error:
-        log(f"{error.problem}; the index is built again next time")
-
-
-def _facts(index: ApproximateIndex, videos: IndexedVideos) -> dict[str, str]:
-    settings = index.settings
-    return {
-        "format": FORMAT,
-        "source": videos.source,
-        "num_probes": str(settings.num_probes),
-        "candidate_factor": str(settings.candidate_factor),
-        "recall": repr(settings.recall),
-    }
+    facts = {name: repr(value) for name, value in asdict(index.settings).items()}
+    write_derived(path, arrays, {"format": FORMAT, "source": videos.source, **facts})

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from clipset.data.catalog import Video
-from clipset.errors import SearchError
-from clipset.inference.run import TrainedRun
-from clipset.representation import VectorTable
-from clipset.retrieval.filters import VideoFilter
+from clipset.clips.sampling import Window
+from clipset.data.catalog import Catalog, Video
+from clipset.errors import ClipError, SearchError
+from clipset.inference.run import TrainedRun, load_run
+from clipset.retrieval.filters import AllowedValues, allowed_videos
 from clipset.retrieval.index import (
     QueryExample,
     SearchIndex,
@@ -20,12 +23,14 @@ from clipset.retrieval.index import (
     Unit,
     open_index,
 )
-from clipset.retrieval.query import QueryReader
 from clipset.retrieval.text import TextTower
+from clipset.text import name_text
 
 DEFAULT_TOP = 10
+MAX_COMPARED_IDS = 20_000  # ids that are compared with an unknown one
 Words = str | Path | Sequence[str | Path]
 Where = Mapping[str, str | Sequence[str | None] | None]
+_MOMENT = re.compile(r"(.+)@([0-9]*\.?[0-9]+)-([0-9]*\.?[0-9]+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,33 +63,23 @@ class VideoSearch:
 
     def __init__(
         self,
-        run: str | Path | TrainedRun,
+        run: str | Path,
         *,
         device: str = "auto",
         workers: int | None = None,
         backbone: str | None = None,
-        vectors: VectorTable | None = None,
+        index: SearchIndex | None = None,
     ) -> None:
-        folder = run.folder if isinstance(run, TrainedRun) else Path(run)
-        if isinstance(run, TrainedRun) and vectors is not None:
-            self.index = SearchIndex(folder, run.store, vectors)
-        else:
-            self.index = open_index(folder)
-        self.folder, self.device, self._workers = folder, device, workers
-        self._trained = run if isinstance(run, TrainedRun) else None
-        self.backbone = run.backbone if isinstance(run, TrainedRun) else backbone
+        """`index` is that of the run, if it is open already."""
+        self.folder, self.index = Path(run), open_index(run) if index is None else index
+        self.device, self.workers, self.backbone = device, workers, backbone
 
     @cached_property
     def trained(self) -> TrainedRun:
         """The run itself, which encodes new files."""
-        return self._trained or TrainedRun(
-            folder=self.folder, device=self.device, workers=self._workers, backbone=self.backbone
+        return load_run(
+            self.folder, device=self.device, workers=self.workers, backbone=self.backbone
         )
-
-    @cached_property
-    def reader(self) -> QueryReader:
-        """Turns names of videos, files and moments into examples."""
-        return QueryReader(self.index, lambda: self.trained)
 
     @cached_property
     def text_tower(self) -> TextTower:
@@ -98,9 +93,46 @@ class VideoSearch:
         by_id = {video.id: video for video in self.index.store.catalog}
         return [by_id[video_id] for video_id in self.index.ids]
 
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        """The index of each video by its file and, above all, by its id."""
+        files = {str(video.path): index for index, video in enumerate(self._videos)}
+        return files | {video_id: index for index, video_id in enumerate(self.index.ids)}
+
     def text_example(self, text: str) -> QueryExample:
         """A text as an example."""
         return QueryExample(text=self.text_tower.encode(text))
+
+    def read_example(self, text: str) -> QueryExample:
+        """The example that a text names: a video of the run by id or file, a file, or a moment.
+
+        A file of the run is not encoded again.
+        """
+        name, window = text, None
+        if self._find(text) is None and not _is_file(text):
+            name, window = parse_query(text)
+        video_index = self._find(name)
+        if video_index is None:
+            return self._encode(name, window)
+        if window is None:
+            return self.index.video_example(video_index)
+        return self.index.moment_example(video_index, window.start, window.end)
+
+    def _find(self, name: str) -> int | None:
+        return self._indices.get(name, self._indices.get(str(Path(name).absolute())))
+
+    def _encode(self, name: str, window: Window | None) -> QueryExample:
+        """A file that is not of the run."""
+        if not _is_file(name):
+            ids = self.index.ids[:MAX_COMPARED_IDS]
+            near = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"an id is {ids[0]!r}"
+            raise SearchError(f"no video and no file is called {name!r}; {hint}")
+        video = Video(id=name_text(name), path=Path(name))
+        table = self.trained.embed(Catalog(name="query", videos=(video,)), window=window)
+        if not table.video_ids:
+            raise SearchError(f"{video.id}: {table.failed[video.id]}")
+        return self.index.new_example(table, whole=window is None)
 
     def search(
         self,
@@ -118,16 +150,18 @@ class VideoSearch:
         `clip.mp4@12.5-16`. `where` allows values of columns of the catalog.
         """
         began = time.perf_counter()
-        positive = [self.reader.read(str(word)) for word in _as_list(examples)]
-        negative = [self.reader.read(str(word)) for word in _as_list(unlike)]
-        if not positive and text is None:
+        positive = [self.read_example(str(word)) for word in _as_list(examples)]
+        negative = [self.read_example(str(word)) for word in _as_list(unlike)]
+        if text is not None:
+            positive.append(self.text_example(text))
+        if not positive:
             raise SearchError("give an example to search by: a video, a file, a moment or a text")
-        columns = {
+        allowed = {
             name: (values,) if values is None or isinstance(values, str) else tuple(values)
             for name, values in (where or {}).items()
         }
-        allowed, count = VideoFilter(columns=columns), DEFAULT_TOP if top is None else top
-        result = self.find(positive, negative, text=text, unit=unit, allowed=allowed, top=count)
+        count = DEFAULT_TOP if top is None else top
+        result = self.find(positive, negative, unit=unit, allowed=allowed, top=count)
         return SearchAnswer(
             results=tuple(
                 FoundVideo(
@@ -146,9 +180,8 @@ class VideoSearch:
         positive: Sequence[QueryExample],
         negative: Sequence[QueryExample] = (),
         *,
-        text: str | None = None,
         unit: Unit = "video",
-        allowed: VideoFilter | None = None,
+        allowed: AllowedValues | None = None,
         top: int = DEFAULT_TOP,
         prepare: bool = True,
     ) -> SearchResult:
@@ -156,15 +189,30 @@ class VideoSearch:
 
         With `prepare`, the index of a large collection is opened or built first.
         """
-        mask = None
-        if allowed is not None and not allowed.is_empty:
-            mask = allowed.mask(self.index.store)
-        positive = [*positive, *([] if text is None else [self.text_example(text)])]
+        mask = allowed_videos(self.index.store, allowed) if allowed else None
         if prepare:
             examples = (*positive, *negative)
             by_video = unit == "video" and all(example.video is not None for example in examples)
             self.index.prepare("videos" if by_video else "clips")
         return self.index.search(positive, negative, unit=unit, allowed=mask, limit=top)
+
+
+def parse_query(text: str) -> tuple[str, Window | None]:
+    """`clip.mp4`, or `clip.mp4@12.5-16` for the seconds 12.5 to 16 of it."""
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        return text, None
+    name, start, end = match.groups()
+    try:
+        return name, Window(start=float(start), end=float(end))
+    except ClipError:
+        raise SearchError(
+            f"the moment {start}-{end} s of {name} must end after it starts"
+        ) from None
+
+
+def _is_file(name: str) -> bool:
+    return os.path.isfile(name)  # noqa: PTH113 (never raises)
 
 
 def _as_list(words: Words) -> list[str | Path]:

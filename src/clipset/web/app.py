@@ -11,13 +11,14 @@ from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import JSONResponse
 
 from clipset.errors import ClipsetError, LockError, OutputError, VideoError
 from clipset.text import visible
 from clipset.web.guards import Guards
 from clipset.web.label_routes import label_router
 from clipset.web.media_routes import media_router
+from clipset.web.routing import content_tag, has_tag
 from clipset.web.run_routes import run_router
 from clipset.web.search_routes import search_router
 from clipset.web.state import ServerState
@@ -97,14 +98,19 @@ def static_files() -> dict[str, Path]:
 
 
 @page_router.get("/")
-def get_page() -> Response:
-    return get_static("index.html")
+async def get_page(request: Request) -> Response:
+    return await get_static(request, "index.html")
 
 
 @page_router.get("/static/{name}")
-def get_static(name: str) -> Response:
+async def get_static(request: Request, name: str) -> Response:
+    """A file of the page; small, so that it is read without the detour of a thread."""
     path = static_files().get(name)
     if path is None:
         raise HTTPException(404, "the page has no such file")
-    headers = {"cache-control": "no-cache"}
-    return FileResponse(path, media_type=STATIC_TYPES[path.suffix], headers=headers)
+    content = path.read_bytes()
+    tag = content_tag(content)
+    headers = {"cache-control": "no-cache", "etag": f'"{tag}"'}
+    if has_tag(request, tag):
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=STATIC_TYPES[path.suffix], headers=headers)

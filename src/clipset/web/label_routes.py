@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query, Response
 
-from clipset.labelling import LabelLoop, ViewName
+from clipset.labelling import LearnerState, QueueItem, ViewItem, ViewName
 from clipset.text import name_text
 from clipset.web import models
 from clipset.web.routing import PROBLEM_ANSWERS, CurrentState
@@ -16,53 +16,49 @@ from clipset.web.routing import PROBLEM_ANSWERS, CurrentState
 label_router = APIRouter(responses=PROBLEM_ANSWERS)
 
 
-@label_router.get("/api/labels")
-def get_labels(state: CurrentState) -> models.LabelsAnswer:
+@label_router.get("/api/labels", response_model=models.LabelsAnswer)
+def get_labels(state: CurrentState) -> dict[str, Any]:
     """All labels, spans and skipped videos."""
-    loop = state.labels
-    labels = loop.labels
-    return models.LabelsAnswer(
-        classes=list(loop.classes),
-        counts=dict(Counter(labels.values())),
-        labels=list(labels.items()),
-        spans=[
-            models.SpanEntry(video=s.video_index, start=s.start, end=s.end, label=s.label)
-            for s in loop.spans
-        ],
-        skipped=loop.skipped,
-        held_out=loop.held_out,
-        num_events=loop.log.num_events,
-    )
+    loop, labels = state.labels, state.labels.labels
+    return {
+        "classes": loop.classes,
+        "counts": Counter(labels.values()),
+        "labels": list(labels.items()),
+        "spans": loop.spans,
+        "skipped": loop.skipped,
+        "held_out": loop.held_out,
+        "num_events": loop.log.num_events,
+    }
 
 
 @label_router.post("/api/labels")
-def add_label(body: models.LabelRequest, state: CurrentState) -> models.Learner:
+def add_label(body: models.LabelRequest, state: CurrentState) -> LearnerState:
     """Label a video, or a moment of it; without a label, remove it."""
     if body.label is None:
         state.labels.remove(body.video, body.start, body.end)
     else:
         state.labels.add(body.video, body.label, body.start, body.end)
-    return _learner(state.labels)
+    return state.labels.score()
 
 
 @label_router.post("/api/labels/skip")
-def skip_video(body: models.SkipRequest, state: CurrentState) -> models.Learner:
+def skip_video(body: models.SkipRequest, state: CurrentState) -> LearnerState:
     """Show a video no more in the queue."""
     state.labels.skip(body.video)
-    return _learner(state.labels)
+    return state.labels.score()
 
 
 @label_router.post("/api/labels/undo")
-def undo_label(state: CurrentState) -> models.Learner:
+def undo_label(state: CurrentState) -> LearnerState:
     """Take back the last label, span, removal or skip."""
     state.labels.undo()
-    return _learner(state.labels)
+    return state.labels.score()
 
 
 @label_router.get("/api/learner")
-def get_learner(state: CurrentState) -> models.Learner:
+def get_learner(state: CurrentState) -> LearnerState:
     """The score of the labelling head on held-out labels."""
-    return _learner(state.labels)
+    return state.labels.score()
 
 
 @label_router.get("/api/learner/predictions", response_model=models.LearnerPredictions)
@@ -77,31 +73,18 @@ def get_learner_predictions(state: CurrentState) -> Response:
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
-@label_router.get("/api/queue")
+@label_router.get("/api/queue", response_model=models.QueueAnswer)
 def get_queue(
     state: CurrentState, limit: Annotated[int, Query(ge=1, le=models.MAX_RESULTS)] = 12
-) -> models.QueueAnswer:
+) -> dict[str, list[QueueItem]]:
     """The next videos to label, each with the reason why."""
-    items = [
-        models.QueueEntry(
-            video=item.video_index,
-            reason=item.reason,
-            suggestion=item.suggestion,
-            probability=item.probability,
-        )
-        for item in state.labels.queue(limit)
-    ]
-    return models.QueueAnswer(items=items)
+    return {"items": state.labels.queue(limit)}
 
 
-@label_router.get("/api/views/{name}")
-def get_view(name: ViewName, state: CurrentState) -> models.View:
+@label_router.get("/api/views/{name}", response_model=models.View)
+def get_view(name: ViewName, state: CurrentState) -> dict[str, list[ViewItem]]:
     """Doubtful labels, duplicates or outliers, the clearest first."""
-    items = [
-        models.ViewEntry(videos=list(item.video_indices), score=item.score, reason=item.reason)
-        for item in state.labels.view(name)
-    ]
-    return models.View(items=items)
+    return {"items": state.labels.view(name)}
 
 
 @label_router.post("/api/export")
@@ -114,7 +97,3 @@ def post_export(state: CurrentState) -> models.Export:
         head=None if export.head is None else name_text(export.head),
         command=export.command,
     )
-
-
-def _learner(loop: LabelLoop) -> models.Learner:
-    return models.Learner.model_validate(loop.score(), from_attributes=True)

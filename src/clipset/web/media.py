@@ -7,6 +7,7 @@ import os
 import queue
 import stat
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,13 +23,13 @@ from clipset.features.ledger import LedgerEntry
 from clipset.features.sprites import read_sprite
 from clipset.process.isolation import python_command
 from clipset.process.worker import WorkerProcess
-from clipset.web.media_cache import MediaCache
 from clipset.web.media_worker import MediaKind, MediaTask
 
 MEDIA_COMMAND = python_command("clipset.web.media_worker")
 NUM_MEDIA_WORKERS = 2
 MEDIA_TIMEOUT = 180.0  # seconds for one picture or preview
 MAX_WAITING_PICTURES = 1000  # pictures that are asked for and not made
+TEMPORARY_PREFIX = ".new-"  # of files that are being written
 PICTURE_VERSION = 1  # of the pictures; another number makes them again
 MEDIA_SUFFIXES: dict[MediaKind, str] = {"thumbnail": ".webp", "sprite": ".webp", "preview": ".mp4"}
 
@@ -45,6 +46,65 @@ class ServedFile:
         """Another file, or another state of it, has another tag."""
         state = f"{PICTURE_VERSION}:{self.status.st_size}:{self.status.st_mtime_ns}:{self.path}"
         return hashlib.blake2b(os.fsencode(state), digest_size=12).hexdigest()
+
+
+class MediaCache:
+    """Files that can be made again, by name, at most `max_bytes` of them: the least used ones go.
+
+    One process at a time uses a folder.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
+        self._lock = threading.Lock()
+        self._count = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
+        for entry in entries:
+            if entry.name.startswith(TEMPORARY_PREFIX):  # of a killed server
+                Path(entry).unlink(missing_ok=True)
+        states = [(e.stat(), e.name) for e in entries if not e.name.startswith(TEMPORARY_PREFIX)]
+        states.sort(key=lambda state: state[0].st_mtime_ns)
+        self._sizes = OrderedDict((name, status.st_size) for status, name in states)
+        self._total = sum(self._sizes.values())
+        self._evict()
+
+    def find(self, name: str) -> Path | None:
+        """The file of this name, which is now the most recently used one."""
+        with self._lock:
+            if name not in self._sizes:
+                return None
+            self._sizes.move_to_end(name)
+        path = self.folder / name
+        with suppress(OSError):
+            os.utime(path)  # the order survives a restart
+            return path
+        with self._lock:  # somebody deleted it
+            self._total -= self._sizes.pop(name, 0)
+        return None
+
+    def temporary(self) -> Path:
+        """The path of a file to write, for `add`."""
+        with self._lock:
+            self._count += 1
+            return self.folder / f"{TEMPORARY_PREFIX}{self._count}"
+
+    def add(self, name: str, temporary: Path) -> Path:
+        """Rename a written file to its name; older files make room for it."""
+        size, path = temporary.stat().st_size, self.folder / name
+        temporary.replace(path)
+        with self._lock:
+            self._total += size - self._sizes.pop(name, 0)
+            self._sizes[name] = size
+            self._evict()
+        return path
+
+    def _evict(self) -> None:
+        """Delete the least recently used files beyond the limit, but not the last one."""
+        while self._total > self.max_bytes and len(self._sizes) > 1:
+            name, size = self._sizes.popitem(last=False)
+            self._total -= size
+            (self.folder / name).unlink(missing_ok=True)
 
 
 class MediaLibrary:

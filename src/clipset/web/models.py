@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from clipset.inference.run import ClassProbability, Moment
+
 MAX_EXAMPLES = 64  # positive or negative ones of a query
 MAX_RESULTS = 500
 MAX_TEXT = 500  # characters of a query or a label
@@ -14,6 +16,7 @@ MAX_UPLOAD_BYTES = 512 << 20  # of one file
 MAX_UPLOAD_SECONDS = 600.0  # of one video
 MAX_UPLOADS = 64  # that are remembered
 VideoNumber = Annotated[int, Field(ge=0, lt=2**31)]
+VideoOf = Annotated[int, Field(validation_alias="video_index")]  # of what the library returns
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -36,14 +39,6 @@ class Background(BaseModel):
     predictions: str
 
 
-class Limits(BaseModel):
-    """Of uploads: bytes and seconds of a video, and the number of them that are kept."""
-
-    upload_bytes: int
-    upload_seconds: float
-    uploads: int
-
-
 class RunSummary(BaseModel):
     """The run as a whole."""
 
@@ -59,7 +54,6 @@ class RunSummary(BaseModel):
     can_predict: bool
     can_label: bool
     background: Background
-    limits: Limits
     version: str
 
 
@@ -87,25 +81,12 @@ class Clip(BaseModel):
     right: float
 
 
-class LabelProbability(BaseModel):
-    """A class and its probability."""
-
-    label: str
-    probability: float
-
-
 class TimedLabel(BaseModel):
     """A label from `start` to `end`, in seconds."""
 
     start: float
     end: float
     label: str
-
-
-class TimedPrediction(TimedLabel):
-    """The most probable label of a window."""
-
-    probability: float
 
 
 class VideoDetails(BaseModel):
@@ -121,8 +102,8 @@ class VideoDetails(BaseModel):
     problem: str | None
     columns: dict[str, str | None]
     clips: list[Clip]
-    classes: list[LabelProbability]
-    timeline: list[TimedPrediction]
+    classes: list[ClassProbability]
+    timeline: list[Moment]
     spans: list[TimedLabel]
 
 
@@ -175,7 +156,7 @@ class SearchRequest(SimilarityRequest):
 class SearchEntry(BaseModel):
     """A video, or a moment of it."""
 
-    video: int
+    video: VideoOf
     score: float
     start: float | None
     end: float | None
@@ -214,7 +195,7 @@ class UploadAnswer(BaseModel):
 class SpanEntry(BaseModel):
     """A labelled moment."""
 
-    video: int
+    video: VideoOf
     start: float
     end: float
     label: str
@@ -247,28 +228,6 @@ class SkipRequest(RequestBody):
     video: VideoNumber
 
 
-class ScorePoint(BaseModel):
-    """The score after some labels, with its interval."""
-
-    num_labels: int
-    score: float
-    low: float
-    high: float
-
-
-class Learner(BaseModel):
-    """How far the labelling is; the score is that of labels that were not trained on."""
-
-    num_labels: int
-    num_held_out: int
-    num_trained: int
-    score: float | None
-    low: float | None
-    high: float | None
-    curve: list[ScorePoint]
-    seconds: float
-
-
 class LearnerPredictions(BaseModel):
     """The labels that the labelling head predicts, for every video."""
 
@@ -280,7 +239,7 @@ class LearnerPredictions(BaseModel):
 class QueueEntry(BaseModel):
     """A video to label next, and why."""
 
-    video: int
+    video: VideoOf
     reason: str
     suggestion: str | None
     probability: float | None
@@ -295,7 +254,7 @@ class QueueAnswer(BaseModel):
 class ViewEntry(BaseModel):
     """Videos to look at, and why."""
 
-    videos: list[int]
+    videos: Annotated[list[int], Field(validation_alias="video_indices")]
     score: float
     reason: str
 

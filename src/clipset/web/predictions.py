@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -11,6 +10,7 @@ from jaxtyping import Float
 from clipset.errors import ClipsetError
 from clipset.evaluation.results import ProbeResult, read_predictions, read_records
 from clipset.inference.head import Head
+from clipset.inference.run import ClassProbability, Moment
 from clipset.report.content import group_results
 from clipset.representation.encode import cut_windows, read_spans
 from clipset.sets.reading import read_clips
@@ -70,15 +70,18 @@ class RunPredictions:
             [c if k else None for c, k in zip(confidences.tolist(), known.tolist(), strict=True)],
         )
 
-    def top_classes(self, video_index: int) -> list[dict[str, Any]]:
+    def top_classes(self, video_index: int) -> list[ClassProbability]:
         """The most probable classes of a video."""
         if self.probabilities is None or not np.isfinite(self.probabilities[video_index]).all():
             return []
         row = self.probabilities[video_index]
         order = np.argsort(-row, kind="stable")[:NUM_CLASSES].tolist()
-        return [{"label": self.classes[k], "probability": round(float(row[k]), 4)} for k in order]
+        return [
+            ClassProbability(label=self.classes[k], probability=round(float(row[k]), 4))
+            for k in order
+        ]
 
-    def timeline(self, video_index: int) -> list[dict[str, Any]]:
+    def timeline(self, video_index: int) -> list[Moment]:
         """The most probable label of each window of a video, by its stored clips.
 
         A window has the median duration of the run's videos, or a quarter of the video's.
@@ -97,12 +100,12 @@ class RunPredictions:
             return []
         values, indices = probabilities.max(dim=1)
         return [
-            {
-                "start": round(span.start, 3),
-                "end": round(span.end, 3),
-                "label": head.card.classes[index],
-                "probability": round(value, 4),
-            }
+            Moment(
+                start=round(span.start, 3),
+                end=round(span.end, 3),
+                label=head.card.classes[index],
+                probability=round(value, 4),
+            )
             for span, value, index in zip(spans, values.tolist(), indices.tolist(), strict=True)
         ]
 

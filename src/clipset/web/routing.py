@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
@@ -33,6 +34,11 @@ async def check_index(index: int, state: CurrentState) -> int:
 
 
 VideoIndex = Annotated[int, Depends(check_index)]
+
+
+def content_tag(content: bytes) -> str:
+    """Other content has another tag."""
+    return hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
 def has_tag(request: Request, tag: str) -> bool:

@@ -69,8 +69,8 @@ class RunData:
                 f"the vectors in {folder / 'vectors'} are not those of the run's videos; "
                 f"run `clipset run` again"
             )
-        nothing: list[None] = [None] * len(self)
-        self.encoded = self._encode(nothing, nothing)
+        self.encoded: EncodedJson
+        self.set_predictions([None] * len(self), [None] * len(self))
 
     def __len__(self) -> int:
         return len(self.videos)
@@ -101,20 +101,14 @@ class RunData:
         self, labels: Sequence[str | None], confidences: Sequence[float | None]
     ) -> None:
         """The labels that the run's classifier predicts, from now on part of `encoded`."""
-        self.encoded = self._encode(labels, confidences)
-
-    def _encode(
-        self, predictions: Sequence[str | None], confidences: Sequence[float | None]
-    ) -> EncodedJson:
-        """All videos in columns."""
-        return encode_large(
+        self.encoded = encode_large(
             {
                 "ids": self.store.ids,
                 "names": [name_text(video.path.name) for video in self.videos],
                 "labels": self.labels,
                 "splits": self.splits,
                 "durations": self.store.durations.round(3).tolist(),
-                "predictions": predictions,
+                "predictions": labels,
                 "confidences": confidences,
                 "columns": self.columns,
             }

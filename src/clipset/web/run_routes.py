@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import FileResponse
@@ -43,11 +44,6 @@ def get_run(state: CurrentState) -> models.RunSummary:
         can_predict=state.background["predictions"] == READY,
         can_label=state.is_writable,
         background=models.Background(**state.background),
-        limits=models.Limits(
-            upload_bytes=models.MAX_UPLOAD_BYTES,
-            upload_seconds=models.MAX_UPLOAD_SECONDS,
-            uploads=models.MAX_UPLOADS,
-        ),
         version=version("clipset"),
     )
 
@@ -80,31 +76,30 @@ def get_map(state: CurrentState) -> Response:
         if status == PENDING:
             raise HTTPException(404, "the map is being computed; ask again in a few seconds")
         raise HTTPException(410, f"there is no map: {status}")
-    content = state.map.positions.astype("<f4").tobytes()
-    headers = {"x-kind": state.map.kind}
-    return Response(content, media_type="application/octet-stream", headers=headers)
+    positions, kind = state.map
+    content = positions.astype("<f4").tobytes()
+    return Response(content, media_type="application/octet-stream", headers={"x-kind": kind})
 
 
-@run_router.get("/api/videos/{index}")
-def get_video(index: VideoIndex, state: CurrentState) -> models.VideoDetails:
+@run_router.get("/api/videos/{index}", response_model=models.VideoDetails)
+def get_video(index: VideoIndex, state: CurrentState) -> dict[str, Any]:
     """One video: its file, clips, predictions and labelled spans."""
     run, entry, video = state.run, state.run.store.entries[index], state.run.videos[index]
-    spans = [span for span in state.labels.spans if span.video_index == index]
-    return models.VideoDetails(
-        id=video.id,
-        name=name_text(video.path.name),
-        label=video.label,
-        split=video.split,
-        duration=entry.duration,
-        width=entry.width,
-        height=entry.height,
-        problem=state.media.find_problem(index),
-        columns={name: values[index] for name, values in run.columns.items()},
-        clips=[models.Clip(**box) for box in run.boxes(index)],
-        classes=[models.LabelProbability(**c) for c in state.predictions.top_classes(index)],
-        timeline=[models.TimedPrediction(**w) for w in state.predictions.timeline(index)],
-        spans=[models.TimedLabel(start=s.start, end=s.end, label=s.label) for s in spans],
-    )
+    return {
+        "id": video.id,
+        "name": name_text(video.path.name),
+        "label": video.label,
+        "split": video.split,
+        "duration": entry.duration,
+        "width": entry.width,
+        "height": entry.height,
+        "problem": state.media.find_problem(index),
+        "columns": {name: values[index] for name, values in run.columns.items()},
+        "clips": run.boxes(index),
+        "classes": state.predictions.top_classes(index),
+        "timeline": state.predictions.timeline(index),
+        "spans": [span for span in state.labels.spans if span.video_index == index],
+    }
 
 
 @run_router.get("/report", include_in_schema=False)

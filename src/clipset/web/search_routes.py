@@ -6,15 +6,14 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request
 
-from clipset.retrieval import QueryExample
+from clipset.retrieval import QueryExample, SearchHit
 from clipset.text import name_text
 from clipset.web import models
 from clipset.web.routing import PROBLEM_ANSWERS, CurrentState, VideoIndex
-from clipset.web.searching import read_examples, video_filter
 from clipset.web.state import ServerState
 
 UPLOAD_BODY = {
@@ -27,36 +26,27 @@ UPLOAD_BODY = {
 search_router = APIRouter(responses=PROBLEM_ANSWERS)
 
 
-@search_router.post("/api/search")
-def search_videos(body: models.SearchRequest, state: CurrentState) -> models.SearchResponse:
+@search_router.post("/api/search", response_model=models.SearchResponse)
+def search_videos(body: models.SearchRequest, state: CurrentState) -> dict[str, Any]:
     """Videos or moments that are similar to the positive examples, best first."""
     began = time.perf_counter()
     positive, negative = _read_query(body, state)
+    filters = body.filter or models.Filter()
+    allowed = {"label": filters.label, "split": filters.split, **filters.columns}
     result = state.search.find(
-        positive, negative, unit=body.unit, allowed=video_filter(body.filter), top=body.limit,
-        prepare=False,
+        positive, negative, unit=body.unit, top=body.limit, prepare=False,
+        allowed={name: values for name, values in allowed.items() if values},
     )  # fmt: skip
-    return models.SearchResponse(
-        results=[
-            models.SearchEntry(video=h.video_index, score=h.score, start=h.start, end=h.end)
-            for h in result.hits
-        ],
-        exact=result.is_exact,
-        seconds=round(time.perf_counter() - began, 4),
-    )
+    seconds = round(time.perf_counter() - began, 4)
+    return {"results": result.hits, "exact": result.is_exact, "seconds": seconds}
 
 
-@search_router.post("/api/videos/{index}/similarity")
+@search_router.post("/api/videos/{index}/similarity", response_model=models.Similarity)
 def measure_similarity(
     index: VideoIndex, body: models.SimilarityRequest, state: CurrentState
-) -> models.Similarity:
+) -> dict[str, list[SearchHit]]:
     """How similar each moment of a video is to a query."""
-    hits = state.search.index.clip_similarity(index, *_read_query(body, state))
-    return models.Similarity(
-        clips=[
-            models.TimedScore(start=h.start or 0.0, end=h.end or 0.0, score=h.score) for h in hits
-        ]
-    )
+    return {"clips": state.search.index.clip_similarity(index, *_read_query(body, state))}
 
 
 @search_router.post("/api/uploads", openapi_extra=UPLOAD_BODY)
@@ -66,20 +56,27 @@ async def upload_video(
     """Encode a video to search with. The file is deleted, its vectors are kept for a while."""
     with state.uploads.waiting(), tempfile.TemporaryDirectory(prefix="clipset-") as folder:
         path = await state.uploads.receive(request.stream(), Path(folder))
-        upload = await asyncio.to_thread(state.uploads.encode, path)
-    return models.UploadAnswer(
-        upload=upload.key, name=name_text(Path(name).name), duration=upload.duration
-    )
+        key, duration = await asyncio.to_thread(state.uploads.encode, path)
+    return models.UploadAnswer(upload=key, name=name_text(Path(name).name), duration=duration)
 
 
 def _read_query(
     body: models.SimilarityRequest, state: ServerState
 ) -> tuple[list[QueryExample], list[QueryExample]]:
     """The positive and negative examples of a request; a text is a positive one."""
-    index = state.search.index
-    positive = read_examples(body.positive, index, state.uploads)
+    positive = [_read_example(example, state) for example in body.positive]
     if body.text is not None and body.text.strip():
         positive.append(state.search.text_example(body.text))
     if not positive:
         raise HTTPException(400, "give at least one positive example or a text")
-    return positive, read_examples(body.negative, index, state.uploads)
+    return positive, [_read_example(example, state) for example in body.negative]
+
+
+def _read_example(example: models.Example, state: ServerState) -> QueryExample:
+    """A video, a moment or an upload as vectors."""
+    if example.upload is not None:
+        return state.uploads.find(example.upload)
+    assert example.video is not None
+    if example.start is None or example.end is None:
+        return state.search.index.video_example(example.video)
+    return state.search.index.moment_example(example.video, example.start, example.end)

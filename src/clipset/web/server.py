@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import ipaddress
+import logging
 import secrets
 import socket
 import sys
@@ -34,7 +37,10 @@ def serve(
 
     listener = open_listener(host, port)
     with listener:
+        gc.disable()  # a run with many videos has millions of objects that stay: no need to look
         state = ServerState(Path(run), device=device, backbone=backbone, cache_bytes=cache_bytes)
+        gc.freeze()
+        gc.enable()
         token = None if is_loopback(host) else secrets.token_urlsafe(24)
         names = frozenset({"localhost", host.lower(), socket.gethostname().lower()})
         app = create_app(state, hosts=names, token=token)
@@ -47,6 +53,7 @@ def serve(
             app, log_level="warning", access_log=False, server_header=False, date_header=False,
             timeout_graceful_shutdown=2, lifespan="on",
         )  # fmt: skip
+        logging.getLogger("uvicorn.error").addFilter(is_worth_a_line)
         server = uvicorn.Server(config)
         if open_browser:
             _open_browser(address)
@@ -56,6 +63,11 @@ def serve(
             pass
         finally:
             state.close()
+
+
+def is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether a message of uvicorn is more than a request that Ctrl-C has cut off."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def open_listener(host: str, port: int) -> socket.socket:

@@ -7,26 +7,23 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
 
-from clipset.checksums import find_damage, seal
-from clipset.errors import ClipsetError, OutputError, RunError, error_line
+from clipset.errors import ClipsetError, RunError, error_line
 from clipset.features.store import IMPORTED
-from clipset.files import write_atomic
 from clipset.labelling import LabelLoop
 from clipset.process.locks import exclusive
 from clipset.report.video_map import map_layout
-from clipset.retrieval import VideoSearch
+from clipset.representation.derived import read_derived, vectors_checksum, write_derived
+from clipset.retrieval import SearchIndex, VideoSearch
 from clipset.retrieval.index import KINDS
-from clipset.web.media import MediaLibrary
-from clipset.web.media_cache import MediaCache
+from clipset.web.media import MediaCache, MediaLibrary
 from clipset.web.predictions import RunPredictions
 from clipset.web.run_data import RunData
 from clipset.web.uploads import Uploads
@@ -35,14 +32,6 @@ CACHE_FOLDER = "cache"
 CACHE_BYTES = 2 << 30
 MAP_FILE = "map.safetensors"
 PENDING, READY, NONE = "pending", "ready", "none"
-
-
-@dataclass(frozen=True, slots=True)
-class MapLayout:
-    """Positions from 0 to 1, and the method that gave them."""
-
-    positions: Float[np.ndarray, "N 2"]
-    kind: str
 
 
 class ServerState:
@@ -72,7 +61,8 @@ class ServerState:
                 temporary = tempfile.TemporaryDirectory(prefix="clipset-serve-")
                 self.cache_folder = Path(self._resources.enter_context(temporary))
             self.run = RunData(folder, device=device, backbone=backbone)
-            self.search = VideoSearch(self.run.trained, vectors=self.run.vectors)
+            index = SearchIndex(folder, self.run.store, self.run.vectors)
+            self.search = VideoSearch(folder, device=device, backbone=backbone, index=index)
             self.labels = LabelLoop(folder, self.run.vectors)
             self._resources.callback(self.labels.close)
             cache = MediaCache(self.cache_folder / "media", cache_bytes)
@@ -86,7 +76,7 @@ class ServerState:
             raise
         self.uploads = Uploads(self.media, self.run.trained, self.search.index)
         self.predictions = RunPredictions(self.run)
-        self.map: MapLayout | None = None
+        self.map: tuple[Float[np.ndarray, "N 2"], str] | None = None  # from 0 to 1; method
         self.background = {"map": PENDING, "predictions": PENDING}
         self._thread = threading.Thread(target=self._prepare, daemon=True, name="prepare")
 
@@ -119,26 +109,13 @@ class ServerState:
 
     def _open_map(self) -> None:
         """The map of the vectors, computed once for the run."""
-        vectors_file, path = self.run.folder / "vectors" / "vectors.safetensors", self._map_path
-        with safe_open(vectors_file, "np") as file:
-            source = (file.metadata() or {}).get("checksum", "")
-        if path.is_file() and find_damage(path) is None:
-            with safe_open(path, "np") as file:
-                facts = file.metadata() or {}
-                if facts.get("source") == source:
-                    self.map = MapLayout(file.get_tensor("positions"), facts["kind"])
-                    return
-        self.map = MapLayout(*map_layout(self.run.vectors.pooled))
-        facts = {"source": source, "kind": self.map.kind}
-        positions = np.ascontiguousarray(self.map.positions, dtype=np.float32)
-        try:
-            write_atomic(path, seal(save({"positions": positions}, metadata=facts)))
-        except OutputError:
-            return  # it is computed again next time
-
-    @property
-    def _map_path(self) -> Path:
-        return self.cache_folder / MAP_FILE
+        path, source = self.cache_folder / MAP_FILE, vectors_checksum(self.run.folder / "vectors")
+        kept = read_derived(path)
+        if kept is not None and kept[1].get("source") == source:
+            self.map = kept[0]["positions"], kept[1]["kind"]
+            return
+        self.map = positions, kind = map_layout(self.run.vectors.pooled)
+        write_derived(path, {"positions": positions}, {"source": source, "kind": kind})
 
 
 def _attempt(work: Callable[[], object]) -> str:

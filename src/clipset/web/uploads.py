@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from clipset.data.catalog import Catalog, Video
@@ -20,30 +19,21 @@ from clipset.web.models import MAX_UPLOAD_BYTES, MAX_UPLOAD_SECONDS, MAX_UPLOADS
 MAX_WAITING_UPLOADS = 8  # that are being written or encoded
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An uploaded video that can be searched with."""
-
-    key: str
-    duration: float
-    example: QueryExample
-
-
 class Uploads:
     """Encodes one upload at a time; the oldest ones are forgotten."""
 
     def __init__(self, media: MediaLibrary, trained: TrainedRun, index: SearchIndex) -> None:
         self.media, self.trained, self.index = media, trained, index
-        self._uploads: OrderedDict[str, Upload] = OrderedDict()
+        self._examples: OrderedDict[str, QueryExample] = OrderedDict()
         self._encoding = threading.Lock()
         self._num_waiting = 0
 
     def find(self, key: str) -> QueryExample:
         """The example of an upload."""
-        upload = self._uploads.get(key)
-        if upload is None:
+        example = self._examples.get(key)
+        if example is None:
             raise SearchError(f"the upload {key!r} is not remembered; upload the file again")
-        return upload.example
+        return example
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -69,8 +59,8 @@ class Uploads:
                 file.write(chunk)
         return path
 
-    def encode(self, path: Path) -> Upload:
-        """Encode a file by the run's backbone and model, and remember its vectors."""
+    def encode(self, path: Path) -> tuple[str, float]:
+        """Encode a file by the run's backbone and model, and remember it: its key and duration."""
         duration = self.media.read_duration(path)
         if duration > MAX_UPLOAD_SECONDS:
             raise VideoError(
@@ -81,9 +71,8 @@ class Uploads:
             table = self.trained.embed(Catalog(name="uploads", videos=(video,)))
         if table.failed:
             raise VideoError(table.failed[video.id])
-        example = self.index.new_example(table)
-        upload = Upload(secrets.token_urlsafe(12), duration, example)
-        self._uploads[upload.key] = upload
-        while len(self._uploads) > MAX_UPLOADS:
-            self._uploads.popitem(last=False)
-        return upload
+        key = secrets.token_urlsafe(12)
+        self._examples[key] = self.index.new_example(table)
+        while len(self._examples) > MAX_UPLOADS:
+            self._examples.popitem(last=False)
+        return key, duration

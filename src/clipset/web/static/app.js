@@ -3,15 +3,11 @@ import { readPalette } from "./colours.js";
 import { button, byId, classInput, count, isTyping, make, message, plural } from "./dom.js";
 import { Filters } from "./filters.js";
 import { Grid } from "./grid.js";
-import { LabelView } from "./label.js";
 import { classes, labelAll, undo } from "./labels.js";
-import { MapView } from "./map.js";
-import { ReviewView } from "./review.js";
 import { Search } from "./search.js";
 import {
   emit, loadLabels, loadLearnerPredictions, loadRun, on, setSelection, state, waitForPredictions,
 } from "./state.js";
-import { VideoPane } from "./video.js";
 
 const THEMES = { auto: "as the system", light: "light", dark: "dark" };
 const ICONS = { auto: "◐", light: "☀", dark: "☾" };
@@ -88,13 +84,16 @@ function showReport() {
     : message("No report yet", "Run clipset report on this run; then open this tab again."));
 }
 
+/* A video covers the grid of a narrow page. */
+const isNarrow = () => matchMedia("(max-width: 760px)").matches;
+
 function showVideo(hit) {
   const side = tab === "review" ? byId("review-side") : byId("side");
   side.append(pane.element);
   side.classList.add("has-video");
   side.closest(".view").classList.add("has-video");
   pane.show(state.open, hit);
-  if (matchMedia("(max-width: 760px)").matches) pane.close.focus();
+  if (isNarrow()) pane.close.focus();
 }
 
 function closeVideo() {
@@ -160,26 +159,42 @@ function listenToKeys() {
   });
 }
 
+/* The grid first, the rest of the page once it is drawn. */
 async function start() {
   startTheme();
-  fillHelp();
   await loadRun();
   const { run } = state;
   document.title = `${run.name} · clipset`;
   byId("run-name").textContent = run.name;
   byId("run-size").textContent = plural(run.num_videos, "video");
   views.search = new Search(byId("query"));
-  pane = new VideoPane(views.search, closeVideo);
   views.grid = new Grid(byId("grid"), views.search);
   views.filters = new Filters(byId("tools"));
+  on("items", fillGridMessage);
+  on("reveal", (video) => views.grid.reveal(video));
+  byId("start").remove();
+  if (tabOfAddress() === "videos") byId("videos").hidden = false;
+  emit("items");
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  await startRest();
+  document.documentElement.dataset.ready = "true";
+  await loadLabels();
+  if (state.labels.labels.length) await loadLearnerPredictions().catch(() => {});
+  await waitForPredictions();
+}
+
+async function startRest() {
+  const [{ MapView }, { VideoPane }, { LabelView }, { ReviewView }] = await Promise.all(
+    [import("./map.js"), import("./video.js"), import("./label.js"), import("./review.js")]);
+  fillHelp();
+  pane = new VideoPane(views.search, closeVideo);
   views.map = new MapView(byId("map"));
   views.label = new LabelView(byId("label"), pane);
   views.review = new ReviewView(byId("review"), pane, make("div", { class: "side", id: "review-side" }));
-  on("items", fillGridMessage);
   on("selection", fillSelection);
   on("labels", fillSelection);
   on("open", showVideo);
-  on("reveal", (video) => views.grid.reveal(video));
+  on("query", () => { if (isNarrow() && tab === "videos" && state.results) closeVideo(); });
   on("tab", showTab);
   listenToKeys();
   for (const one of tabs()) one.addEventListener("click", () => showTab(one.dataset.tab));
@@ -188,13 +203,7 @@ async function start() {
     event.target[step]?.focus();
   });
   addEventListener("hashchange", () => showTab(tabOfAddress()));
-  byId("start").remove();
   showTab(tabOfAddress());
-  emit("items");
-  document.documentElement.dataset.ready = "true";
-  await loadLabels();
-  if (state.labels.labels.length) await loadLearnerPredictions().catch(() => {});
-  await waitForPredictions();
 }
 
 start().catch((error) => {

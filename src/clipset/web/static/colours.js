@@ -1,5 +1,5 @@
 /* One colour and shape for each value of a field, the same in grid, map, timeline and legend. */
-import { colour, NUM_COLOURS } from "./dom.js";
+import { colour, compareNames, NUM_COLOURS } from "./dom.js";
 import { NUM_SHAPES } from "./raster.js";
 import { on, state } from "./state.js";
 
@@ -32,8 +32,7 @@ export function valuesOf(key) {
   const field = state.fields.get(key);
   const counts = new Map();
   for (const value of field?.values ?? []) if (value !== null) counts.set(value, (counts.get(value) ?? 0) + 1);
-  const collator = new Intl.Collator("en", { numeric: true });
-  const values = [...counts.keys()].sort(collator.compare);
+  const values = [...counts.keys()].sort(compareNames);
   const entry = { values, counts, rank: new Map(values.map((value, rank) => [value, rank])) };
   ranks.set(key, entry);
   return entry;
@@ -43,8 +42,10 @@ export function valuesOf(key) {
 function labelRanks() {
   if (!ranks.has("labels")) {
     const { labels, predictions } = state.videos;
-    const values = new Set([...state.run.classes, ...(state.labels?.classes ?? []), ...labels, ...predictions]);
-    values.delete(null);
+    const values = new Set();
+    for (const list of [state.run.classes, state.labels?.classes ?? [], labels, predictions]) {
+      for (const value of list) if (value !== null) values.add(value);
+    }
     ranks.set("labels", new Map([...values].map((value, rank) => [value, rank])));
   }
   return ranks.get("labels");

@@ -97,12 +97,16 @@ export const tip = {
 
 export const percent = (fraction) => (isNone(fraction) ? "–" : `${Math.round(100 * fraction)} %`);
 export const isNone = (value) => value === null || value === undefined;
-export const count = (number) => number.toLocaleString("en");
+export const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ","); // 12,345
 export const plural = (number, noun, nouns = noun + "s") => `${count(number)} ${number === 1 ? noun : nouns}`;
+
+/* Names in the order in which people count: a2 before a10. The first use loads the browser's tables. */
+let collator;
+export const compareNames = (a, b) => (collator ??= new Intl.Collator("en", { numeric: true })).compare(a, b);
 
 /* 4.25 → "4.3 s", 75 → "1:15" */
 export function clock(seconds) {
-  if (seconds < 60) return `${(Math.round(10 * seconds) / 10).toLocaleString("en", { minimumFractionDigits: 1 })} s`;
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
   return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
 }

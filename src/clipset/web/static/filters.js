@@ -1,7 +1,7 @@
 /* The row above the grid: filter by name, value or range; sort; how many videos are left. */
 import { valuesOf, colourStyle } from "./colours.js";
 import { button, byId, count, formatNumber, isNone, make, plural, segmented, span } from "./dom.js";
-import { emit, isMistake, on, state, updateItems } from "./state.js";
+import { applyFilters, isMistake, on, state, toggleFilter, updateItems } from "./state.js";
 
 const FIRST_FACETS = ["label", "split", "prediction", "confidence", "my-label"];
 const MAX_VALUES = 300; // in one list; a search narrows it
@@ -13,12 +13,12 @@ export class Filters {
     this.name = make("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter by name" });
     this.name.addEventListener("input", () => {
       clearTimeout(this.typing);
-      this.typing = setTimeout(() => this.apply({ nameFilter: this.name.value.trim().toLowerCase() }), TYPING);
+      this.typing = setTimeout(() => applyFilters({ nameFilter: this.name.value.trim().toLowerCase() }), TYPING);
     });
     this.sort = make("select", { "aria-label": "Sort" });
     this.sort.addEventListener("change", () => { state.sort = this.sort.value; updateItems(); });
     this.total = make("span", { class: "total", role: "status" });
-    this.mistakes = button("Mistakes", () => this.apply({ mistakesOnly: !state.mistakesOnly }), { class: "facet" });
+    this.mistakes = button("Mistakes", () => applyFilters({ mistakesOnly: !state.mistakesOnly }), { class: "facet" });
     this.clear = button("Clear filters", () => this.reset(), { class: "quiet", hidden: true });
     this.more = make("select", { class: "facet", "aria-label": "Add a filter", on: { change: () => this.addFacet() } });
     this.panes = segmented("Panes", [["grid", "Grid"], ["both", "Both"], ["map", "Map"]], "both", setPanes);
@@ -33,17 +33,10 @@ export class Filters {
     this.fillFacets();
   }
 
-  /* Filter again; a search is repeated where the server filters. */
-  apply(changes = {}) {
-    Object.assign(state, changes);
-    emit("filters");
-    updateItems();
-  }
-
   reset() {
     state.filters.clear();
     this.name.value = "";
-    this.apply({ nameFilter: "", mistakesOnly: false });
+    applyFilters({ nameFilter: "", mistakesOnly: false });
   }
 
   fillFacets() {
@@ -107,7 +100,7 @@ export class Filters {
       const matching = entries.filter(([, name]) => name.toLowerCase().includes(text));
       list.replaceChildren(...matching.slice(0, MAX_VALUES).map(([value, name, number]) => {
         const tick = make("input", { type: "checkbox", checked: state.filters.get(key)?.has(value) ?? false });
-        tick.addEventListener("change", () => this.toggle(key, value));
+        tick.addEventListener("change", () => toggleFilter(key, value));
         return make("li", {}, make("label", {}, tick,
           make("span", { class: "dot", style: { background: colourStyle(key, value).fill } }),
           span("name", name), span("soft", count(number))));
@@ -120,14 +113,6 @@ export class Filters {
     const find = make("input", { type: "search", placeholder: "Find a value", "aria-label": "Find a value",
       on: { input: () => fill(find.value.trim().toLowerCase()) } });
     return entries.length > 10 ? [find, list] : [list];
-  }
-
-  toggle(key, value) {
-    const allowed = new Set(state.filters.get(key) ?? []);
-    if (!allowed.delete(value)) allowed.add(value);
-    if (allowed.size) state.filters.set(key, allowed);
-    else state.filters.delete(key);
-    this.apply();
   }
 
   rangeControls(key) {
@@ -143,12 +128,12 @@ export class Filters {
     const apply = () => {
       const number = (input, otherwise) => (input.value === "" ? otherwise : Number(input.value) / scale);
       state.filters.set(key, { low: number(low, least), high: number(high, most) });
-      this.apply();
+      applyFilters();
     };
     for (const input of [low, high]) input.addEventListener("change", apply);
     const reset = button("Any", () => {
       state.filters.delete(key);
-      this.apply();
+      applyFilters();
       byId("facet-popover").hidePopover();
     });
     return [make("p", { class: "range" }, "from ", low, " to ", high, scale === 100 ? " %" : ""), reset];

@@ -4,7 +4,7 @@ import { colourStyle, cssColour, paletteNow, rangesOf, valuesOf } from "./colour
 import { button, count, formatNumber, make, message, plural, span, speak, tip } from "./dom.js";
 import { makeStamp, nearestPoint, nextPoint, packColour, Raster } from "./raster.js";
 import {
-  emit, labelOf, on, openVideo, setSelection, state, toggleSelected, updateItems, waitForBackground,
+  emit, labelOf, on, openVideo, setSelection, state, toggleFilter, toggleSelected, waitForBackground,
 } from "./state.js";
 
 const HIT_RADIUS = 14; // pixels
@@ -264,15 +264,6 @@ export class MapView {
     const key = this.colourBy.value;
     const field = state.fields.get(key);
     if (!field) return this.legend.replaceChildren();
-    const swatch = (style) => {
-      const canvas = make("canvas", { "aria-hidden": "true" });
-      const raster = new Raster(canvas);
-      const stamp = makeStamp(style.shape, 4.5 * raster.ratio);
-      raster.clear(13, 13, 0, stamp.reach);
-      raster.draw([6], [6], [0], [{ colour: packColour(style.channels), stamp }], [0]);
-      raster.show();
-      return canvas;
-    };
     if (field.kind === "number") {
       const { low, edges } = rangesOf(key);
       this.legend.replaceChildren(...edges.map((edge, k) => make("li", {},
@@ -286,19 +277,10 @@ export class MapView {
       make("button", {
         type: "button", title: `Show only ${value}`,
         "aria-pressed": String(allowed instanceof Set && allowed.has(value)),
-        on: { click: () => this.filterBy(key, value) },
+        on: { click: () => toggleFilter(key, value) },
       }, swatch(colourStyle(key, value)), span("name", value),
       span("soft", count(counts.get(value)))))));
     return undefined;
-  }
-
-  filterBy(key, value) {
-    const allowed = new Set(state.filters.get(key) ?? []);
-    if (!allowed.delete(value)) allowed.add(value);
-    if (allowed.size) state.filters.set(key, allowed);
-    else state.filters.delete(key);
-    emit("filters");
-    updateItems();
   }
 
   fit() {
@@ -439,6 +421,17 @@ export class MapView {
     else return;
     event.preventDefault();
   }
+}
+
+/* A point of the legend. */
+function swatch({ shape, channels }) {
+  const canvas = make("canvas", { "aria-hidden": "true" });
+  const raster = new Raster(canvas);
+  const stamp = makeStamp(shape, 4.5 * raster.ratio);
+  raster.clear(13, 13, 0, stamp.reach);
+  raster.draw([6], [6], [0], [{ colour: packColour(channels), stamp }], [0]);
+  raster.show();
+  return canvas;
 }
 
 /* Is a point inside a polygon? A ray to the right crosses its edges an odd number of times. */

@@ -6,8 +6,8 @@ import { openVideo, state } from "./state.js";
 const VIEWS = {
   doubtful: {
     title: "Doubtful labels",
-    lede: "Labels that the vectors contradict. Open one, look, and label it again.",
-    none: ["No doubtful label", "Every label agrees with the vectors, or there are too few labels to tell."],
+    lede: "Labels you gave that the vectors contradict. Open one, look, and label it again.",
+    none: ["No doubtful label", "Your labels agree with the vectors, or there are too few of them to tell."],
   },
   duplicates: {
     title: "Duplicates",

@@ -1,6 +1,6 @@
 /* What the page knows: the run, its videos in columns, filters, order, selection, labels. */
 import { get } from "./api.js";
-import { isNone } from "./dom.js";
+import { compareNames, isNone } from "./dom.js";
 
 export const state = {
   run: null,
@@ -120,8 +120,6 @@ function accepts(video) {
   return true;
 }
 
-const collator = new Intl.Collator("en", { numeric: true });
-
 /* A comparison of positions in `videos` for a sort like "name", "-confidence" or "mistakes". */
 function comparison(sort, videos) {
   if (sort === "mistakes") {
@@ -131,7 +129,7 @@ function comparison(sort, videos) {
   }
   const descending = sort.startsWith("-");
   const { kind, values } = state.fields.get(descending ? sort.slice(1) : sort);
-  const compare = kind === "number" ? (a, b) => a - b : collator.compare;
+  const compare = kind === "number" ? (a, b) => a - b : compareNames;
   const sign = descending ? -1 : 1;
   return (a, b) => {
     const [one, two] = [values[videos[a]] ?? null, values[videos[b]] ?? null];
@@ -152,6 +150,22 @@ export function updateItems() {
   state.hits = results ? positions.map((position) => results[position]) : null;
   state.active = active === undefined ? -1 : state.items.indexOf(active);
   emit("items");
+}
+
+/* Allow a value of a field, or no longer. */
+export function toggleFilter(key, value) {
+  const allowed = new Set(state.filters.get(key) ?? []);
+  if (!allowed.delete(value)) allowed.add(value);
+  if (allowed.size) state.filters.set(key, allowed);
+  else state.filters.delete(key);
+  applyFilters();
+}
+
+/* Filter again; a search is repeated where the server filters. */
+export function applyFilters(changes = {}) {
+  Object.assign(state, changes);
+  emit("filters");
+  updateItems();
 }
 
 export function setSelection(videos) {
