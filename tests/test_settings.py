@@ -64,5 +64,7 @@ def test_the_verb_lists_settings_and_shows_what_a_recipe_resolves_to(
     assert run("settings", "--recipe", tmp_path / "r.toml", "--json") == 0
     resolved = build(Recipe, json.loads(capfd.readouterr().out), "printed")
     assert resolved == read_recipe(None, ["preset=paper"])
+    assert run("settings", "preset", "--set", "pretrain.epochs=3") == 0
+    assert capfd.readouterr().out.startswith('preset = "recommended"')
     assert run("settings", "pretrain.modle") == 2
     assert "did you mean pretrain.model" in capfd.readouterr().err

@@ -58,5 +58,6 @@ def settings_command(
         default_note = "" if value == default else f"; default {default or '–'}"
         lines.append(f"{setting.name} = {value or 'not set'}  ({setting.type}{default_note})")
         lines.append(f"    {setting.help}")
-    result = find(section) if resolved and section else resolved or {"settings": listed_settings}
-    show_result(result, common, lines)
+    has_section = section not in ("", "preset")  # a resolved recipe has no preset any more
+    result = find(section) if resolved and has_section else resolved
+    show_result(result or {"settings": listed_settings}, common, lines)
