@@ -30,6 +30,7 @@ MAX_TRIES = 10  # draws of a crop that fits into the frame, before the largest o
 CROP_SIZE = 224  # pixels of a short-side crop, as in the published code
 SHORT_SIDES = (256, 320)  # smallest and largest short side before that crop, in pixels
 RATIO = (3 / 4, 4 / 3)  # narrowest and widest aspect ratio of a resized crop
+Pixels = int | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +223,7 @@ def _draw_short_side_crop(width: int, height: int, generator: Generator) -> Crop
 
 
 def _relative_crop(
-    top: float, left: float, crop_height: float, crop_width: float, height: int, width: int
+    top: Pixels, left: Pixels, crop_height: Pixels, crop_width: Pixels, height: int, width: int
 ) -> Crop:
     """A crop in pixels as fractions of a frame of that height and width."""
     bottom, right = (top + crop_height) / height, (left + crop_width) / width
