@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.special import softmax
 
 PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 SHARPNESS = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0, 30.0)  # factors of the scores before the softmax
@@ -26,7 +27,7 @@ class RidgeHead:
 
     def predict(self, values: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N C"]:
         """The probability of every class."""
-        return softmax(values @ self.weight + self.bias)
+        return np.asarray(softmax(values @ self.weight + self.bias, axis=1))
 
 
 def fit_ridge(values: Float[np.ndarray, "M K"], labels: tuple[str, ...]) -> RidgeHead:
@@ -50,7 +51,7 @@ def fit_ridge(values: Float[np.ndarray, "M K"], labels: tuple[str, ...]) -> Ridg
         )
     _, penalty, sharpness = best
     weight = sharpness * right.T @ (projected * (singular / (singular**2 + penalty))[:, None])
-    left_out = softmax(sharpness * _leave_one_out(left, singular, one_hot, penalty))
+    left_out = softmax(sharpness * _leave_one_out(left, singular, one_hot, penalty), axis=1)
     return RidgeHead(
         classes=tuple(classes.tolist()),
         weight=weight[:-1].astype(np.float32),
@@ -74,14 +75,7 @@ def _leave_one_out(
 
 def _mean_log_likelihood(scores: Float[np.ndarray, "M C"], targets: Int[np.ndarray, " M"]) -> float:
     """Of the true classes, with labels smoothed by 1 / (M + 2): a few correct ones prove little."""
-    logs = np.log(softmax(scores).clip(1e-12))
+    logs = np.log(softmax(scores, axis=1).clip(1e-12))
     smoothing = 1.0 / (len(targets) + 2)
     own = logs[np.arange(len(targets)), targets]
     return float(((1 - smoothing) * own + smoothing * logs.mean(axis=1)).mean())
-
-
-def softmax(scores: Float[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:
-    """Probabilities from scores."""
-    powers: Float[np.ndarray, "N C"] = np.exp(scores - scores.max(axis=1, keepdims=True))
-    powers /= powers.sum(axis=1, keepdims=True)
-    return powers

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.special import entr
 
 from clipset.labelling.head import RidgeHead
 
@@ -62,7 +63,7 @@ class Queue:
         references = self._order[:NUM_REFERENCES]
         weights = np.ones(len(references), dtype=np.float32)
         if head is not None:
-            weights = entropies(head.predict(self.values[references]))
+            weights = entr(head.predict(self.values[references])).sum(axis=1)  # uncertainty
         nearest = self.directions[references] @ self.directions[list(covered)].T  # (Q, L)
         coverage = nearest.max(axis=1, initial=0.0)
         while len(batch) < limit and free.any():
@@ -119,8 +120,3 @@ class Queue:
             suggestion=head.classes[probabilities.argmax()],
             probability=float(probabilities.max()),
         )
-
-
-def entropies(probabilities: Float[np.ndarray, "N C"]) -> Float[np.ndarray, " N"]:
-    """The uncertainty of each row of probabilities."""
-    return np.asarray(-(probabilities * np.log(probabilities.clip(1e-12))).sum(axis=1))
