@@ -1,8 +1,9 @@
 """Table 1 of the paper: memory by batch size, and speed, of SCALE and of methods on pixels.
 
 Every number comes from real training steps, each in a process of its own. A batch that does not fit
-into this machine, or would take too long, is predicted: state of the optimisation plus what the
-forward pass keeps for each video. The prediction is checked against every measured step.
+into this machine, or would take too long, is predicted: state of the optimisation plus activations
+and gradients at the peak of the backward pass. The prediction is checked against every measured
+step.
 """
 
 from __future__ import annotations
@@ -93,15 +94,12 @@ class MethodCosts:
     costs: dict[int, StepCost]
 
     def predict_bytes(self, batch: int) -> int:
-        """The peak at a batch size, which is early in the backward pass or at its end.
-
-        When it enters the encoder, there is all that the forward pass keeps, two gradients of
-        activations, and those of the heads' weights; at its end, the gradients of all weights.
-        """
+        """The peak at a batch size: the largest moment of the backward pass."""
         measured = max(self.costs)
         cost = self.costs[measured]
-        activations = (cost.saved_bytes + 2 * cost.largest_bytes) * batch // measured
-        return cost.state_bytes + max(activations + cost.head_bytes, cost.gradient_bytes)
+        return cost.state_bytes + max(
+            activations * batch // measured + gradients for activations, gradients in cost.moments
+        )
 
     def largest_batch(self, num_bytes: float) -> int:
         """The largest batch whose predicted peak fits."""
@@ -321,6 +319,7 @@ def _notes(
         f"{settings.size} video; SCALE on stored features, preset paper. Memory in GiB "
         f"by batch size; OOM: more than {settings.memory:g} GB.",
         f"{where} The paper: one RTX 3090.",
-        "≈: predicted from the weights, the optimiser's state and what the forward pass keeps. "
+        "≈: predicted from the weights, the optimiser's state, what the forward pass keeps, and "
+        "when the backward pass frees it. "
         f"Error of the prediction where it was measured: {errors}.",
     ]
