@@ -127,6 +127,10 @@ def test_a_batch_that_does_not_fit_or_takes_too_long_is_not_run(
     monkeypatch.setattr(resources, "available_memory", lambda: 1 << 16)
     with pytest.raises(ConfigError, match=r"with 2 videos needs about .* GB, which is not free"):
         measure_method(request, BATCHES, ResourceSettings(), measure)
+    monkeypatch.setattr(resources, "available_memory", lambda: 1000 * GB)
+    asked.clear()
+    measure_method(request, BATCHES, ResourceSettings(smallest=16, seconds=20.0), measure)
+    assert asked == [16, 19]
 
 
 def test_the_table_has_measured_predicted_and_impossible_batches_beside_the_paper_s() -> None:

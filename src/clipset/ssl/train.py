@@ -33,6 +33,7 @@ from clipset.ssl.config import MAX_EPOCHS, BackboneTraining
 from clipset.ssl.frame_worker import FrameRequest
 from clipset.ssl.frames import VideoPool
 from clipset.ssl.masked_autoencoder import MaskedAutoencoder
+from clipset.ssl.memory import check_memory
 from clipset.ssl.method import SelfSupervisedMethod
 from clipset.ssl.moco import MoCo
 from clipset.training.checkpoint import (
@@ -79,6 +80,7 @@ def train_backbone(
     path = folder / BACKBONE_FILE
     if is_finished(path, identity):
         return path
+    check_memory(config, len(videos), torch_device)
     with exclusive(folder):
         state = RunState(
             fingerprint=identity, epoch=0, settings=settings, dim=config.network.embed_dim,
