@@ -41,7 +41,7 @@ check: setup
 	$(MAKE) shapes
 	$(MAKE) slow
 
-NO_BENCH := record peak_memory probe_memory label_loop time_to_accuracy  # parts of others, or they need a dataset
+NO_BENCH := record peak_memory probe_memory label_loop time_to_accuracy estimate  # parts of others, or they need a dataset
 
 bench: setup
 	@for benchmark in $(filter-out $(NO_BENCH:%=benchmarks/%.py),$(wildcard benchmarks/*.py)); do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done

@@ -115,7 +115,12 @@ def run(
                 locks.enter_context(exclusive(path))
         check_run_folder(out)
         extraction = _Extraction(out, catalog, recipe.extract, device)
-        data_size = DataSize.of(tasks, extraction.manifest.backbone.dim, recipe)
+        manifest = extraction.manifest
+        sampling = manifest.sampling
+        data_size = DataSize.of(
+            tasks, manifest.backbone.dim, recipe,
+            regular_clips=sampling.num_times * sampling.num_crops,
+        )  # fmt: skip
         run_clock = RunClock(recipe, data_size, device, started_at=started_at, minutes=minutes)
         if extraction.has_all_videos:
             planned_recipe = run_clock.recorded_recipe(out)

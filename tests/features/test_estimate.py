@@ -8,13 +8,14 @@ import pytest
 from tests.conftest import SMALL
 
 from clipset.cli import main
-from clipset.data.catalog import read_catalog
+from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.errors import ConfigError, StoreError
 from clipset.features.estimate import estimate_extraction, estimate_store
 from clipset.features.sprites import sprite_files
 from clipset.features.store import FeatureStore
 from clipset.planning.run_estimate import estimate_run
 from clipset.recipe import Recipe
+from clipset.training import budget
 
 
 def test_the_estimate_knows_the_bytes_exactly(small_store: FeatureStore) -> None:
@@ -27,8 +28,8 @@ def test_the_estimate_knows_the_bytes_exactly(small_store: FeatureStore) -> None
     assert cost.disk_bytes == cost.row_bytes + cost.sprite_bytes
     stored = estimate_store(small_store)
     assert (stored.row_bytes, stored.sprite_bytes) == (cost.row_bytes, sprite_bytes)
-    assert (cost.videos, cost.clips, cost.sampled) == (24, 24 * 12, 3)
-    assert cost.seconds > 0
+    assert (cost.videos, cost.clips, cost.sampled) == (24, 24 * 12, 24)
+    assert cost.seconds > cost.start_seconds > 0
     assert cost.memory_bytes is None or cost.memory_bytes > 50 << 20
 
 
@@ -82,6 +83,32 @@ def test_the_speed_of_another_backbone_engine_is_used(small_store: FeatureStore)
     catalog = small_store.catalog.only(small_store.catalog.videos[:3])
     cost = estimate_extraction(catalog, SMALL, clips_per_second=0.01)
     assert cost.seconds >= 36 / 0.01
+
+
+def test_videos_that_cannot_be_read_on_the_way_do_not_end_an_estimate(
+    small_videos: Path, tmp_path: Path
+) -> None:
+    readable = read_catalog(small_videos).videos[:2]
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    broken = Video(id="broken", path=tmp_path / "broken.mp4")
+    catalog = Catalog(name="some", videos=(readable[0], broken, readable[1]))
+    cost = estimate_extraction(catalog, SMALL)
+    assert (cost.videos, cost.sampled) == (3, 2)
+
+
+def test_a_pre_training_that_may_end_early_is_estimated_at_most(
+    small_store: FeatureStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["estimate", str(small_store.folder)]
+    with pytest.raises(SystemExit, match="0"):
+        main(words)
+    assert "at most" not in capsys.readouterr().out  # too few videos to hold some out
+    monkeypatch.setattr(budget, "MIN_HELD_OUT", 1)
+    with pytest.raises(SystemExit, match="0"):
+        main(words)
+    printed = capsys.readouterr().out
+    assert "at most" in printed
+    assert "pre-training ends earlier if the loss of held-out videos is flat" in printed
 
 
 def test_an_estimate_without_a_readable_video_says_why(tmp_path: Path) -> None:

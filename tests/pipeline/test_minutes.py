@@ -5,18 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.miniatures import TINY, run, write_backbone
 
 from clipset import progress
-from clipset.planning import time_budget
-from clipset.planning.time_budget import DataSize, count_probe_sets, estimate_steps
+from clipset.data.catalog import Catalog, Video
+from clipset.data.tasks import Task
+from clipset.planning import probe_speed, time_budget
+from clipset.planning.probe_speed import ProbeSize, ProbeSpeed, estimate_probes
+from clipset.planning.time_budget import DataSize, count_pretrain_epochs, estimate_steps
 from clipset.progress import bar, set_later_work
 from clipset.recipe import Recipe, read_recipe
 from clipset.training.checkpoint import read_card
 
 PROBES = '--set=evaluate.probes=["knn", "scale_knn", "linear", "transformer"]'
 LONG = ("--set=pretrain.epochs=400", "--set=evaluate.training.epochs=40")
-SIZE = DataSize(videos=24, train_videos=18, dim=6, tasks=1)
+SIZE = DataSize(
+    videos=24, group_sizes=(18,), held_out=0, labelled=18, classes=3, dim=6, regular_clips=2,
+    tasks=1, trainings=1,
+)  # fmt: skip
 
 
 def content(folder: Path) -> dict[str, Any]:
@@ -35,7 +42,7 @@ def test_a_limit_cuts_epochs_and_the_same_limit_keeps_them(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     estimate = {"pretrain": 600.0, "embed": 0.0, "evaluate": 400.0, "report": 0.0}
-    monkeypatch.setattr(time_budget, "estimate_steps", lambda *_: dict(estimate))
+    monkeypatch.setattr(time_budget, "estimate_steps", lambda *_, **__: dict(estimate))
     backbone = f"--set=extract.backbone={write_backbone(tmp_path)}"
     words = ("run", small_videos, "--out", tmp_path / "run", *TINY, *LONG, PROBES, backbone)
     assert run(*words, "--minutes", 10) == 0
@@ -50,7 +57,7 @@ def test_a_limit_cuts_epochs_and_the_same_limit_keeps_them(
     assert skipped(tmp_path / "run") == [
         "catalog", "extract", "pretrain", "embed", "evaluate", "report",
     ]  # fmt: skip
-    monkeypatch.setattr(time_budget, "estimate_steps", lambda *_: dict(estimate))
+    monkeypatch.setattr(time_budget, "estimate_steps", lambda *_, **__: dict(estimate))
     assert run(*words, "--minutes", 90) == 0
     assert read_card(tmp_path / "run" / "model").steps == 400
     assert "time limit" not in content(tmp_path / "run")["decisions"]
@@ -72,16 +79,61 @@ def test_a_limit_that_extraction_exceeds_leaves_one_epoch_and_says_so(
     assert "minutes must be more than 0, got 0" in capfd.readouterr().err
 
 
-def test_more_work_is_estimated_to_take_longer() -> None:
-    def sets(*changes: str) -> float:
-        return count_probe_sets(read_recipe(None, changes), 500)
+def test_more_probes_seeds_and_candidates_are_estimated_to_take_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speed = ProbeSpeed(start=0.0, epoch=0.0, candidate=1.0)
+    monkeypatch.setattr(probe_speed, "measure_epochs", lambda *_: speed)
+    size = ProbeSize(train_videos=20, classes=4, dim=6, random_clips=16, regular_clips=2)
 
-    assert sets("evaluate.training.learning_rates=[0.001]") < sets()
-    assert sets("pretrain.seeds=3") > sets()
-    assert sets("evaluate.num_seeds=5") > sets()
-    assert sets('evaluate.probes=["knn"]') == 0
+    def seconds(*changes: str) -> float:
+        recipe = read_recipe(None, ('evaluate.probes=["finetune"]', *changes))
+        return estimate_probes(
+            recipe.evaluate, size, model=recipe.pretrain.model,
+            num_models=recipe.pretrain.seeds, joint_seconds=1.0,
+        )  # fmt: skip
+
+    # 40 epochs of 6 candidates, then 3, then 2, on 15 videos; three trainings of half of them
+    assert seconds() == 15 * (10 * 6 + 10 * 3 + 20 * 2) + 20 * 3 * 20
+    assert seconds("evaluate.training.learning_rates=[0.001]") < seconds()
+    assert seconds("pretrain.seeds=3") > seconds()
+    assert seconds("evaluate.num_seeds=5") > seconds()
+    assert seconds("evaluate.label_fraction=0.5", "evaluate.label_selection=first") < seconds()
+    assert seconds("evaluate.training.joint_weight=1") > seconds()
+    assert seconds("evaluate.training.early_stopping=false") > seconds()
+
+
+def test_every_step_is_measured_and_the_random_state_stays_as_it_was() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
     seconds = estimate_steps(Recipe(), SIZE, "cpu")
+    assert torch.equal(torch.rand(1), expected)
+    assert list(seconds) == ["pretrain", "embed", "evaluate", "report"]
     assert all(value > 0 for value in seconds.values())
+
+
+def test_the_size_of_a_run_knows_groups_held_out_and_labelled_videos() -> None:
+    videos = [
+        Video(
+            id=f"{signer}-{number}", path=Path("x.mp4"), label=f"sign {number % 4}",
+            split="train" if signer < 3 else "test", group=f"signer {signer}",
+        )
+        for signer in range(4)
+        for number in range(150)
+    ]  # fmt: skip
+    task = Task(catalog=Catalog(name="signs", videos=tuple(videos)))
+    size = DataSize.of([task], 8, Recipe(), regular_clips=5)
+    assert (size.videos, size.labelled, size.classes, size.held_out) == (600, 450, 4, 45)
+    assert size.group_sizes == (135, 135, 135)  # each has a tenth of its videos held out
+    assert size.count_batches(128) == 6
+    assert count_pretrain_epochs(Recipe(), size) == 68  # 20 · √405 steps, 6 in an epoch
+    fixed = read_recipe(None, ["pretrain.epochs=7", "pretrain.batch_from=all"])
+    size = DataSize.of([task], 8, fixed, regular_clips=5)
+    assert (size.group_sizes, size.held_out) == ((450,), 0)
+    assert count_pretrain_epochs(fixed, size) == 7
+    twice = size.scale(2)
+    assert (twice.videos, twice.train_videos, twice.labelled) == (1200, 900, 900)
 
 
 def test_bars_show_the_time_left_for_the_whole_run(

@@ -20,11 +20,11 @@ import clipset
 from clipset.backbones.custom import is_installed
 from clipset.backbones.registry import load_backbone, load_recorded_backbone
 from clipset.backbones.trained import read_header
-from clipset.data.catalog import Catalog, read_catalog
+from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.errors import BackboneError, TrainingError
 from clipset.features.store import open_store
 from clipset.ssl import frames as frames_module
-from clipset.ssl import methods
+from clipset.ssl import memory, methods
 from clipset.ssl import train as train_module
 from clipset.ssl.config import WIDTHS, BackboneTraining
 from clipset.ssl.frames import FrameRequest, VideoPool
@@ -259,3 +259,20 @@ def test_videos_without_room_are_read_again_when_needed(
 def test_settings_that_cannot_work_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
         replace(TINY, **change)
+
+
+def test_a_batch_that_cannot_fit_is_refused_before_a_video_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    videos = tuple(Video(id=str(number), path=tmp_path / "missing.mp4") for number in range(64))
+    monkeypatch.setattr(memory, "available_memory", lambda: 10**9)
+    config = BackboneTraining(method="moco", vit="small", batch_size=32)
+    message = (
+        r"batches of 32 videos need about \d+\.\d GB, 1\.0 GB are free; batch_size (\d+) would"
+    )
+    with pytest.raises(TrainingError, match=message) as error:
+        train_backbone(Catalog(name="many", videos=videos), tmp_path / "vit", config, device="cpu")
+    fitting = int(str(error.value).split("batch_size ")[1].split()[0])
+    assert memory.step_bytes("moco", config.network, drop=0.9, batch=fitting) <= 10**9
+    assert memory.step_bytes("moco", config.network, drop=0.9, batch=fitting + 1) > 10**9
+    assert list(tmp_path.iterdir()) == []

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clipset.cli import flags
 from clipset.cli.app import app, make_table, show_result
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @app.command(name="estimate")
@@ -25,7 +29,8 @@ def estimate_command(
 ) -> None:
     """Estimate time, disk and memory of all steps of a run. Nothing is written.
 
-    A few videos are decoded and encoded, and a few training steps are done on random features.
+    The videos are extracted for a few seconds; pre-training and probes are trained for a few epochs
+    on random features.
 
     Example: clipset estimate videos --videos 240000 --clips-per-second 900
 
@@ -53,7 +58,12 @@ def estimate_command(
         device=common.device,
     )
     step_rows = [
-        (step.name, format_duration(step.seconds), _size(step.disk_bytes), _size(step.memory_bytes))
+        (
+            step.name,
+            f"{'at most ' if step.at_most else ''}{format_duration(step.seconds)}",
+            _size(step.disk_bytes),
+            _size(step.memory_bytes),
+        )
         for step in estimate.steps
     ]
     total = sum(step.seconds for step in estimate.steps)
@@ -62,7 +72,10 @@ def estimate_command(
         f"in all; {_size(estimate.free_bytes)} free on this disk"
     )
     step_table = make_table(("step", "time", "disk", "memory"), step_rows)
-    show_result(to_mapping(estimate), common, [step_table, summary_line])
+    lines: list[str | Table] = [step_table, summary_line]
+    if any(step.at_most for step in estimate.steps):
+        lines.append("pre-training ends earlier if the loss of held-out videos is flat")
+    show_result(to_mapping(estimate), common, lines)
 
 
 def _size(num_bytes: int | None) -> str:

@@ -1,12 +1,12 @@
 """Time, disk and memory of a planned run, from a calibration of a few seconds.
 
-Extraction is measured on a few of the videos, training on a few steps with random features. Given
-speeds replace the measured ones, for a run on another machine.
+Extraction is measured on a few of the videos, training and probes on a few epochs with random
+features. Given speeds replace the measured ones, for a run on another machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from clipset.data.tasks import Task, read_tasks
@@ -25,10 +25,14 @@ from clipset.sets.stored_clips import MEMORY_LIMIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEstimate:
-    """Wall time, disk space and peak memory of a step; None where it has none of its own."""
+    """Wall time, disk space and peak memory of a step; None where it has none of its own.
+
+    `at_most` says that the step may end earlier.
+    """
 
     name: str
     seconds: float
+    at_most: bool = False
     disk_bytes: int | None = None
     memory_bytes: int | None = None
 
@@ -78,17 +82,14 @@ def estimate_run(
         step_estimates.append(
             StepEstimate(
                 name="extract",
-                seconds=video_factor * cost.seconds / num_machines,
+                seconds=cost.start_seconds
+                + video_factor * (cost.seconds - cost.start_seconds) / num_machines,
                 disk_bytes=round(video_factor * cost.disk_bytes),
                 memory_bytes=cost.memory_bytes,
             )
         )
-    data_size = DataSize.of(tasks, cost.dim, recipe)
-    data_size = replace(
-        data_size,
-        videos=round(video_factor * data_size.videos),
-        train_videos=max(2, round(video_factor * data_size.train_videos)),
-    )
+    data_size = DataSize.of(tasks, cost.dim, recipe, regular_clips=cost.regular_clips)
+    data_size = data_size.scale(video_factor)
     step_seconds = estimate_steps(recipe, data_size, device, samples_per_second=samples_per_second)
     num_clips = round(video_factor * cost.clips)
     peak = peak_memory()
@@ -96,7 +97,13 @@ def estimate_run(
     vector_bytes = 4 * num_clips * (cost.dim + recipe.pretrain.model.width)
     disk = {"embed": vector_bytes}
     step_estimates += [
-        StepEstimate(name=name, seconds=value, disk_bytes=disk.get(name), memory_bytes=memory_bytes)
+        StepEstimate(
+            name=name,
+            seconds=value,
+            at_most=name == "pretrain" and data_size.held_out > 0,
+            disk_bytes=disk.get(name),
+            memory_bytes=memory_bytes,
+        )
         for name, value in step_seconds.items()
     ]
     return RunEstimate(

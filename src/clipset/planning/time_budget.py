@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from clipset.config import fingerprint
 from clipset.data.tasks import Task
@@ -20,39 +22,88 @@ from clipset.probes.config import EvaluateConfig
 from clipset.progress import is_quiet, log, set_later_work
 from clipset.recipe import Recipe
 from clipset.runs import RunFolder, read_run
+from clipset.training.budget import (
+    MAX_HELD_OUT,
+    count_max_epochs,
+    hold_out,
+    is_check_due,
+)
 
-TRANSFORMERS = ("transformer", "finetune")
-HEAD_COSTS = {  # of a head's grid, or of one training, in that of a transformer
-    "linear": 0.05,
-    "scale_linear": 0.05,
-    "mlp": 1.2,
-    "attentive": 1.2,
-    "scale_attentive": 1.2,
-}
-JOINT_COST = 3.0  # of a step of fine-tuning with joint pre-training
-REPORT_SECONDS, REPORT_SECONDS_PER_VIDEO, MOST_THUMBNAILS = 5.0, 0.02, 800
+if TYPE_CHECKING:
+    from clipset.training.speed import TrainingSpeed
+
+REPORT_SECONDS, REPORT_SECONDS_PER_VIDEO, MOST_THUMBNAILS = 1.0, 0.006, 800
+FORWARD = 1 / 3  # of a training step: the loss alone
+ENCODE = 1 / 6  # of a training step: one set of two, without gradients
 SAFETY = 0.85  # part of the limit that is planned: speeds vary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSize:
-    """What the time of a run depends on beside its settings and the machine."""
+    """What the time of a run depends on beside its settings and the machine.
+
+    `group_sizes` are the videos that are trained on, by the groups that batches are drawn from.
+    """
 
     videos: int
-    train_videos: int
+    group_sizes: tuple[int, ...]
+    held_out: int
+    labelled: int
+    classes: int
     dim: int
+    regular_clips: int
     tasks: int
+    trainings: int
 
     @classmethod
-    def of(cls, tasks: Sequence[Task], dim: int, recipe: Recipe) -> DataSize:
+    def of(cls, tasks: Sequence[Task], dim: int, recipe: Recipe, *, regular_clips: int) -> DataSize:
         """The size of some tasks on features of a width."""
-        train_counts = []
+        from clipset.training.batches import group_batches
+
+        config = recipe.pretrain
+        by_task = []
         for task in tasks:
-            catalog = task.catalog
-            uses_all = recipe.pretrain.ssl_split == "all" or "train" not in catalog.splits
-            train_counts.append(sum(uses_all or video.split == "train" for video in catalog))
-        videos = max(len(task.catalog) for task in tasks)
-        return cls(videos=videos, train_videos=max(*train_counts, 2), dim=dim, tasks=len(tasks))
+            splits = task.catalog.splits if config.ssl_split == "train" else ()
+            by_task.append([v for v in task.catalog if "train" not in splits or v.split == "train"])
+        members = max(by_task, key=len)
+        choice = group_batches(members, config).groups if len(members) > 1 else None
+        groups = np.zeros(len(members), int) if choice is None else choice.numpy()
+        held_out = hold_out(groups, 0) if config.epochs is None and len(groups) else groups[:0]
+        trained = np.delete(groups, held_out)
+        labelled = [
+            [v for v in task.catalog if v.split == "train" and (v.label or v.target) is not None]
+            for task in tasks
+        ]
+        return cls(
+            videos=max(len(task.catalog) for task in tasks),
+            group_sizes=tuple(np.unique(trained, return_counts=True)[1].tolist()) or (2,),
+            held_out=len(held_out),
+            labelled=max(map(len, labelled)),
+            classes=max(len({v.label for v in own if v.label is not None}) for own in labelled),
+            dim=dim,
+            regular_clips=max(regular_clips, 1),
+            tasks=len(tasks),
+            trainings=len({frozenset(v.id for v in own) for own in by_task}),
+        )
+
+    @property
+    def train_videos(self) -> int:
+        """The videos of an epoch of pre-training."""
+        return sum(self.group_sizes)
+
+    def count_batches(self, batch_size: int) -> int:
+        """The batches of an epoch of pre-training."""
+        return sum(-(-size // batch_size) for size in self.group_sizes)
+
+    def scale(self, factor: float) -> DataSize:
+        """More or fewer videos of the same kind."""
+        return replace(
+            self,
+            videos=round(factor * self.videos),
+            group_sizes=tuple(max(1, round(factor * size)) for size in self.group_sizes),
+            held_out=min(round(factor * self.held_out), max(self.held_out, MAX_HELD_OUT)),
+            labelled=math.ceil(factor * self.labelled),
+        )
 
 
 class RunClock:
@@ -74,7 +125,8 @@ class RunClock:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """The estimated seconds of each step after extraction, for all tasks together."""
-        return estimate_steps(self.recipe, self.size, self.device)
+        is_quick = self.minutes is None  # only the progress bar uses it
+        return estimate_steps(self.recipe, self.size, self.device, quick=is_quick)
 
     @property
     def deadline(self) -> float | None:
@@ -131,9 +183,8 @@ class RunClock:
         fraction = max(usable_seconds, 0.0) / max(seconds["pretrain"] + seconds["evaluate"], 1e-9)
         if fraction >= 1:
             return {"cut": ""}
-        num_videos = self.size.train_videos
-        planned_epochs = count_pretrain_epochs(recipe, num_videos)
-        planned_probes = count_probe_epochs(recipe.evaluate, num_videos)
+        planned_epochs = count_pretrain_epochs(recipe, self.size)
+        planned_probes = count_probe_epochs(recipe.evaluate, max(self.size.labelled, 1))
         epochs = max(1, math.floor(planned_epochs * fraction))
         probe_epochs = max(1, math.floor(planned_probes * fraction))
         late = "extraction alone took longer; " if seconds_left <= 0 else ""
@@ -156,59 +207,69 @@ def _apply(plan: Mapping[str, Any], recipe: Recipe) -> Recipe:
 
 
 def estimate_steps(
-    recipe: Recipe, size: DataSize, device: str, samples_per_second: float | None = None
+    recipe: Recipe,
+    size: DataSize,
+    device: str,
+    samples_per_second: float | None = None,
+    *,
+    quick: bool = False,
 ) -> dict[str, float]:
-    """Seconds of the steps after extraction; the speed of training is measured if not given."""
-    from clipset.training.speed import measure_training
+    """Seconds of the steps after extraction; the speed of training is measured if not given.
 
-    config, num_videos = recipe.pretrain, size.train_videos
+    `quick` measures no more than it must.
+    """
+    from clipset.planning.probe_speed import ProbeSize, estimate_probes
+    from clipset.training.speed import TrainingSpeed, measure_training
+
+    config = recipe.pretrain
+    batch_size = math.ceil(size.train_videos / size.count_batches(config.batch_size))
+    speed = measure_training(size.dim, config, batch_size=batch_size, device=device, quick=quick)
+    slowness = 1.0  # of another machine
     if samples_per_second is not None:
-        sample_seconds = 1 / samples_per_second
-    else:
-        sample_seconds = measure_training(size.dim, config, num_videos=num_videos, device=device)
-    num_epochs = count_pretrain_epochs(recipe, num_videos)
+        slowness = 1 / (samples_per_second * speed.video)
+        speed = TrainingSpeed(video=1 / samples_per_second)
+    probe_seconds = 0.0
+    if size.labelled > 1 and size.classes != 1:
+        probe_size = ProbeSize(
+            train_videos=size.labelled,
+            classes=size.classes,
+            dim=size.dim,
+            random_clips=2 * config.clips_per_set,
+            regular_clips=size.regular_clips,
+        )
+        probe_seconds = slowness * estimate_probes(
+            recipe.evaluate,
+            probe_size,
+            model=config.model,
+            num_models=config.seeds,
+            joint_seconds=speed.video / slowness,
+            quick=quick,
+        )
     num_thumbnails = min(size.videos, MOST_THUMBNAILS)
     return {
-        "pretrain": num_epochs * num_videos * sample_seconds * config.seeds,
-        "embed": size.videos * sample_seconds * size.tasks,
-        "evaluate": count_probe_sets(recipe, num_videos) * sample_seconds / 2 * size.tasks,
+        "pretrain": _pretrain_seconds(recipe, size, speed) * config.seeds * size.trainings,
+        "embed": size.videos * speed.video * size.tasks,
+        "evaluate": probe_seconds * size.tasks,
         "report": (REPORT_SECONDS + REPORT_SECONDS_PER_VIDEO * num_thumbnails) * size.tasks,
     }
 
 
-def count_probe_sets(recipe: Recipe, num_videos: int) -> float:
-    """The sets of clips that all probes are trained on, in the cost of those of a transformer."""
-    config, total_sets = recipe.evaluate, 0.0
-    for probe_name in config.probes:
-        is_scale = probe_name == "finetune" or probe_name.startswith("scale_")
-        num_searches = recipe.pretrain.seeds if is_scale else 1
-        num_fits = num_searches if num_searches > 1 else config.num_seeds
-        if config.label_fraction is not None and config.label_selection == "random":
-            num_searches = num_fits
-        sets = count_probe_epochs(config, num_videos) * num_videos * (config.label_fraction or 1.0)
-        if probe_name in TRANSFORMERS:
-            training = config.training
-            grid_size = math.prod(
-                len(values)
-                for values in (
-                    training.learning_rates, training.weight_decays, training.encoder_lr_scales,
-                    training.batch_sizes, training.optimizers, training.batch_norm,
-                )
-            )  # fmt: skip
-            is_joint = probe_name == "finetune" and training.joint_weight > 0
-            cost = (grid_size / 2 * num_searches + num_fits) * (JOINT_COST if is_joint else 1.0)
-        else:
-            cost = HEAD_COSTS.get(probe_name, 0.0) * (num_searches + num_fits)
-        total_sets += cost * sets
-    return total_sets
+def _pretrain_seconds(recipe: Recipe, size: DataSize, speed: TrainingSpeed) -> float:
+    """One pre-training: epochs, checks of the held-out loss, and validations."""
+    num_epochs = count_pretrain_epochs(recipe, size)
+    seconds = num_epochs * (size.train_videos * speed.video + speed.epoch)
+    if size.held_out:
+        num_checks = sum(is_check_due(epoch, num_epochs) for epoch in range(1, num_epochs + 1))
+        seconds += num_checks * size.held_out * FORWARD * speed.video
+    if interval := recipe.pretrain.validate_every:
+        seconds += num_epochs / interval * size.labelled * ENCODE * speed.video
+    return seconds
 
 
-def count_pretrain_epochs(recipe: Recipe, num_videos: int) -> int:
+def count_pretrain_epochs(recipe: Recipe, size: DataSize) -> int:
     """The epochs of pre-training, at most."""
-    from clipset.training.budget import count_max_epochs
-
-    steps_per_epoch = math.ceil(num_videos / recipe.pretrain.batch_size)
-    return recipe.pretrain.epochs or count_max_epochs(num_videos, steps_per_epoch)
+    num_batches = size.count_batches(recipe.pretrain.batch_size)
+    return recipe.pretrain.epochs or count_max_epochs(size.train_videos, num_batches)
 
 
 def count_probe_epochs(config: EvaluateConfig, num_videos: int) -> int:

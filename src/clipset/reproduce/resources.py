@@ -1,8 +1,9 @@
 """Table 1 of the paper: memory by batch size, and speed, of SCALE and of methods on pixels.
 
 Every number comes from real training steps, each in a process of its own. A batch that does not fit
-into this machine, or would take too long, is predicted: state of the optimisation plus what the
-forward pass keeps for each video. The prediction is checked against every measured step.
+into this machine, or would take too long, is predicted: state of the optimisation plus activations
+and gradients at the peak of the backward pass. The prediction is checked against every measured
+step.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from clipset.progress import log
 from clipset.recipe import apply_change
 from clipset.reproduce.paper import TABLES
 from clipset.reproduce.render import write_renderings
-from clipset.reproduce.step_worker import OUT_OF_MEMORY, Method, StepCost, StepRequest
+from clipset.reproduce.step_worker import DROP, OUT_OF_MEMORY, Method, StepCost, StepRequest
 from clipset.reproduce.table import Cell, Measurement, TableFile, open_table, write_table
 from clipset.runs import environment
 from clipset.ssl.config import WIDTHS
-from clipset.ssl.methods import DECODER_DEPTH
+from clipset.ssl.memory import step_bytes
 from clipset.training.data import available_memory
 
 ROWS: dict[str, Method] = {
@@ -93,15 +94,12 @@ class MethodCosts:
     costs: dict[int, StepCost]
 
     def predict_bytes(self, batch: int) -> int:
-        """The peak at a batch size, which is early in the backward pass or at its end.
-
-        When it enters the encoder, there is all that the forward pass keeps, two gradients of
-        activations, and those of the heads' weights; at its end, the gradients of all weights.
-        """
+        """The peak at a batch size: the largest moment of the backward pass."""
         measured = max(self.costs)
         cost = self.costs[measured]
-        activations = (cost.saved_bytes + 2 * cost.largest_bytes) * batch // measured
-        return cost.state_bytes + max(activations + cost.head_bytes, cost.gradient_bytes)
+        return cost.state_bytes + max(
+            activations * batch // measured + gradients for activations, gradients in cost.moments
+        )
 
     def largest_batch(self, num_bytes: float) -> int:
         """The largest batch whose predicted peak fits."""
@@ -191,7 +189,8 @@ def measure_method(
 ) -> MethodCosts:
     """Run a step of the smallest batch, then of every other that fits and is fast enough."""
     costs = MethodCosts({})
-    for batch in sorted({settings.smallest, *batches}):
+    larger_batches = sorted(batch for batch in batches if batch > settings.smallest)
+    for batch in (settings.smallest, *larger_batches):
         own = replace(request, batch=batch)
         needed = costs.predict_bytes(batch) if costs.costs else estimate_bytes(own)
         free = MEMORY_FRACTION * available_memory() if own.device == "cpu" else math.inf
@@ -215,26 +214,10 @@ def measure_method(
 
 
 def estimate_bytes(request: StepRequest) -> int:
-    """The memory of a step before any was measured: weights, moments, and 17 values of a block.
-
-    These are, for each token and channel: the inputs of two norms, of the projections to queries,
-    keys and values (and these three) and of the MLP, attention's output twice, and the MLP's hidden
-    layer (four times as wide) before and after its activation.
-    """
+    """The memory of a step before any was measured."""
     if request.method == "scale":
         return GB // 2
-    network = request.network
-    num_patches = (network.size // network.patch_size) ** 2
-    num_tokens = num_patches * (network.frames // network.tubelet_size)
-    num_weights = 12 * network.depth * network.embed_dim**2
-    values = 17 * network.depth * network.embed_dim * num_tokens
-    if request.method == "moco":
-        values *= 2  # views
-    elif request.method == "sparse-moco":
-        values = values * 2 // 10
-    else:
-        values = values // 10 + 17 * DECODER_DEPTH * network.embed_dim // 2 * num_tokens
-    return 4 * (5 * num_weights + request.batch * values)
+    return step_bytes(request.method, request.network, drop=DROP, batch=request.batch)
 
 
 def run_step(request: StepRequest) -> StepCost | None:
@@ -321,6 +304,7 @@ def _notes(
         f"{settings.size} video; SCALE on stored features, preset paper. Memory in GiB "
         f"by batch size; OOM: more than {settings.memory:g} GB.",
         f"{where} The paper: one RTX 3090.",
-        "≈: predicted from the weights, the optimiser's state and what the forward pass keeps. "
+        "≈: predicted from the weights, the optimiser's state, what the forward pass keeps, and "
+        "when the backward pass frees it. "
         f"Error of the prediction where it was measured: {errors}.",
     ]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,19 +49,15 @@ class StepRequest:
 class StepCost:
     """What a step cost, in bytes and seconds.
 
-    `state_bytes` are weights, their averages, and the optimiser's state; `gradient_bytes` the
-    gradients of the weights, and `head_bytes` those of the weights outside the encoder, which come
-    first; `saved_bytes` the inputs and what the forward pass keeps for the backward pass, and
-    `largest_bytes` the largest tensor of it. On a CPU, seconds are of processor time
-    on all threads, divided by their number: other programs do not count.
+    `state_bytes` are weights, their averages, and the optimiser's state. `moments` are those of the
+    backward pass that may be its peak: the bytes of activations and their gradients, which grow
+    with the batch, and of the weights' gradients, which do not. On a CPU, seconds are of processor
+    time on all threads, divided by their number: other programs do not count.
     """
 
     peak_bytes: int
     state_bytes: int
-    gradient_bytes: int
-    head_bytes: int
-    saved_bytes: int
-    largest_bytes: int
+    moments: tuple[tuple[int, int], ...]
     seconds: float
 
 
@@ -101,9 +98,8 @@ def measure_step(request: StepRequest) -> StepCost:
         peak_bytes = _resident_bytes("VmHWM") - base_bytes
     return StepCost(
         peak_bytes=peak_bytes,
-        **_state_bytes(module),
-        saved_bytes=saved.num_bytes,
-        largest_bytes=saved.largest,
+        state_bytes=_state_bytes(module),
+        moments=saved.moments(),
         seconds=min(seconds),
     )
 
@@ -126,33 +122,50 @@ def make_step(
 
 
 class SavedTensors:
-    """Counts the memory that a forward pass keeps for the backward pass, without the weights."""
+    """What a forward pass keeps for the backward pass, which uses it in the reverse order."""
 
     def __init__(self, module: nn.Module) -> None:
-        tensors = [*module.parameters(), *module.buffers()]
-        self.own = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-        self.sizes: dict[int, int] = {}  # bytes by address
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all of them."""
-        return sum(self.sizes.values())
-
-    @property
-    def largest(self) -> int:
-        """The bytes of the largest one."""
-        return max(self.sizes.values(), default=0)
+        self.weights = {  # bytes of their gradients, by address
+            tensor.untyped_storage().data_ptr(): tensor.nbytes if tensor.requires_grad else 0
+            for tensor in (*module.parameters(), *module.buffers())
+        }
+        self.uses: list[tuple[int, int]] = []  # address and bytes of what is kept, in order
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Count a tensor, once."""
+        """Record the use of a tensor."""
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self.own:
-            self.sizes[storage.data_ptr()] = storage.nbytes()
+        self.uses.append((storage.data_ptr(), storage.nbytes()))
         return tensor
 
     def counting(self) -> Any:
-        """Count what is saved within."""
+        """Record what is saved within."""
         return torch.autograd.graph.saved_tensors_hooks(self.add, lambda tensor: tensor)
+
+    def moments(self) -> tuple[tuple[int, int], ...]:
+        """Bytes of activations and of weights' gradients when the backward pass is at each use.
+
+        What was kept up to this use is still there, with two gradients of activations: the one that
+        comes in and the one that goes out. All weights that were used later have a gradient; while
+        it is summed over two uses of a weight, there are two. Weights that are not kept, such as
+        biases, always count. A moment is left out if another one has as much of both.
+        """
+        activations = dict[int, int]()
+        activation_bytes = []
+        for address, size in self.uses:
+            if address not in self.weights:
+                activations[address] = size
+            own_bytes = 0 if address in self.weights else size
+            activation_bytes.append(sum(activations.values()) + 2 * own_bytes)
+        gradients = self.weights | {address: 0 for address, _ in self.uses}
+        moments = []
+        for (address, _), num_bytes in zip(self.uses[::-1], activation_bytes[::-1], strict=True):
+            own_gradient = self.weights.get(address, 0)
+            moments.append((num_bytes, sum(gradients.values()) + own_gradient))
+            gradients[address] = own_gradient
+        moments.sort(reverse=True)
+        most_gradients = accumulate((weights for _, weights in moments), max, initial=-1)
+        pairs = zip(moments, most_gradients, strict=False)
+        return tuple(moment for moment, before in pairs if moment[1] > before)
 
 
 def _load_libraries(request: StepRequest, device: torch.device) -> None:
@@ -175,19 +188,11 @@ def _allocate_moments(module: nn.Module, optimization: Optimization) -> None:
     optimization.optimizer.zero_grad(set_to_none=True)
 
 
-def _state_bytes(module: nn.Module) -> dict[str, int]:
-    """Bytes of weights with their averages and moments, of gradients, and of those of the heads.
-
-    Of the largest gradient there are two while it is summed over two uses of its weights.
-    """
+def _state_bytes(module: nn.Module) -> int:
+    """Bytes of the weights with their averages, and of their moments."""
     weights = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
-    trained = {name: w.nbytes for name, w in module.named_parameters() if w.requires_grad}
-    heads = [size for name, size in trained.items() if not name.startswith("encoder.")]
-    return {
-        "state_bytes": weights + 2 * sum(trained.values()),
-        "gradient_bytes": sum(trained.values()) + max(trained.values()),
-        "head_bytes": sum(heads) + max(heads),
-    }
+    trained = sum(weight.nbytes for weight in module.parameters() if weight.requires_grad)
+    return weights + 2 * trained
 
 
 def _clock(device: torch.device) -> float:

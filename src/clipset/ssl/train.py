@@ -31,6 +31,7 @@ from clipset.progress import bar, log
 from clipset.sets.sampling import draw_batches
 from clipset.ssl.config import MAX_EPOCHS, BackboneTraining
 from clipset.ssl.frames import FrameRequest, VideoPool
+from clipset.ssl.memory import check_memory
 from clipset.ssl.methods import make_method
 from clipset.training.checkpoint import (
     RunState,
@@ -80,6 +81,7 @@ def train_backbone(
     path = folder / BACKBONE_FILE
     if _is_finished(path, identity):
         return path
+    check_memory(config, len(videos), torch_device)
     with exclusive(folder):
         state = RunState(
             fingerprint=identity, epoch=0, settings=to_mapping(config),
