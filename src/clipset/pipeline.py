@@ -46,7 +46,7 @@ from clipset.features.store import (
     retry_hint,
 )
 from clipset.files import write_atomic, write_json, writing
-from clipset.planning.time_budget import DataSize, RunClock
+from clipset.planning.time_budget import RunClock
 from clipset.process.locks import exclusive
 from clipset.progress import bar, log, set_later_work
 from clipset.recipe import Recipe, find_recipe, read_recipe
@@ -115,13 +115,12 @@ def run(
                 locks.enter_context(exclusive(path))
         check_run_folder(out)
         extraction = _Extraction(out, catalog, recipe.extract, device)
-        manifest = extraction.manifest
-        sampling = manifest.sampling
-        data_size = DataSize.of(
-            tasks, manifest.backbone.dim, recipe,
+        sampling = extraction.manifest.sampling
+        run_clock = RunClock(
+            recipe, tasks, device, dim=extraction.manifest.backbone.dim,
             regular_clips=sampling.num_times * sampling.num_crops,
+            started_at=started_at, minutes=minutes,
         )  # fmt: skip
-        run_clock = RunClock(recipe, data_size, device, started_at=started_at, minutes=minutes)
         if extraction.has_all_videos:
             planned_recipe = run_clock.recorded_recipe(out)
             check_task_pretraining(out, tasks, planned_recipe, seed=seed, device=device)

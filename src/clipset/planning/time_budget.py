@@ -112,15 +112,23 @@ class RunClock:
     def __init__(
         self,
         recipe: Recipe,
-        size: DataSize,
+        tasks: Sequence[Task],
         device: str,
         *,
+        dim: int,
+        regular_clips: int,
         started_at: float,
         minutes: float | None,
     ) -> None:
-        self.recipe, self.size, self.device = recipe, size, device
+        self.recipe, self.tasks, self.device = recipe, tasks, device
+        self.dim, self.regular_clips = dim, regular_clips
         self.started_at, self.minutes = started_at, minutes
         self.num_begun = 0  # tasks
+
+    @cached_property
+    def size(self) -> DataSize:
+        """Not needed by a run that is finished already."""
+        return DataSize.of(self.tasks, self.dim, self.recipe, regular_clips=self.regular_clips)
 
     @cached_property
     def seconds(self) -> dict[str, float]:
@@ -174,7 +182,9 @@ class RunClock:
     @property
     def fingerprint(self) -> str:
         """What a limit is planned from, but for the speed of the machine."""
-        return fingerprint(self.minutes, self.recipe.pretrain, self.recipe.evaluate, self.size)
+        catalogs = [task.catalog.fingerprint for task in self.tasks]
+        settings = (self.recipe.pretrain, self.recipe.evaluate)
+        return fingerprint(self.minutes, *settings, self.dim, self.regular_clips, catalogs)
 
     def _cut(self, seconds_left: float) -> dict[str, Any]:
         """The epochs that fit into the rest of the limit, and what that cuts."""
