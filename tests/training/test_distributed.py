@@ -28,6 +28,7 @@ SMALL = PretrainConfig(
     epochs=4,
     batch_size=7,
     clips_per_set=4,
+    precision="float32",  # exact comparisons, also where a processor has bfloat16
 )
 PRETRAIN = """
 import os, signal, sys
@@ -45,6 +46,7 @@ def killed_once(run):
 
 trainer.PretrainingRun._epoch = killed_once
 options = "--epochs=4 --set=pretrain.batch_size=7 "
+options += "--set=pretrain.precision=float32 "
 options += "--set=pretrain.clips_per_set=4 --set=pretrain.model.dropout=0 "
 options += "--set=pretrain.model.width=32 --set=pretrain.model.num_layers=1 "
 options += "--set=pretrain.model.projection_hidden=[32,32] --set=pretrain.model.projection_dim=16"

@@ -60,6 +60,7 @@ export class VideoPane {
     this.element.classList.remove("loading");
     this.timeline.show(detail, hit);
     this.fillFacts(detail);
+    if (this.source === "none") this.play("none"); // the reason is known now
     this.loadSimilarity();
   }
 
