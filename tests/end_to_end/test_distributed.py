@@ -24,7 +24,6 @@ main(["pretrain", "--end-to-end", videos, "--backbone", vit, "--out", out, *opti
 """
 
 
-@pytest.mark.xfail(reason="weights of two ranks differ by up to 1e-4; the cause is not known yet")
 @pytest.mark.slow
 def test_two_ranks_train_what_one_trains_also_if_a_video_cannot_be_read(tmp_path: Path) -> None:
     vit, videos = write_vit(tmp_path), tmp_path / "videos"
@@ -35,7 +34,7 @@ def test_two_ranks_train_what_one_trains_also_if_a_video_cannot_be_read(tmp_path
     assert [code for code, _, _ in outputs] == [0, 0], outputs
     api.pretrain_end_to_end(
         videos, tmp_path / "one", backbone=vit, drop=0.5, extract={"workers": 0}, epochs=2,
-        batch_size=6, clips_per_set=2, device="cpu",
+        batch_size=6, clips_per_set=2, precision="float32", device="cpu",
         model={"dropout": 0, "width": 32, "num_layers": 1},
     )  # fmt: skip
     assert_same_model(tmp_path / "one", tmp_path / "two")
