@@ -76,7 +76,8 @@ def test_a_folder_called_none_is_no_class(
     for name in ("None/a.mp4", "cat/b.mp4"):
         write_video(tmp_path / name)
     assert read_catalog(tmp_path).classes == ("cat",)
-    assert "1 videos have no label ('None' means missing)" in capfd.readouterr().err
+    message = "1 videos have no label ('None' means missing; give it another name if it is a class)"
+    assert message in capfd.readouterr().err
 
 
 def test_a_number_that_pandas_made_a_float_is_the_same_class(tmp_path: Path) -> None:

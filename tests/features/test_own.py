@@ -16,11 +16,11 @@ from clipset.clips.decode import DecodedClips, decode_video
 from clipset.data.catalog import Catalog
 from clipset.errors import ClipsetError, ConfigError, StoreError
 from clipset.features.config import ExtractConfig
-from clipset.features.estimate import estimate_extraction
 from clipset.features.extract import decode_request, extract, plan_store
 from clipset.features.maintenance import repair_store
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
+from clipset.planning.extraction_estimate import estimate_extraction
 
 OWN = """
 import torch

@@ -320,7 +320,10 @@ def clean_rows(rows: Iterable[dict[str, str]], source: str) -> list[dict[str, st
                 spellings[row[column]].add(raw_text)
         if missing:
             examples = ", ".join(repr(value) for value in sorted(set(missing))[:3])
-            log(f"{source}: {len(missing)} videos have no {column} ({examples} means missing)")
+            log(
+                f"{source}: {len(missing)} videos have no {column} ({examples} means missing; "
+                f"give it another name if it is a {'class' if column == 'label' else column})"
+            )
         merged = [(text, sorted(raw)) for text, raw in spellings.items() if len(raw) > 1]
         if merged:
             text, raw = merged[0]

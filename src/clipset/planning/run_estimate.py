@@ -11,13 +11,13 @@ from pathlib import Path
 
 from clipset.data.tasks import Task, read_tasks
 from clipset.errors import ConfigError
-from clipset.features.estimate import (
+from clipset.features.store import open_store
+from clipset.planning.extraction_estimate import (
     estimate_extraction,
     estimate_store,
     free_bytes,
     peak_memory,
 )
-from clipset.features.store import open_store
 from clipset.planning.time_budget import DataSize, estimate_steps
 from clipset.recipe import Recipe
 from clipset.sets.stored_clips import MEMORY_LIMIT

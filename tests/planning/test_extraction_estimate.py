@@ -10,9 +10,9 @@ from tests.conftest import SMALL
 from clipset.cli import main
 from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.errors import ConfigError, StoreError
-from clipset.features.estimate import estimate_extraction, estimate_store
 from clipset.features.sprites import sprite_files
 from clipset.features.store import FeatureStore
+from clipset.planning.extraction_estimate import estimate_extraction, estimate_store
 from clipset.planning.run_estimate import estimate_run
 from clipset.recipe import Recipe
 from clipset.training import budget
