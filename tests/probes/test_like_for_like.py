@@ -61,11 +61,14 @@ def untrained_model(store: FeatureStore, preset: str, seed: int) -> tuple[ScaleM
     return model, config
 
 
-def preset_config(preset: str, *, epochs: int = 3, **changes: Any) -> EvaluateConfig:
+def preset_config(
+    preset: str, *, epochs: int = 3, ordered_weight: float = 0.0, **changes: Any
+) -> EvaluateConfig:
     """The preset's own search, but short."""
     config = load_settings(EvaluateConfig, preset, mlp_hidden=16, num_seeds=2)
-    middle = config.training.ordered_weights[len(config.training.ordered_weights) // 2]
-    training = replace(config.training, epochs=epochs, num_clips=4, ordered_weights=(middle,))
+    training = replace(
+        config.training, epochs=epochs, num_clips=4, ordered_weights=(ordered_weight,)
+    )
     return replace(config, training=training, **changes)
 
 
@@ -133,6 +136,19 @@ def test_fine_tuning_an_untrained_encoder_is_the_transformer_row(
         if same:
             assert transformer.settings == finetune.settings
             assert (transformer.value, transformer.epochs) == (finetune.value, finetune.epochs)
+
+
+def test_transformers_are_mixed_with_the_row_of_the_same_features(store: FeatureStore) -> None:
+    model, training = untrained_model(store, "recommended", SEED)
+    task = make_task(store, None, training.model, training)
+    config = preset_config("recommended", num_seeds=1, ordered_weight=1.0)
+    pairs: tuple[tuple[ProbeName, ProbeName], ...] = (
+        ("transformer", "ordered"), ("finetune", "scale_ordered"),
+    )  # fmt: skip
+    suite = evaluate(task, model, config, *pairs[0], *pairs[1])
+    for mixed, row in pairs:
+        np.testing.assert_allclose(outputs_of(suite, mixed), outputs_of(suite, row), atol=1e-6)
+    assert not np.allclose(outputs_of(suite, "ordered"), outputs_of(suite, "scale_ordered"))
 
 
 def test_k_nn_is_that_of_the_paper(store: FeatureStore) -> None:

@@ -679,6 +679,19 @@ def test_a_transformer_is_mixed_with_the_clips_in_order_where_that_helps() -> No
     assert TransformerProbe(every_clip, "backbone").search().settings.ordered_weight == 0
 
 
+def test_a_mixture_with_refined_tokens_is_saved_with_both_encoders() -> None:
+    task, model = timed_task(), small_model()
+    config = replace(QUICK, num_seeds=1, training=replace(FIT, epochs=2, ordered_weights=(0.5,)))
+    probe = FinetuneProbe(ProbeSetup(task=task, model=model, config=config, seed=0), "scale")
+    classifier = probe.fit(probe.search(), torch.arange(80), 0)
+    again = rebuild_classifier(
+        "finetune", classifier.state_dict(), config, num_outputs=4, feature_dim=12,
+        model=model.config,
+    )  # fmt: skip
+    outputs = predict_videos(classifier, task.test.clips)
+    torch.testing.assert_close(predict_videos(again, task.test.clips), outputs)
+
+
 def test_a_large_bank_of_vectors_is_a_file_in_half_precision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ JOINT_BATCH_SIZE = 128  # videos in a batch of joint pre-training, at most
 
 
 class FinetuneProbe(TransformerProbe):
-    """As the transformer probe, but from the pre-trained model."""
+    """As the transformer probe, but from the pre-trained model; so are the clips in order."""
 
     kind = "finetune"
 

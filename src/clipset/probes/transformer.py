@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -267,12 +268,14 @@ class TransformerProbe(TrainedProbe):
             return transformer
         prefix = "ordered."
         ridge_state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        ordered_classifier = OrderedProbe.rebuild(ridge_state, config, num_outputs, None)
+        has_tokens = any(name.startswith("inputs.") for name in ridge_state)
+        ridge_encoder = copy.deepcopy(encoder) if has_tokens else None
+        ordered_classifier = OrderedProbe.rebuild(ridge_state, config, num_outputs, ridge_encoder)
         return MixedClassifier(transformer, ordered_classifier, float(state["ordered_weight"]))
 
     @cached_property
     def _ordered(self) -> OrderedProbe:
-        return OrderedProbe(self.setup, "backbone")
+        return OrderedProbe(self.setup, self.features)
 
     @cached_property
     def _ordered_selection(self) -> Selection:
