@@ -31,7 +31,8 @@ NUM_CANDIDATES = 3  # that are trained together; the time of more follows
 QUICK_CANDIDATES = 2
 NUM_EPOCHS = 3  # that are trained; the first one is slower and does not count
 QUICK_EPOCHS = 2
-EARLY_STOP = 0.5  # part of the epochs until the best one, on average
+FINAL_EPOCHS = 0.25  # part of the epochs of a training after the search, on average: it stops
+# early, and a transformer is not trained if the clips in order have all the weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ def search_seconds(probe: TrainedProbe, speed: ProbeSpeed, num_videos: int) -> f
 
 def fit_seconds(probe: TrainedProbe, speed: ProbeSpeed, num_videos: int) -> float:
     """The seconds of a training with the selected settings for one training video."""
-    part = EARLY_STOP if probe.setup.config.training.early_stopping else 1.0
+    part = FINAL_EPOCHS if probe.setup.config.training.early_stopping else 1.0
     return part * _count_epochs(probe, num_videos) * speed.train(1)
 
 
