@@ -76,7 +76,7 @@ def test_a_folder_called_none_is_no_class(
     for name in ("None/a.mp4", "cat/b.mp4"):
         write_video(tmp_path / name)
     assert read_catalog(tmp_path).classes == ("cat",)
-    message = "1 videos have no label ('None' means missing; give it another name if it is a class)"
+    message = "1 video has no label ('None' means missing; give it another name if it is a class)"
     assert message in capfd.readouterr().err
 
 

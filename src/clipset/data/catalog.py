@@ -319,11 +319,11 @@ def clean_rows(rows: Iterable[dict[str, str]], source: str) -> list[dict[str, st
                 row[column] = (split_name if column == "split" else normal_form)(raw_text)
                 spellings[row[column]].add(raw_text)
         if missing:
-            examples = ", ".join(repr(value) for value in sorted(set(missing))[:3])
-            log(
-                f"{source}: {len(missing)} videos have no {column} ({examples} means missing; "
-                f"give it another name if it is a {'class' if column == 'label' else column})"
-            )
+            words = ", ".join(repr(text) for text in sorted(set(missing)) if text.strip())
+            thing = "class" if column == "label" else column
+            hint = f" ({words} means missing; give it another name if it is a {thing})"
+            videos = "1 video has" if len(missing) == 1 else f"{len(missing)} videos have"
+            log(f"{source}: {videos} no {column}{hint if words else ''}")
         merged = [(text, sorted(raw)) for text, raw in spellings.items() if len(raw) > 1]
         if merged:
             text, raw = merged[0]

@@ -69,6 +69,8 @@ def assess_groups(videos: list[Video]) -> tuple[bool, str]:
     for video in videos:
         if video.group is not None:
             groups[video.group].append(video)
+    if not groups:
+        return False, "the catalog has no groups"
     num_grouped = sum(map(len, groups.values()))
     if num_grouped < MIN_GROUPED * len(videos) or len(groups) < 2:
         return False, f"{num_grouped} of {len(videos)} videos have a group, of {len(groups)} groups"
