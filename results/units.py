@@ -233,5 +233,6 @@ def store_name(catalog: Path, recipe: Recipe) -> str:
     """The folder of the features: the same for all recipes that extract the same."""
     settings = to_mapping(recipe.extract)
     rows = {name: value for name, value in settings.items() if name not in NO_EFFECT_ON_FEATURES}
-    name = catalog.stem if catalog.stem != "labels" else catalog.absolute().parent.name
+    is_common = catalog.stem in ("labels", "videos")  # then the folder around it says more
+    name = catalog.absolute().parent.name if is_common else catalog.stem
     return f"{name}-{Path(recipe.extract.backbone).stem}-{fingerprint(rows)[:8]}"
