@@ -72,8 +72,10 @@ def assess_groups(videos: list[Video]) -> tuple[bool, str]:
     if not groups:
         return False, "the catalog has no groups"
     num_grouped = sum(map(len, groups.values()))
-    if num_grouped < MIN_GROUPED * len(videos) or len(groups) < 2:
-        return False, f"{num_grouped} of {len(videos)} videos have a group, of {len(groups)} groups"
+    if num_grouped < MIN_GROUPED * len(videos):
+        return False, f"only {num_grouped} of {len(videos)} videos have a group"
+    if len(groups) == 1:
+        return False, "all videos are of one group"
     sizes = sorted(len(own) for own in groups.values() for _ in own)
     median_size = sizes[len(sizes) // 2]
     if median_size < MIN_GROUP_SIZE:
