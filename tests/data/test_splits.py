@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -64,6 +65,12 @@ def test_videos_without_a_label_get_no_split() -> None:
     catalog = assign_splits(catalog_of(["a", None, "a"]), test_fraction=0.5, seed=0)
     assert [video.split for video in catalog if video.label is None] == [None]
     assert assign_splits(catalog_of([None] * 3), test_fraction=0.5, seed=0).splits == ()
+
+
+def test_videos_with_targets_are_split_too() -> None:
+    videos = [replace(video, target=1.5) for video in catalog_of([None] * 8)]
+    catalog = assign_splits(Catalog(name="c", videos=tuple(videos)), test_fraction=0.25, seed=0)
+    assert sorted(video.split or "" for video in catalog) == ["test"] * 2 + ["train"] * 6
 
 
 def test_a_catalog_that_has_splits_stays_as_it_is() -> None:

@@ -121,7 +121,7 @@ def test_h5_files_as_people_have_them_become_a_store(
 @WITHOUT_H5PY
 def test_h5_files_without_h5py_say_what_to_install(source: Path, tmp_path: Path) -> None:
     (source / "a.h5").write_bytes(b"\x89HDF")
-    with pytest.raises(StoreError, match="pip install h5py"):
+    with pytest.raises(StoreError, match="pip install 'clipset\\[h5\\]'"):
         bring(source, tmp_path / "store")
 
 

@@ -675,6 +675,8 @@ def test_a_transformer_is_mixed_with_the_clips_in_order_where_that_helps() -> No
         model=setup.architecture,
     )  # fmt: skip
     torch.testing.assert_close(predict_videos(again, task.test.clips), outputs)
+    finetuned = FinetuneProbe(replace(setup, model=small_model()), "scale").search()
+    assert finetuned.settings.ordered_weight == selection.settings.ordered_weight
     every_clip = replace(setup, config=replace(config, test_clips="all"))
     assert TransformerProbe(every_clip, "backbone").search().settings.ordered_weight == 0
 

@@ -71,7 +71,9 @@ def evaluate_command(
     check_leaks([labels or feature_store.catalog], allow_leaks=allow_leaks, unknown=unknown_ids)
     result: dict[str, Any]
     if low_shot_curve:
-        curves = run_low_shot(feature_store, labels, trained, config, seed=seed, training=training)
+        curves = run_low_shot(
+            feature_store, labels, trained, config, seed=seed, probes=probes, training=training
+        )
         result, result_tables = {"curves": curves}, [curve_table(curves)]
     else:
         task = make_task(feature_store, labels, training=training)

@@ -154,7 +154,7 @@ def _read_h5(path: Path) -> Arrays:
     try:
         h5py = import_module("h5py")
     except ImportError:
-        raise StoreError("reading .h5 needs h5py; install it: pip install h5py") from None
+        raise StoreError("reading .h5 needs h5py; install it: pip install 'clipset[h5]'") from None
     while h5py.h5pl.size():
         h5py.h5pl.remove(0)  # plug-ins are foreign code
     with h5py.File(path, "r") as content:

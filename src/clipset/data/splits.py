@@ -18,7 +18,7 @@ from clipset.errors import CatalogError
 
 
 def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catalog:
-    """Assign the labelled videos to train and test; a catalog with splits is returned unchanged.
+    """Assign videos with labels or targets to train and test; existing splits are kept.
 
     The split is stratified by class, with at least one training video in each class. Videos of
     one group stay together, and so do copies of one file.
@@ -27,10 +27,12 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
         raise CatalogError(f"the test fraction must be between 0 and 1, got {test_fraction}")
     if catalog.splits:
         return catalog
-    labelled_videos = [video for video in catalog if video.label is not None]
+    labelled_videos = [video for video in catalog if video.is_labelled]
     test_ids = _draw_test_ids(labelled_videos, test_fraction, np.random.default_rng(seed))
     return catalog.only(
-        replace(video, split="test" if video.id in test_ids else "train") if video.label else video
+        replace(video, split="test" if video.id in test_ids else "train")
+        if video.is_labelled
+        else video
         for video in catalog
     )
 

@@ -114,7 +114,7 @@ class DecodedVideos(TrainingVideos):
             raise BackboneError(
                 f"{manifest.backbone.name} cannot be trained end to end: it is no video "
                 f"transformer whose tokens can be dropped; name one with --backbone: videomae_b, "
-                f"or a file vit.safetensors of `clipset pretrain-backbone`"
+                f"or a file backbone.safetensors of `clipset pretrain-backbone`"
             )
         num_clips = 2 * config.clips_per_set  # two sets of each video
         sampling = replace(manifest.sampling, num_clips=num_clips, clips_per_minute=0.0)

@@ -31,7 +31,7 @@ def run_low_shot(
     *,
     seed: int = 0,
     fractions: tuple[float, ...] = FRACTIONS,
-    probes: Sequence[ProbeName] = PROBES,
+    probes: Sequence[ProbeName] | None = None,
     training: PretrainConfig | None = None,
 ) -> list[LowShotCurve]:
     """Run probes on nested subsets of the training videos, always with the same test videos.
@@ -47,7 +47,9 @@ def run_low_shot(
         if training is not None:  # joint pre-training also sees the unlabelled videos
             task = replace(task, pretraining=pretraining_setup(store, catalog, training))
         log(f"{fraction:.0%} of the labels: {len(task.train)} training videos")
-        results[fraction] = run_suite(task, model, config, seed=seed, probes=probes).results
+        results[fraction] = run_suite(
+            task, model, config, seed=seed, probes=probes or PROBES
+        ).results
         num_videos[fraction] = len(task.train)
     curves = []
     for probe_index, first_result in enumerate(next(iter(results.values()))):

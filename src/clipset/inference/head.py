@@ -112,18 +112,10 @@ class Head:
         return apply_temperature(predict_videos(self.network, clips), self.card.temperature)
 
 
-def list_candidates(
-    config: EvaluateConfig, train: LabelledVideos, *, has_model: bool
-) -> list[ProbeName]:
-    """The probes of the settings that can be a head.
-
-    Clips in order cannot if videos have different numbers of them.
-    """
+def list_candidates(config: EvaluateConfig, *, has_model: bool) -> list[ProbeName]:
+    """The probes of the settings that can be a head."""
     candidates = [
-        name
-        for name in config.probes
-        if (has_model or probe_key(name).features == "backbone")
-        and (name != "ordered" or train.regular.valid is None)
+        name for name in config.probes if has_model or probe_key(name).features == "backbone"
     ]
     if not candidates:
         raise ProbeError(
@@ -148,7 +140,7 @@ def fit_head(
 
     The validation videos are `validation`, else a subset of the training videos.
     """
-    probe_names = list_candidates(config, train, has_model=model is not None)
+    probe_names = list_candidates(config, has_model=model is not None)
     no_videos = torch.zeros(0, dtype=torch.int64)
     task = EvaluationTask(
         classes=classes,

@@ -44,8 +44,8 @@ class ProbeTraining:
     epochs: int = 40
     """passes over the training videos, at most"""
     max_steps: int = 600
-    """batches that a transformer is trained on, at most (at least one epoch); for heads, which are
-    cheap, not less than 1,000"""
+    """batches that a transformer is trained on, at most, rounded up to whole epochs; for heads,
+    which are cheap, not less than 1,000"""
     num_clips: int = 8
     """random clips of a video in a training step"""
     train_clips: Literal["random", "all"] = "random"

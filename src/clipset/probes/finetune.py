@@ -27,6 +27,8 @@ class FinetuneProbe(TransformerProbe):
 
     def select_ordered_weight(self, settings: TransformerSettings) -> float:  # noqa: ARG002
         """That of a random start: pre-training knows the validation videos, and looks too good."""
+        if len(self.ordered_weights) == 1:
+            return self.ordered_weights[0]
         if self.setup.seed not in self.setup.ordered_weights:
             TransformerProbe(self.setup, "backbone").search()
         return self.setup.ordered_weights[self.setup.seed]

@@ -17,7 +17,7 @@ from clipset.probes.inputs import CHUNK_SIZE, VideoInputs
 from clipset.sets.batch import ClipBatch
 
 K = 20  # neighbours that vote, as in the paper
-TEMPERATURE = 0.07  # of the votes, as in the paper
+TEMPERATURE = 0.07  # of the votes, as published
 COURSE_TEMPERATURE = TEMPERATURE / 2  # the cosine of time courses is the mean of two cosines
 
 

@@ -281,11 +281,15 @@ class TransformerProbe(TrainedProbe):
     def _ordered_selection(self) -> Selection:
         return self._ordered.search()
 
+    @property
+    def ordered_weights(self) -> tuple[float, ...]:
+        """The weights to search; 0 where clips have no order."""
+        config = self.setup.config
+        return (0.0,) if config.test_clips == "all" else config.training.ordered_weights
+
     def select_ordered_weight(self, settings: TransformerSettings) -> float:
-        """The best weight on validation videos, or the middle one; 0 where clips have no order."""
-        ordered_weights = self.setup.config.training.ordered_weights
-        if self.setup.config.test_clips == "all":
-            return 0.0
+        """The best weight on validation videos; without them, the middle one."""
+        ordered_weights = self.ordered_weights
         if not self._best_outputs or len(ordered_weights) == 1:
             return ordered_weights[len(ordered_weights) // 2]
         split = self.setup.split_validation()

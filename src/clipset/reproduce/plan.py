@@ -17,7 +17,9 @@ from clipset.reproduce.paper import BACKBONES, DATASETS, TABLES, TASKS, PaperTab
 
 PROBE_ROWS = {row_name(*probe_key(name)): probe_key(name) for name in EvaluateConfig().probes}
 RESOURCES = "resources"  # the table of costs, which has no recipe: see resources.py
-ABLATION_CHANGES = ("pretrain.preset=paper", "pretrain.epochs=200")  # for any recipe
+ABLATION_CHANGES = (  # for any recipe
+    "pretrain.preset=paper", "pretrain.epochs=200", "evaluate.training.ordered_weights=[0.0]",
+)  # fmt: skip
 PAPER_TITLES = {name: title for title, name in (BACKBONES | DATASETS | TASKS).items()}
 
 

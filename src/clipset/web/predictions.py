@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
-from clipset.errors import ClipsetError
 from clipset.evaluation.results import ProbeResult, read_predictions, read_records
 from clipset.inference.head import Head
 from clipset.inference.run import ClassProbability, Moment
@@ -94,10 +93,7 @@ class RunPredictions:
         spans = cut_windows(self.run.store, window, [video_index])[1:]
         if len(spans) < 2:
             return []
-        try:
-            probabilities = head.predict(read_spans(self.run.store, spans, model))
-        except (ClipsetError, RuntimeError):  # it takes whole videos only, such as clips in order
-            return []
+        probabilities = head.predict(read_spans(self.run.store, spans, model))
         values, indices = probabilities.max(dim=1)
         return [
             Moment(
