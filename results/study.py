@@ -1,6 +1,6 @@
 """Compare trainings over folds of whole groups: one command, resumable, results as files.
 
-    python results/study.py results/studies/lsa64_20_two_folds.toml --data DATA --out DIR
+    python results/study.py results/studies/defaults_folds.toml --data DATA --out DIR
     python results/study.py ... --list         # finished and pending units, and the time left
     python results/study.py ... --summarise    # the summary of the finished units
 

@@ -6,6 +6,7 @@ content. A current step is skipped.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -245,10 +246,20 @@ def environment() -> dict[str, str]:
         memory = f"{num_bytes / 2**30:.0f} GiB"
     facts |= {"processor": processor, "cores": str(os.cpu_count()), "memory": memory}
     facts["threads"] = os.environ.get("OMP_NUM_THREADS", facts["cores"])  # sums depend on it
-    source_root = Path(__file__).resolve().parents[2]
-    if (source_root / ".git").exists():  # clipset runs from its source tree
-        command = ["git", "-C", str(source_root), "describe", "--always", "--dirty", "--abbrev=12"]
-        with suppress(OSError, subprocess.SubprocessError):
-            git_output = subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=10)
-            facts["commit"] = git_output.decode().strip()
+    if commit := source_commit():
+        facts["commit"] = commit
     return facts
+
+
+@functools.cache  # the loaded code does not change if the source tree does
+def source_commit() -> str | None:
+    """The commit of clipset if it runs from its source tree."""
+    source_root = Path(__file__).resolve().parents[2]
+    if not (source_root / ".git").exists():
+        return None
+    command = ["git", "-C", str(source_root), "describe", "--always", "--dirty", "--abbrev=12"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, timeout=10, text=True
+        ).strip()
+    return None
