@@ -8,9 +8,9 @@ import hashlib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -20,6 +20,14 @@ T = TypeVar("T")
 _INVALID_TEXT = re.compile("[\0\ud800-\udfff]")
 MAX_DEPTH = 40  # of nested tables and lists in a file; ours have fewer than ten
 MAX_INT = 2**63
+_TYPE_ERROR = re.compile(
+    r"(?:Expected `(?P<types>[^`]+)`, got `[^`]+`|Invalid enum value .*)"
+    r" - at `\$\.(?P<name>[\w.]+)(?P<item>(?:\[[^`.]*\])?)`"
+)
+_TYPE_NAMES = {  # those of msgspec, in words
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
+    "array": 'a list such as ["a", "b"]', "object": "a table of settings",
+}  # fmt: skip
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -56,7 +64,7 @@ def build(cls: type[T], mapping: Any, source: str) -> T:
     try:
         return msgspec.convert(mapping, type=cls, strict=True)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError(f"{source}: {_describe_error(str(error), cls, mapping)}") from None
 
 
 def to_mapping(value: Any) -> Any:
@@ -110,9 +118,12 @@ def near_names(name: str, names: Iterable[str]) -> str:
     """`did you mean …?` with similar names, else all of them."""
     names = sorted(names)
     close_names = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close_names:
-        return f"did you mean {' or '.join(close_names)}?"
-    return f"known: {', '.join(names)}"
+    return did_you_mean(close_names) if close_names else f"known: {', '.join(names)}"
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """`did you mean a, b or c?`"""
+    return f"did you mean {' or '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}?"
 
 
 def _encode(value: Any, order: Literal["sorted"] | None = "sorted") -> bytes:
@@ -144,12 +155,38 @@ def check_values(value: Any, source: str) -> None:
         raise ConfigError(f"{source} is too large a number: {str(value)[:24]}…")
 
 
+def _describe_error(message: str, cls: Any, value: Any) -> str:
+    """What msgspec found wrong, in words: the setting, what it takes, and the value given."""
+    match = _TYPE_ERROR.fullmatch(message)
+    if match is None:
+        return message
+    for key in match["name"].split("."):
+        cls, value = get_type_hints(cls).get(key), value[key]
+    names = (match["types"] or "").split(" | ")
+    wanted = " or ".join(_TYPE_NAMES.get(name, name) for name in names if name != "null")
+    wanted = wanted or f"one of {', '.join(map(str, _choices(cls)))}"
+    return f"{match['name']}{match['item']} must be {wanted}, got {value!r:.80}"
+
+
+def _choices(type_: Any) -> tuple[Any, ...]:
+    """The values of the literals within a type."""
+    if get_origin(type_) is Literal:
+        return get_args(type_)
+    return tuple(choice for inner in get_args(type_) for choice in _choices(inner))
+
+
 def _check_keys(cls: type, mapping: Mapping[str, Any], source: str) -> None:
     field_names = {field.name for field in dataclasses.fields(cls)}
     field_types = get_type_hints(cls)
     for key, value in mapping.items():
         if key not in field_names:
-            raise ConfigError(f"{source}: unknown key {key!r}; {near_names(key, field_names)}")
+            inner_names = [
+                f"{section}.{key}"
+                for section, inner in field_types.items()
+                if key in getattr(inner, "__dataclass_fields__", ())
+            ]
+            hint = did_you_mean(inner_names) if inner_names else near_names(key, field_names)
+            raise ConfigError(f"{source}: unknown key {key!r}; {hint}")
         inner_type = field_types[key]
         if dataclasses.is_dataclass(inner_type) and isinstance(value, Mapping):
             _check_keys(inner_type, value, f"{source}.{key}")  # type: ignore[arg-type]

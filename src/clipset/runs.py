@@ -219,7 +219,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     """The content of `run.json` in a folder, checked."""
     path = folder / "run.json"
     if not path.is_file():
-        raise RunError(f"{folder} is not a clipset run (no run.json); run `clipset run` first")
+        problem = "no run.json" if folder.is_dir() else "no such folder"
+        is_inside = (folder.parent / path.name).is_file()
+        advice = f"the run is {folder.parent}" if is_inside else "run `clipset run` first"
+        raise RunError(f"{folder} is not a clipset run ({problem}); {advice}")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")

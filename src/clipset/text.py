@@ -89,6 +89,11 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda match: _escape(match[0]), text)
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """`1 video`, `3 videos`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def normal_form(text: str) -> str:
     """The same text without spaces around it, in the composed form of Unicode (NFC)."""
     return unicodedata.normalize("NFC", text.strip())

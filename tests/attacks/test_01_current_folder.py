@@ -55,7 +55,7 @@ def test_the_workers_of_an_extraction_import_nothing_from_the_current_folder(
     done = clipset("extract", *words, cwd=hostile)
     assert imported(marker) == ""
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1 videos, ")
+    assert done.stdout.startswith("1 video, ")
     assert ", 0 failed" in done.stdout
 
 

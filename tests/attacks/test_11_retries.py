@@ -34,7 +34,7 @@ def test_a_missing_file_is_tried_again_and_a_file_that_is_no_video_is_not(
     capfd.readouterr()
     assert failures(extract(catalog, tmp_path / "store", SMALL)) == {"red/text.mp4": False}
     lines = capfd.readouterr().err
-    assert "1 videos failed before and are not retried; --retry-failed retries them" in lines
+    assert "not retried: 1 video that failed before; --retry-failed does it" in lines
     assert "skipped" not in lines
 
 
@@ -66,6 +66,6 @@ def test_run_knows_retry_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert run(*words) == 0
     capfd.readouterr()
     assert run(*words) == 0
-    assert "--retry-failed retries them" in capfd.readouterr().err
+    assert "--retry-failed does it" in capfd.readouterr().err
     assert run(*words, "--retry-failed") == 0
     assert "skipped red/text.mp4: " in capfd.readouterr().err

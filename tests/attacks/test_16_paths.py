@@ -68,7 +68,7 @@ def test_a_path_in_a_table_that_cannot_be_fails_alone(
     store = ("--out", tmp_path / "store", "--backbone", write_backbone(tmp_path))
     assert run("extract", tmp_path / "t.csv", *store, *SMALL) == 0
     out, err = capfd.readouterr()
-    assert "1 videos, " in out
+    assert "1 video, " in out
     assert "2 failed" in out
     assert "skipped b\\x00d.mp4: its path holds a NUL character" in err.splitlines()
     assert run("verify", tmp_path / "store") == 0

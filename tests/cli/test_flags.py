@@ -25,3 +25,42 @@ def test_a_seed_that_is_typed_wins_over_the_recipe(
     store = tmp_path / "store"
     assert run("extract", tmp_path / "videos", "--out", store, "--recipe", recipe, *typed) == 0
     assert open_store(store).manifest.seed == seed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("settings --set pretrain.epochs=abc", "pretrain.epochs must be a whole number, got 'abc'"),
+        ("settings --set extract.sampling.flip=no", "flip must be true or false, got 'no'"),
+        ("settings --set evaluate.probes=knn", 'must be a list such as ["a", "b"], got \'knn\''),
+        ('settings --set evaluate.probes=["foo"]', "evaluate.probes[0] must be one of knn, scale_"),
+        ("settings --set epochs=3", "unknown key 'epochs'; did you mean pretrain.epochs?"),
+        ("settings pretrian", "did you mean pretrain, pretrain.model or extract?"),
+        ("extract VIDEOS --out new --workers -1", "workers must be at least 0, got -1"),
+        ("extract VIDEOS --out FILE", "a file is in its place; use another folder"),
+        ("extract VIDEOS more --out new", "unexpected argument 'more'; see `clipset extract --he"),
+        ("catalog VIDEOS --out new.txt", "a catalog is written as .csv, got new.txt"),
+        ("evaluate RUN", "RUN is not a feature store (no manifest.json); its store is RUN/store"),
+        ("evaluate new", "new is not a feature store (no such folder); run `clipset extract`"),
+        ("report RUN/store", "RUN/store is not a clipset run (no run.json); the run is RUN"),
+        ("reproduce ucf --out new", "no table 'ucf'; did you mean ucf101?"),
+        ("reproduce ucf101 --out new --data new", "new not found; --data is the folder"),
+        ("predict a.mp4 --run RUN --probe foo", 'Invalid value "foo" for --probe. Choose from'),
+    ],
+)
+def test_a_slip_is_answered_in_one_line_that_says_what_is_allowed(
+    words: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("VIDEOS/a.mp4", "RUN/run.json", "RUN/store/manifest.json", "FILE"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text("{}")
+    assert run(*words.split()) == 2
+    err = capfd.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert not Path("new").exists()

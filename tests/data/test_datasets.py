@@ -77,7 +77,7 @@ def test_missing_files_are_counted(ucf_lists: Path, tmp_path: Path) -> None:
     videos = touch(tmp_path / "UCF-101", "Archery/v_Archery_g08_c01.avi")
     catalog = read("ucf101", videos, ucf_lists)
     missing, lines = find_missing(catalog)
-    assert lines == ["test: 0 of 1 videos found", "train: 1 of 2 videos found"]
+    assert lines == ["test: 0 of 1 video found", "train: 1 of 2 videos found"]
     assert set(missing) == {
         "Archery/v_Archery_g01_c01.avi",
         "HandstandPushups/v_HandStandPushups_g08_c01.avi",
@@ -104,9 +104,9 @@ def test_hmdb51_follows_its_lists(tmp_path: Path) -> None:
         "wave/c_wave.avi": ("wave", "train", None)
     }
     assert find_missing(catalog)[1] == [
-        "no split: 1 of 1 videos found",
-        "test: 0 of 1 videos found",
-        "train: 1 of 1 videos found",
+        "no split: 1 of 1 video found",
+        "test: 0 of 1 video found",
+        "train: 1 of 1 video found",
     ]
 
 

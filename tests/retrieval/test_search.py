@@ -131,6 +131,7 @@ def test_errors_are_one_line(
     )
     assert "is outside the video of" in line("red/video 0.mp4@5-9")
     assert "must end after it starts" in line("red/video 0.mp4@5-4")
+    assert "a moment is START-END in seconds" in line("red/video 0.mp4@-1")
     assert "efficientnet_lite0 has no text tower; search by example" in line("--text", "a dog")
     assert "give an example to search by" in line()
     assert "no video has label 'rod'; did you mean red?" in line(

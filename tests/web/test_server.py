@@ -27,7 +27,7 @@ def test_a_port_in_use_and_a_missing_package_are_one_line(
     error = capsys.readouterr().err
     assert error == (
         f"clipset: cannot listen on 127.0.0.1:{port}: address already in use; "
-        "give another --port (0: any free one)\n"
+        "give another --port (0: any free one) or --host\n"
     )
     assert run("serve", served_folder, "--port", 99_999) == 2
     assert run("serve", served_folder, "--host", "no such host") == 2

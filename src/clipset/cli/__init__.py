@@ -17,7 +17,7 @@ from clipset.process.isolation import isolate_command
 if Path(*sys.argv[:1]).stem in ("-m", "clipset"):  # `python -m clipset.cli`, or the script
     isolate_command()
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnusedCliTokensError
 
 from clipset.cli.app import app
 from clipset.errors import ClipsetError, OtherRankError, StreamError
@@ -77,6 +77,10 @@ def _run(words: list[str]) -> int:
         if isinstance(error, KeyboardInterrupt) or was_interrupted():
             return _fail("stopped; run the same command again to resume", 130)
         if "--debug" not in words:
+            if isinstance(error, UnusedCliTokensError):
+                unused_words = " ".join(error.unused_tokens or ())
+                verb_words = " ".join(("clipset", *(error.command_chain or ())))
+                return _fail(f"unexpected argument {unused_words!r}; see `{verb_words} --help`")
             if isinstance(error, ClipsetError | CycloptsError):
                 return _fail(str(error), getattr(error, "exit_code", 2))
             if isinstance(error, OSError) and error.filename is not None:

@@ -10,6 +10,7 @@ from cyclopts import App
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
 from clipset.errors import CatalogError
+from clipset.text import counted
 
 catalog_app = App(name="catalog", help_format="plaintext")
 app.command(catalog_app)
@@ -51,6 +52,8 @@ def catalog_command(
     from clipset.data.splits import assign_splits, keep_fraction
     from clipset.files import check_output
 
+    if out.suffix.lower() not in ("", ".csv"):
+        raise CatalogError(f"a catalog is written as .csv, got {out}; use another name")
     check_output(out, "file")
     if dataset:
         if dataset == "lvu" and task not in LVU_TASKS:
@@ -104,6 +107,7 @@ def catalog_check_command(videos: Path, /, *, common: flags.Common = flags.COMMO
     result = {"videos": len(listed), "problems": problems, "missing": missing, "leaks": leaks}
     lines = [f"{video_id}: {reason}" for video_id, reason in problems.items()]
     lines += [*split_lines, *(f"leak: {leak}" for leak in leaks)]
-    show_result(result, common, [*lines, f"{len(listed)} videos, {len(problems)} with problems"])
+    lines.append(f"{counted(len(listed), 'video')}, {len(problems)} with problems")
+    show_result(result, common, lines)
     if problems or leaks:
         raise SystemExit(1)

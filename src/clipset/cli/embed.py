@@ -8,6 +8,7 @@ from typing import Any
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
 from clipset.cli.tables import report_failures
+from clipset.text import counted
 
 
 @app.command(name="embed")
@@ -62,14 +63,16 @@ def embed_command(
     if not is_new and (len(videos) != 1 or not videos[0].is_dir()):
         raise ConfigError("embed needs one feature store, or videos with --run or --backbone")
     if not is_new and model is None and vector_parts not in (None, ("clip",)):
-        raise ConfigError(f"the parts {parts} need a model; give one with --model")
+        raise ConfigError(f"--parts {parts} needs a model; give one with --model")
     check_output(out, "folder")
     table = embed(
         videos if is_new else open_store(videos[0]), run=run, backbone=backbone, model=model,
         parts=vector_parts, window=window, device=common.device, workers=workers,
     )  # fmt: skip
     rows, num_clips, width = table.vectors.shape
-    count = f"{rows} videos × {num_clips} clips" if window is None else f"{rows} videos and windows"
+    count = f"{rows} videos and windows"
+    if window is None:
+        count = f"{counted(rows, 'video')} × {counted(num_clips, 'clip')}"
     summary_line = f"{count} × {width} numbers ({', '.join(table.parts)})"
     result: dict[str, Any] = {"vectors": out, "shape": table.vectors.shape, "parts": table.parts}
     if is_new:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
+from clipset.text import counted
 
 
 @app.command(name="extract")
@@ -79,6 +80,7 @@ def extract_command(
         "damaged": {entry.id: entry.damage for entry in store.entries if entry.damage},
         "clips": num_clips,
     }
-    summary_line = f"{len(store)} videos, {num_clips} clips, {len(store.failed)} failed → {out}"
+    counts = f"{counted(len(store), 'video')}, {counted(num_clips, 'clip')}"
+    summary_line = f"{counts}, {len(store.failed)} failed → {out}"
     show_result(result, common, [summary_line])
     check_any_read(store)

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
 from clipset.features.config import ImportConfig
+from clipset.text import counted
 
 DEFAULTS = ImportConfig()
 
@@ -47,7 +48,8 @@ def import_command(
     store = import_features(features, out, videos, config)
     num_clips, dim = store.manifest.sampling.num_clips, store.manifest.backbone.dim
     failed = {entry.id: entry.reason for entry in store.failed}
-    line = f"{len(store)} videos × {num_clips} clips × {dim} numbers, {len(failed)} failed → {out}"
+    counts = f"{counted(len(store), 'video')} × {counted(num_clips, 'clip')} × {dim} numbers"
+    line = f"{counts}, {len(failed)} failed → {out}"
     result = {
         "store": out, "videos": len(store), "failed": failed, "clips": num_clips, "dim": dim
     }  # fmt: skip

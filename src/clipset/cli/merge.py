@@ -6,6 +6,7 @@ from pathlib import Path
 
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
+from clipset.text import counted
 
 
 @app.command(name="merge")
@@ -22,5 +23,5 @@ def merge_command(*stores: Path, out: Path, common: flags.Common = flags.COMMON)
 
     merged = merge_stores(stores, out)
     counts = {"videos": len(merged), "failed": len(merged.failed), "pending": len(merged.pending)}
-    summary_line = f"{len(merged)} videos, {len(merged.failed)} failed → {out}"
+    summary_line = f"{counted(len(merged), 'video')}, {len(merged.failed)} failed → {out}"
     show_result({"store": out, **counts}, common, [summary_line])

@@ -26,7 +26,7 @@ def predict_command(
     step: float | None = None,
     timeline: bool | None = None,
     csv: Path | None = None,
-    probe: ProbeName | Literal["labels"] | None = None,
+    probe: Literal[ProbeName, "labels"] | None = None,
     backbone: flags.OwnBackbone = None,
     workers: flags.Workers = None,
     common: flags.Computing = flags.COMPUTING,

@@ -61,8 +61,6 @@ def reproduce_command(
         lines = [f"{row['table']:22} table {row['number']:>2}: {row['title']}" for row in result]
         show_result({"tables": result}, common, lines)
         return
-    if out is None:
-        raise ConfigError("the folder of the table is missing: give --out DIR")
     from clipset.reproduce.plan import RESOURCES, find_plan
     from clipset.reproduce.render import render_text, write_renderings
     from clipset.reproduce.run import ReproduceRequest, reproduce
@@ -70,6 +68,8 @@ def reproduce_command(
 
     if table != RESOURCES:
         find_plan(table)
+    if out is None:
+        raise ConfigError("the folder of the table is missing: give --out DIR")
     if render:
         table_file = read_table_file(out)
         write_renderings(table_file, out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clipset.cli import flags
 from clipset.cli.app import make_table
-from clipset.text import visible
+from clipset.text import counted, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,7 +37,7 @@ def run_lines(result: RunResult) -> Iterator[str | Table]:
     if result.note:
         yield result.note
     if result.failed:
-        yield f"{result.failed} videos could not be read; the report lists them"
+        yield f"{counted(result.failed, 'video')} could not be read; the report lists them"
     if result.damaged:
         yield f"{result.damaged} damaged videos were used; the report lists them"
     yield "  ".join(f"{name} {seconds:.1f} s" for name, seconds in result.seconds.items())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
+from clipset.text import counted
 
 
 @app.command(name="verify")
@@ -39,7 +40,8 @@ def verify_command(
     digest = None if problems else store_digest(folder)
     lines = [f"{video}: {problem}" for video, problem in problems]
     verdict = f"{len(problems)} with problems" if problems else "all as written"
-    lines.append(f"{', '.join(f'{count} {name}' for name, count in counts.items())}: {verdict}")
+    others = f"{counts['failed']} failed, {counts['pending']} pending"
+    lines.append(f"{counted(len(stored), 'video')}, {others}: {verdict}")
     result = {"store": store, **counts, "problems": dict(problems), "digest": digest}
     show_result(result, common, lines)
     if problems:

@@ -17,6 +17,7 @@ from clipset.errors import CatalogError
 from clipset.files import write_atomic
 from clipset.progress import log
 from clipset.text import (
+    counted,
     csv_text,
     deneutralise,
     escape_undecodable,
@@ -149,9 +150,10 @@ class Catalog:
 
 def describe_catalog(catalog: Catalog) -> str:
     """One line about a catalog: number of videos, classes and videos of each split."""
-    classes = f", {len(catalog.classes)} classes" if catalog.classes else ", no labels"
+    num_classes = len(catalog.classes)
+    classes = counted(num_classes, "class", "classes") if num_classes else "no labels"
     splits = "".join(f", {len(catalog.split(name))} {name}" for name in catalog.splits)
-    return f"{len(catalog)} videos{classes}{splits}"
+    return f"{counted(len(catalog), 'video')}, {classes}{splits}"
 
 
 def find_missing(catalog: Catalog) -> tuple[list[str], list[str]]:
@@ -160,7 +162,7 @@ def find_missing(catalog: Catalog) -> tuple[list[str], list[str]]:
     num_listed = Counter(video.split or "no split" for video in catalog)
     num_missing = Counter(video.split or "no split" for video in missing_videos)
     lines = [
-        f"{split}: {count - num_missing[split]} of {count} videos found"
+        f"{split}: {count - num_missing[split]} of {counted(count, 'video')} found"
         for split, count in sorted(num_listed.items())
     ]
     return [video.id for video in missing_videos], lines

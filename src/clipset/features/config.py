@@ -49,6 +49,10 @@ class ExtractConfig:
             raise ConfigError("backbone must be a name; `clipset backbones` lists them")
         if not all(number.isdecimal() for number in _split(self.layers)):
             raise ConfigError(f"layers must be numbers such as 3,7,11, got {self.layers!r}")
+        if self.workers is not None and self.workers < 0:
+            raise ConfigError(f"workers must be at least 0, got {self.workers}")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ConfigError(f"timeout must be more than 0 s, got {self.timeout:g}")
         if self.workers == 0 and self.timeout is not None:
             raise ConfigError(
                 f"a timeout of {self.timeout:g} s needs worker processes: with 0 workers the main "

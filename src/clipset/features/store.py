@@ -36,6 +36,7 @@ from clipset.errors import NothingReadError, StoreError
 from clipset.features.ledger import KINDS, Kind, Ledger, LedgerEntry
 from clipset.progress import bar
 from clipset.row_files import open_rows
+from clipset.text import counted
 
 FORMAT = 1
 SHOW_PROGRESS_FROM = 10_000  # compared files
@@ -159,9 +160,12 @@ def read_manifest(store_folder: Path) -> Manifest:
     """The manifest of a store; an error if the folder is not a store."""
     path = store_folder / "manifest.json"
     if not path.is_file():
-        raise StoreError(
-            f"{store_folder} is not a feature store (no manifest.json); run `clipset extract` first"
+        problem = "no manifest.json" if store_folder.is_dir() else "no such folder"
+        is_run = (store_folder / "store" / path.name).is_file()
+        advice = (
+            f"its store is {store_folder / 'store'}" if is_run else "run `clipset extract` first"
         )
+        raise StoreError(f"{store_folder} is not a feature store ({problem}); {advice}")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise StoreError(f"{path} is not a manifest of format {FORMAT}; another clipset made it")
@@ -221,7 +225,8 @@ def open_run_store(run_folder: Path) -> FeatureStore:
 
 def retry_hint(num_failed: int) -> str:
     """One line about videos that failed in an earlier run."""
-    return f"{num_failed} videos failed before and are not retried; --retry-failed retries them"
+    videos = counted(num_failed, "video")
+    return f"not retried: {videos} that failed before; --retry-failed does it"
 
 
 def check_any_read(store: FeatureStore) -> None:

@@ -234,8 +234,9 @@ class TrainedRun:
             min_duration = np.inf if timeline is False else -1.0  # of none, or of every video
         window = median_duration if window is None else window
         window_grid = WindowGrid(window, window / 2 if step is None else step)
+        catalog = list_new_videos(videos)
         reader, head = self.reader, self.head  # the reader may refuse, before a head is fitted
-        new_videos = reader.read(list_new_videos(videos).videos)
+        new_videos = reader.read(catalog.videos)
         readable = [video for video in new_videos if video.clips is not None]
         long_videos = [video for video in readable if video.duration > min_duration]
         timelines = self._timelines(long_videos, head, window_grid)

@@ -35,7 +35,10 @@ def exclusive(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock_file = None if _lock_counts.get(lock_key) else _acquire(folder)
     except OSError as error:
-        raise LockError(f"cannot write to {folder}: {error.strerror or error}") from None
+        reason = (error.strerror or str(error)).lower()
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            reason = "a file is in its place; use another folder"
+        raise LockError(f"cannot write to {folder}: {reason}") from None
     _lock_counts[lock_key] = _lock_counts.get(lock_key, 0) + 1
     try:
         yield

@@ -52,6 +52,8 @@ class ReproduceRequest:
     def __post_init__(self) -> None:
         if (self.data is None) == (self.store is None):
             raise ConfigError("give the data: --data FOLDER, or --store STORE, not both")
+        if self.data is not None and not self.data.exists():
+            raise ConfigError(f"{self.data} not found; --data is the folder of the dataset")
         if self.store is not None and self.backbones:
             raise ConfigError("a store has its backbone already; give --backbone with --data")
 

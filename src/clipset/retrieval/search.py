@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from clipset.clips.sampling import Window
+from clipset.config import did_you_mean
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import ClipError, SearchError
 from clipset.inference.run import TrainedRun, load_run
@@ -126,7 +127,9 @@ class VideoSearch:
         if not _is_file(name):
             ids = self.index.ids[:MAX_COMPARED_IDS]
             near = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"an id is {ids[0]!r}"
+            hint = did_you_mean(near) if near else f"an id is {ids[0]!r}"
+            if "@" in name:
+                hint = "a moment is START-END in seconds, such as clip.mp4@12.5-16"
             raise SearchError(f"no video and no file is called {name!r}; {hint}")
         video = Video(id=name_text(name), path=Path(name))
         table = self.trained.embed(Catalog(name="query", videos=(video,)), window=window)
@@ -150,12 +153,12 @@ class VideoSearch:
         `clip.mp4@12.5-16`. `where` allows values of columns of the catalog.
         """
         began = time.perf_counter()
+        if not _as_list(examples) and text is None:
+            raise SearchError("give an example to search by: a video, a file, a moment or a text")
         positive = [self.read_example(str(word)) for word in _as_list(examples)]
         negative = [self.read_example(str(word)) for word in _as_list(unlike)]
         if text is not None:
             positive.append(self.text_example(text))
-        if not positive:
-            raise SearchError("give an example to search by: a video, a file, a moment or a text")
         allowed = {
             name: (values,) if values is None or isinstance(values, str) else tuple(values)
             for name, values in (where or {}).items()

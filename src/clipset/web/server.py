@@ -79,8 +79,8 @@ def open_listener(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"host {host!r} is not an address: {error}") from None
+    except (OSError, UnicodeError):
+        raise ConfigError(f"host {host!r} is no address; use 127.0.0.1 or 0.0.0.0") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -89,7 +89,8 @@ def open_listener(host: str, port: int) -> socket.socket:
         listener.close()
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {reason}; give another --port (0: any free one)"
+            f"cannot listen on {host}:{port}: {reason}; give another --port "
+            "(0: any free one) or --host"
         ) from None
     return listener
 
