@@ -78,11 +78,11 @@ class Difference(VariantProbe):
 
     @property
     def name(self) -> str:
-        """`SCALE linear − Linear`, or `paper − official: SCALE linear`."""
-        probe = row_name(self.features, self.probe)
+        """`SCALE linear − Linear`, or `paper − official`."""
         if self.variant != self.baseline_variant:
-            return f"{self.variant} − {self.baseline_variant}: {probe}"
-        return f"{probe} − {row_name(self.baseline_features, self.baseline_probe)}"
+            return f"{self.variant} − {self.baseline_variant}"
+        baseline = row_name(self.baseline_features, self.baseline_probe)
+        return f"{row_name(self.features, self.probe)} − {baseline}"
 
     @property
     def text(self) -> str:
@@ -310,15 +310,21 @@ def render_tables(titled: Sequence[tuple[str, Column, str | None]]) -> list[str]
                     costs.setdefault(name, {})[title] = text
     lines = table("probe", titles, scores) + table("paired difference", titles, differences)
     lines += table("cost of one training", titles, costs)
-    between = {
-        difference.name: {"": difference.text}
-        for _, column, _ in titled
-        for difference in column.differences
-        if difference.variant != difference.baseline_variant
-    }
+    between: dict[str, dict[str, str]] = {}
+    for _, column, _ in titled:
+        for difference in column.differences:
+            if differ_by_one_word(difference.variant, difference.baseline_variant):
+                probe = row_name(difference.features, difference.probe)
+                between.setdefault(difference.name, {})[probe] = difference.text
     if between:
-        lines += table("between trainings", [""], between)
+        probes = list(dict.fromkeys(probe for cells in between.values() for probe in cells))
+        lines += table("between trainings", probes, between)
     return lines
+
+
+def differ_by_one_word(name: str, other: str) -> bool:
+    """Whether two variants differ by one thing: `paper-mixed` and `paper-signer` do."""
+    return len(set(name.split("-")) ^ set(other.split("-"))) == 2
 
 
 def describe_cost(training: Training, column: Column) -> dict[str, str]:

@@ -283,7 +283,7 @@ class WindowGrid:
     def __post_init__(self) -> None:
         if not (0 < self.length < math.inf and 0 < self.step < math.inf):
             raise ClipError(
-                f"window and step must be more than 0 s, got {self.length} and {self.step}"
+                f"window and step must be more than 0 s, got {self.length:g} and {self.step:g}"
             )
 
     def count(self, duration: float) -> int:

@@ -169,7 +169,10 @@ def as_video_error(error: Exception) -> VideoError:
 
 
 def _send(replies: BinaryIO, reply: Reply, *buffers: memoryview) -> None:
-    replies.write(msgspec.json.encode(reply) + b"\n")
-    for buffer in buffers:
-        replies.write(buffer)
-    replies.flush()
+    try:
+        replies.write(msgspec.json.encode(reply) + b"\n")
+        for buffer in buffers:
+            replies.write(buffer)
+        replies.flush()
+    except BrokenPipeError:
+        os._exit(1)  # the parent is gone: nobody to tell
