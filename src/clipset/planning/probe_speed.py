@@ -103,7 +103,7 @@ def estimate_probes(
 def search_seconds(probe: TrainedProbe, speed: ProbeSpeed, num_videos: int) -> float:
     """The seconds of a search for one training video; others are kept for validation."""
     num_candidates, num_epochs = len(probe.search_space()), _count_epochs(probe, num_videos)
-    if num_candidates == 1 and not probe.setup.config.training.early_stopping:
+    if num_candidates == 1 and not probe.stops_early:
         return 0.0
     halving_epochs = ValidationCurves(1, num_epochs, probe.num_halvings).halving_epochs
     seconds = 0.0
@@ -116,7 +116,7 @@ def search_seconds(probe: TrainedProbe, speed: ProbeSpeed, num_videos: int) -> f
 
 def fit_seconds(probe: TrainedProbe, speed: ProbeSpeed, num_videos: int) -> float:
     """The seconds of a training with the selected settings for one training video."""
-    part = FINAL_EPOCHS if probe.setup.config.training.early_stopping else 1.0
+    part = FINAL_EPOCHS if probe.stops_early else 1.0
     return part * _count_epochs(probe, num_videos) * speed.train(1)
 
 

@@ -127,6 +127,12 @@ class TrainedProbe(Probe):
     min_steps: ClassVar[int] = 0
     """`max_steps` below this does not shorten the training"""
     settings_type: ClassVar[type[Any]]
+    can_stop_early: ClassVar[bool] = True
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the training ends after the epoch with the best validation score."""
+        return self.can_stop_early and self.setup.config.training.early_stopping
 
     @property
     def num_epochs(self) -> int:
@@ -153,14 +159,13 @@ class TrainedProbe(Probe):
     def search(self) -> Selection:
         """Candidates that need too much memory together are trained in groups."""
         candidates, split = self.search_space(), self.setup.split_validation()
-        early_stopping = self.setup.config.training.early_stopping
-        if split.validation is None or (len(candidates) == 1 and not early_stopping):
+        if split.validation is None or (len(candidates) == 1 and not self.stops_early):
             default_settings = middle_point(self.settings_type, self.axes())
             return Selection(settings=default_settings, epochs=self.num_epochs)
         curves = ValidationCurves(len(candidates), self.num_epochs, self.num_halvings)
         for group in split_by_memory([self.training_bytes(point) for point in candidates]):
             train_by_halving(self.start({n: candidates[n] for n in group}, split), curves)
-        best, epochs = curves.best(early_stopping=early_stopping)
+        best, epochs = curves.best(early_stopping=self.stops_early)
         return Selection(
             settings=candidates[best],
             epochs=epochs,

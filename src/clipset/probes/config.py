@@ -63,10 +63,11 @@ class ProbeTraining:
     mix_means: bool = False
     """whether transformers see videos with mixed mean features, which hides the person or place"""
     early_stopping: bool = True
-    """whether training ends after the epoch with the best validation score"""
+    """whether training ends after the epoch with the best validation score (never that of linear
+    heads)"""
     joint_weight: float = 0.0
     """weight of the pre-training losses beside fine-tuning, on all videos, labelled or not"""
-    head_learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+    head_learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
     """learning rates to search for heads on frozen features"""
     head_weight_decays: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
     """weight decays to search for heads on frozen features"""

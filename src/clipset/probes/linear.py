@@ -25,10 +25,14 @@ class LinearStack(HeadStack):
 
 
 class LinearProbe(HeadProbe):
-    """Linear heads are cheap: no candidate is dropped on the way."""
+    """Linear heads are cheap: no candidate is dropped on the way, and all are trained to the end.
+
+    With weight decay the last epochs, at low learning rates, do not overfit.
+    """
 
     kind = "linear"
     num_halvings = 0
+    can_stop_early = False
 
     @classmethod
     def stack_factory(cls, config: EvaluateConfig) -> MakeStack:  # noqa: ARG003
