@@ -180,7 +180,7 @@ def test_the_command_takes_parts_and_a_window(
     assert said["shape"][0] > len(small_store)
     with pytest.raises(SystemExit):
         main([*words, "--parts", "set"])
-    assert "need a model; give one with --model" in capsys.readouterr().err
+    assert "needs a model; give one with --model" in capsys.readouterr().err
 
 
 def test_a_time_course_tells_what_happens_when() -> None:

@@ -161,6 +161,8 @@ def _describe_error(message: str, cls: Any, value: Any) -> str:
     if match is None:
         return message
     for key in match["name"].split("."):
+        if not dataclasses.is_dataclass(cls):
+            return message  # within a value that may be missing
         cls, value = get_type_hints(cls).get(key), value[key]
     names = (match["types"] or "").split(" | ")
     wanted = " or ".join(_TYPE_NAMES.get(name, name) for name in names if name != "null")
