@@ -324,7 +324,7 @@ def clean_rows(rows: Iterable[dict[str, str]], source: str) -> list[dict[str, st
             words = ", ".join(repr(text) for text in sorted(set(missing)) if text.strip())
             thing = "class" if column == "label" else column
             hint = f" ({words} means missing; give it another name if it is a {thing})"
-            videos = "1 video has" if len(missing) == 1 else f"{len(missing)} videos have"
+            videos = counted(len(missing), "video has", "videos have")
             log(f"{source}: {videos} no {column}{hint if words else ''}")
         merged = [(text, sorted(raw)) for text, raw in spellings.items() if len(raw) > 1]
         if merged:
