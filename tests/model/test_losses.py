@@ -54,7 +54,7 @@ def masked_clip_loss(
     masked_index = masked.flatten().nonzero().squeeze(1)
     return product_loss(
         predictions.flatten(0, 1), targets.flatten(0, 1), masked_index, masked_index, temperature,
-        num_videos=len(masked), symmetric=True, average=False,
+        num_videos=len(masked), num_masked=len(masked_index), symmetric=True, average=False,
     )  # fmt: skip
 
 

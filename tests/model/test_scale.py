@@ -96,25 +96,49 @@ def test_padding_does_not_change_the_losses(config: ModelConfig) -> None:
         )
 
 
-def test_a_large_batch_compares_masked_clips_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_parts", [1, 2])
+@pytest.mark.parametrize("config", [TINY, replace(TINY, average=True)], ids=["sums", "means"])
+def test_a_large_batch_compares_masked_clips_in_parts(
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig, num_parts: int
+) -> None:
     features, boxes, masked = batch(5)
-    model = make(replace(TINY, losses="masked")).eval()
-    monkeypatch.setattr(scale, "MAX_COMPARED", 2 * 5 * masked.shape[2] - 1)
-    computed = model.losses(features, boxes, masked).total
+    model = make(replace(config, losses="masked")).eval()
+    monkeypatch.setattr(scale, "PART_SIZE", masked.numel() // num_parts - 1)
+    computed = model.losses(features, boxes, masked)
     tokens, _ = model.encoder.encode_subset(
         *(part.flatten(0, 1) for part in (features, boxes, masked, masked))
     )
     predictions = F.normalize(model.predict_clip(tokens), dim=1)
     targets = F.normalize(model.project_clip(features[masked]), dim=1)
-    logits, own = predictions @ targets.T / TINY.temperature, torch.arange(len(targets))
-    expected = F.cross_entropy(logits, own, reduction="sum")
-    expected = expected + F.cross_entropy(logits.T, own, reduction="sum")
-    torch.testing.assert_close(computed, expected / 5)
-    everything = make(replace(TINY, losses="masked", negatives="all")).eval()
-    monkeypatch.undo()
-    whole = everything.losses(features, boxes, masked).total
-    monkeypatch.setattr(scale, "MAX_COMPARED", 0)
-    torch.testing.assert_close(everything.losses(features, boxes, masked).total, whole)
+    video = torch.arange(5)[:, None].expand_as(masked)[masked]
+    total, correct = 0.0, 0.0
+    for part in range(num_parts):
+        rows = video % num_parts == part
+        own = torch.arange(int(rows.sum()))
+        logits = (predictions[rows] @ targets[rows].T / TINY.temperature).detach()
+        total += float(F.cross_entropy(logits, own, reduction="sum"))
+        total += float(F.cross_entropy(logits.T, own, reduction="sum"))
+        correct += float((logits.argmax(dim=1) == own).sum())
+    expected = total / (2 * len(video) if config.average else 5)
+    assert float(computed.total.detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(computed.masked_clip_accuracy) == pytest.approx(correct / len(video))
+
+
+def test_a_large_batch_compares_everything_with_negatives_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features, boxes, masked = batch(5)
+    model = make(replace(TINY, losses="masked", negatives="all")).eval()
+    whole = model.losses(features, boxes, masked).total
+    monkeypatch.setattr(scale, "PART_SIZE", 1)
+    torch.testing.assert_close(model.losses(features, boxes, masked).total, whole)
+
+
+def test_two_ranks_compare_a_large_batch_in_the_same_parts_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scale, "PART_SIZE", 16)
+    test_two_ranks_with_uneven_shards_equal_one(TINY)
 
 
 def test_only_masked_clips_are_predicted() -> None:

@@ -83,6 +83,7 @@ def masked_clip_loss(
     temperature: float,
     *,
     num_videos: int,
+    num_masked: int,
     symmetric: bool,
     average: bool,
     gather: Gather | None = None,
@@ -91,12 +92,11 @@ def masked_clip_loss(
 
     `prediction_index` and `target_index` are the rows of the masked clips. Symmetric: also of their
     targets against all predictions. Summed over the clips and divided by the videos, or the mean
-    over clips and directions.
+    over clips and directions; `num_videos` and `num_masked` are those of the whole minibatch.
     """
     gather = gather or SingleRank()
     predictions, targets = unit_vectors(predictions), unit_vectors(targets)
     target_offset, _ = row_offset(targets, gather)
-    _, num_clips = row_offset(prediction_index, gather)
     loss, num_correct = info_nce(
         predictions[prediction_index], gather(targets), target_index + target_offset, temperature
     )
@@ -107,8 +107,8 @@ def masked_clip_loss(
             targets[target_index], gather(predictions), positive_index, temperature
         )
         loss = (loss + reverse_loss) / 2 if average else loss + reverse_loss
-    scale = gather.world_size / max(num_clips if average else num_videos, 1)
-    return LossTerm(loss * scale, num_correct * (gather.world_size / max(num_clips, 1)))
+    scale = gather.world_size / max(num_masked if average else num_videos, 1)
+    return LossTerm(loss * scale, num_correct * (gather.world_size / max(num_masked, 1)))
 
 
 def set_contrastive_loss(

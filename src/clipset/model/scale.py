@@ -25,7 +25,7 @@ from clipset.model.losses import (
 )
 from clipset.model.teacher import ClusterLoss, RegressionLoss, Teacher
 
-MAX_COMPARED = 8192  # clips: with more, `negatives=masked` takes masked clips only on both sides
+PART_SIZE = 8192  # clips: larger batches are compared in parts of this size or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class _Batch:
     masked: Bool[Tensor, "2 B V"]
     valid: Bool[Tensor, "2 B V"] | None
     gather: Gather
+    first_video: int  # its index among the videos of all ranks
     num_videos: int  # of all ranks
+    num_masked: int  # clips to predict of all ranks
 
     @property
     def num_clips(self) -> int:
@@ -112,12 +114,22 @@ class ScaleNetwork(SetModel):
         training mode, a teacher follows the student here, one step behind it.
         """
         gather = gather or SingleRank()
-        _, num_videos = row_offset(masked[0], gather)
-        standardised = self.encoder.standardise(features)
-        batch = _Batch(standardised, boxes, masked, valid, gather, num_videos)
+        first_video, num_videos = row_offset(masked[0], gather)
+        to_predict = masked if valid is None else masked & valid
+        _, num_masked = row_offset(to_predict.flatten().nonzero(), gather)
+        batch = _Batch(
+            self.encoder.standardise(features),
+            boxes,
+            masked,
+            valid,
+            gather=gather,
+            first_video=first_video,
+            num_videos=num_videos,
+            num_masked=num_masked,
+        )
         predicted = self._predicted_clips(batch)
         tokens, set_token = _encode(self.encoder, batch, masked, predicted)
-        zero = standardised.new_zeros(())
+        zero = batch.features.new_zeros(())
         clip_term = set_term = LossTerm(zero, zero)
         if self.config.losses != "set":
             clip_term = self._masked_clip_loss(batch, tokens, predicted)
@@ -143,19 +155,60 @@ class ScaleNetwork(SetModel):
     def _masked_clip_loss(
         self, batch: _Batch, tokens: Float[Tensor, "K H"], predicted: Bool[Tensor, "2 B V"]
     ) -> LossTerm:
-        is_large = self.config.negatives == "masked" and batch.num_clips > MAX_COMPARED
-        compared = batch.masked_clips if is_large else batch.valid_mask
-        if is_large or batch.valid is not None:
-            clip_features = batch.features[compared]  # (N, D)
+        predictions = self.predict_clip(tokens)  # (K, P)
+        if self.config.negatives == "masked" and batch.num_clips > PART_SIZE:
+            return self._masked_clip_loss_in_parts(batch, predictions)
+        if batch.valid is None:
+            clip_features = batch.features.flatten(0, 2)  # (N, D)
         else:
-            clip_features = batch.features.flatten(0, 2)
-        return masked_clip_loss(
-            self.predict_clip(tokens),  # (K, P)
+            clip_features = batch.features[batch.valid]
+        return self._compare(
+            batch,
+            predictions,
             self.project_clip(clip_features),  # (N, P)
             _index_within(batch.masked_clips, predicted),
-            _index_within(batch.masked_clips, compared),
+            _index_within(batch.masked_clips, batch.valid_mask),
+        )
+
+    def _masked_clip_loss_in_parts(
+        self, batch: _Batch, predictions: Float[Tensor, "M P"]
+    ) -> LossTerm:
+        """Masked clips are compared with those of every n-th video.
+
+        So the cost of a video does not grow with the batch.
+        """
+        masked, num_parts = batch.masked_clips, batch.num_clips // PART_SIZE
+        targets = self.project_clip(batch.features[masked])  # (M, P)
+        video_index = torch.arange(masked.shape[1], device=masked.device) + batch.first_video
+        part_of_clip = (video_index % num_parts)[:, None].expand_as(masked)[masked]  # (M,)
+        terms = []
+        for part in range(num_parts):
+            rows = (part_of_clip == part).nonzero().squeeze(1)
+            own_index = torch.arange(len(rows), device=rows.device)
+            terms.append(
+                self._compare(batch, predictions[rows], targets[rows], own_index, own_index)
+            )
+        return LossTerm(
+            loss=torch.stack([term.loss for term in terms]).sum(),
+            accuracy=torch.stack([term.accuracy for term in terms]).sum(),
+        )
+
+    def _compare(
+        self,
+        batch: _Batch,
+        predictions: Float[Tensor, "K P"],
+        targets: Float[Tensor, "N P"],
+        prediction_index: Int[Tensor, " M"],
+        target_index: Int[Tensor, " M"],
+    ) -> LossTerm:
+        return masked_clip_loss(
+            predictions,
+            targets,
+            prediction_index,
+            target_index,
             self.config.temperature,
             num_videos=batch.num_videos,
+            num_masked=batch.num_masked,
             symmetric=self.config.symmetric,
             average=self.config.average,
             gather=batch.gather,
