@@ -186,10 +186,13 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
     assert against.p < 0.05  # 40 videos and two seeds
 
 
-@pytest.mark.parametrize("channels", [5, 300], ids=["fewer than videos", "more than videos"])
+@pytest.mark.parametrize(
+    ("channels", "equal_parts"), [(5, True), (300, True), (300, False)],
+    ids=["fewer than videos", "more than videos", "unscaled"],
+)  # fmt: skip
 @pytest.mark.parametrize("block_size", [25, 2048], ids=["in blocks", "at once"])
 def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(
-    channels: int, block_size: int, monkeypatch: pytest.MonkeyPatch
+    channels: int, equal_parts: bool, block_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ordered, "BLOCK_SIZE", block_size)
     monkeypatch.setattr(ordered, "GRAM_ROWS", block_size // 10)
@@ -199,12 +202,28 @@ def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(
     train, queries = (inputs(ClipBatch(c, torch.zeros(len(c), 8, 6))) for c in (clips, others))
     wanted = torch.randn(60, generator=generator)
     ours = OurRidge(inputs, ClipBatch(clips, torch.zeros(60, 8, 6)), wanted, 1)
-    assert ours.gram.shape == (min(60, 9 * channels),) * 2
-    found = ours.predict(ours.solve(0.1), ours.standardise(queries), 1.0)[:, 0]
-    alpha = 0.1 * float(ours.gram.diagonal().mean())
-    theirs = Ridge(alpha=alpha).fit(ours.standardise(train).double(), wanted.double())
-    predicted = theirs.predict(ours.standardise(queries).double())
+    gram = ours.gram(equal_parts)
+    assert gram.shape == (min(60, 9 * channels),) * 2
+    train, queries = (ours.standardise(vectors, equal_parts) for vectors in (train, queries))
+    found = ours.predict(ours.solve(0.1, equal_parts), queries, 1.0)[:, 0]
+    alpha = 0.1 * float(gram.diagonal().mean())
+    theirs = Ridge(alpha=alpha).fit(train.double(), wanted.double())
+    predicted = theirs.predict(queries.double())
     np.testing.assert_allclose(found.numpy(), predicted, atol=1e-4)
+
+
+def test_with_one_label_of_each_class_transformers_are_the_clips_in_order() -> None:
+    """There are no validation videos to select a weight on."""
+    rows: Any = ("transformer", "finetune", "ordered", "scale_ordered")
+    config = replace(QUICK, training=replace(FIT, ordered_weights=(0.0, 0.5, 1.0)))
+    suite = run_suite(class_task(4.0, train=7), small_model(), config, probes=rows)
+    transformer, finetune, ordered, scale_ordered = suite.results
+    for mixed, own in ((transformer, ordered), (finetune, scale_ordered)):
+        assert mixed.settings["ordered_weight"] == 1.0
+        assert mixed.selected_on is None
+        assert not own.settings["equal_parts"]
+        outputs = suite.predictions.outputs
+        np.testing.assert_allclose(outputs[mixed.key][0], outputs[own.key][0], atol=1e-5)
 
 
 def one_clip_each(features: Tensor) -> ClipBatch:
@@ -225,7 +244,7 @@ def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> N
     probe = OrderedProbe(ProbeSetup(task=task, model=None, config=QUICK, seed=0), "backbone")
     classifier = probe.fit(probe.search(), torch.arange(40), 0)
     found = predict_videos(classifier, clips)
-    assert probe._ridge(torch.arange(40)).gram.shape == (40, 40)
+    assert probe._ridge(torch.arange(40)).is_dual
     assert (found.argmax(dim=1) == labels).all()
     torch.testing.assert_close(found.sum(dim=1), torch.ones(40))
 
@@ -235,7 +254,7 @@ def test_results_say_what_was_selected_among_how_many() -> None:
     results = run_suite(class_task(2.0), small_model(), config).results
     candidates = {result.key: result.num_candidates for result in results}
     assert candidates["backbone", "linear"] == 8
-    assert candidates["backbone", "ordered"] == 5
+    assert candidates["backbone", "ordered"] == 10
     for result in results:
         if "knn" in result.probe:
             assert result.selected_on is None

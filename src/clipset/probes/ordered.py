@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from clipset.model.encoder import SetEncoder
 from clipset.probes.base import Probe, Selection, TensorClassifier, Tensors, own_tensors
 from clipset.probes.config import EvaluateConfig
 from clipset.probes.inputs import CHUNK_SIZE, VideoInputs
-from clipset.probes.search import mean_score, video_scores
+from clipset.probes.search import Score, mean_score, video_scores
 from clipset.probes.task import LabelledVideos, Labels
 from clipset.sets.batch import MIN_STD, ClipBatch, RunningStatistics
 from clipset.sets.stored_clips import Clips
@@ -31,6 +32,8 @@ class RidgeSettings:
 
     penalty: float
     sharpness: float
+    equal_parts: bool = False
+    """whether means and deviations, of features and of tokens, are scaled to the same variance"""
 
 
 class Ridge:
@@ -43,43 +46,45 @@ class Ridge:
     def __init__(self, inputs: VideoInputs, clips: Clips, labels: Labels, num_outputs: int) -> None:
         self.inputs, self.num_outputs = inputs, num_outputs
         self.is_regression = labels.is_floating_point()
-        self.mean, self.scale = part_scales(inputs, clips)
+        self.mean, self.part_lengths = part_statistics(inputs, clips)
         self.is_dual = len(self.mean) > len(clips)
-        block_size = len(clips) if self.is_dual else BLOCK_SIZE
         if self.is_regression:
             self.offset = labels.double().mean(dim=0, keepdim=True)
         else:
             self.offset = labels.bincount(minlength=num_outputs).double() / len(labels)
-        blocks = zip(
-            _blocks(inputs, clips, block_size), torch.split(labels, block_size), strict=True
-        )
+        self._last: tuple[bool, Float[Tensor, "K K"]] | None = None
         if self.is_dual:
-            [(block, block_labels)] = blocks
-            self.train, self.right_side = self.standardise(block), self._targets(block_labels)
-            self.gram = (self.train @ self.train.T).double()
-            return
-        gram = torch.zeros(len(self.mean), len(self.mean))
-        self.right_side = torch.zeros(len(self.mean), num_outputs, dtype=torch.float64)
-        for block, block_labels in blocks:
-            vectors = self.standardise(block)
-            for low in range(0, len(gram), GRAM_ROWS):  # the lower triangle is all that is read
-                rows = slice(low, low + GRAM_ROWS)
-                gram[rows, : rows.stop].addmm_(vectors[:, rows].T, vectors[:, : rows.stop])
-            self.right_side += vectors.T @ self._targets(block_labels).float()
-        self.gram = gram.double()
+            self.train = torch.cat(list(_blocks(inputs, clips, BLOCK_SIZE))).sub_(self.mean)
+            self.right_side = self._targets(labels)
+        else:
+            gram, self.right_side = self._sum_products(clips, labels)
+            self._last = True, gram
 
-    def standardise(self, vectors: Float[Tensor, "B R"]) -> Float[Tensor, "B R"]:
-        """Vectors with parts of length about 1."""
-        return torch.sub(vectors, self.mean).div_(self.scale)
+    @property
+    def scalings(self) -> tuple[bool, ...]:
+        """Values of `equal_parts`; with more videos than channels, the scale hardly matters."""
+        return (False, True) if self.is_dual else (True,)
 
-    def solve(self, penalty: float) -> Float[Tensor, "R C"]:
+    def divisor(self, equal_parts: bool) -> Float[Tensor, " R"]:
+        """What channels are divided by; infinite where nothing varies."""
+        lengths = self.part_lengths
+        return lengths if equal_parts else torch.where(lengths.isinf(), lengths, 1.0)
+
+    def standardise(self, vectors: Float[Tensor, "B R"], equal_parts: bool) -> Float[Tensor, "B R"]:
+        """Vectors without the mean; with `equal_parts`, their parts have a length of about 1."""
+        return torch.sub(vectors, self.mean).div_(self.divisor(equal_parts))
+
+    def solve(self, penalty: float, equal_parts: bool) -> Float[Tensor, "R C"]:
         """The weights of one penalty."""
-        diagonal = self.gram.diagonal()
+        gram = self.gram(equal_parts)
+        diagonal = gram.diagonal()
         old_diagonal = diagonal.clone()
         diagonal.add_(penalty * old_diagonal.mean().clamp_min(1e-12))
-        solution = torch.cholesky_solve(self.right_side, torch.linalg.cholesky(self.gram)).float()
+        solution = torch.cholesky_solve(self.right_side, torch.linalg.cholesky(gram)).float()
         diagonal.copy_(old_diagonal)
-        return self.train.T @ solution if self.is_dual else solution
+        if self.is_dual:
+            return (self.train.T @ solution).div_(self.divisor(equal_parts)[:, None])
+        return solution
 
     def predict(
         self, weight: Float[Tensor, "R C"], query_vectors: Float[Tensor, "M R"], sharpness: float
@@ -87,6 +92,29 @@ class Ridge:
         """Targets, or class probabilities."""
         scores = query_vectors @ weight + self.offset.float()
         return scores if self.is_regression else (sharpness * scores).softmax(dim=1)
+
+    def gram(self, equal_parts: bool) -> Float[Tensor, "K K"]:
+        """The products of all videos, or of all channels (lower triangle); the last is kept."""
+        if self._last is None or self._last[0] != equal_parts:
+            self._last = None  # frees the memory of the one before
+            vectors = self.train / self.divisor(equal_parts)
+            self._last = equal_parts, (vectors @ vectors.T).double()
+        return self._last[1]
+
+    def _sum_products(
+        self, clips: Clips, labels: Labels
+    ) -> tuple[Float[Tensor, "R R"], Float[Tensor, "R C"]]:
+        """The products of all channels (lower triangle), and of channels and targets."""
+        gram = torch.zeros(len(self.mean), len(self.mean))
+        right_side = torch.zeros(len(self.mean), self.num_outputs, dtype=torch.float64)
+        blocks = _blocks(self.inputs, clips, BLOCK_SIZE)
+        for block, block_labels in zip(blocks, torch.split(labels, BLOCK_SIZE), strict=True):
+            vectors = self.standardise(block, equal_parts=True)
+            for low in range(0, len(gram), GRAM_ROWS):
+                rows = slice(low, low + GRAM_ROWS)
+                gram[rows, : rows.stop].addmm_(vectors[:, rows].T, vectors[:, : rows.stop])
+            right_side += vectors.T @ self._targets(block_labels).float()
+        return gram.double(), right_side
 
     def _targets(self, labels: Labels) -> Float[Tensor, "B C"]:
         targets = labels[:, None] if self.is_regression else F.one_hot(labels, self.num_outputs)
@@ -101,37 +129,41 @@ def _blocks(inputs: VideoInputs, clips: Clips, block_size: int) -> Iterator[Floa
         yield torch.cat([inputs(clip_block.select(chunk)) for chunk in chunks])
 
 
-def part_scales(
+def part_statistics(
     inputs: VideoInputs, clips: Clips
 ) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """The mean of each channel, and the divisor that gives each part a length of about 1.
+    """The mean of each channel, and the length of its part's deviation from it.
 
-    All channels of a part keep their relative scale; that of a constant part is infinite.
+    The length is the root of the mean square over the videos; infinite if a part is constant.
     """
     vector_statistics = RunningStatistics()
     for block_vectors in _blocks(inputs, clips, BLOCK_SIZE):
         vector_statistics.update(block_vectors)
-    variance, scales = (vector_statistics.sum_of_squares / vector_statistics.count).float(), []
+    variance, lengths = (vector_statistics.sum_of_squares / vector_statistics.count).float(), []
     for part_variance in variance.split(inputs.part_widths(clips.dim)):
         length = part_variance.sum().sqrt()
-        scales.append(length.where(length > MIN_STD, torch.inf).expand(len(part_variance)))
-    return vector_statistics.mean, torch.cat(scales)
+        lengths.append(length.where(length > MIN_STD, torch.inf).expand(len(part_variance)))
+    return vector_statistics.mean, torch.cat(lengths)
 
 
 def search_ridge(ridge: Ridge, validation: LabelledVideos) -> RidgeSettings:
-    """The penalty and sharpness with the best score on the validation videos."""
-    ridge_weights = {penalty: ridge.solve(penalty) for penalty in PENALTIES}
-    scores: dict[tuple[float, float], list[Tensor]] = {}
+    """The settings with the best score on the validation videos."""
+    scalings = ridge.scalings
+    weights = {(p, equal): ridge.solve(p, equal) for equal in scalings for p in PENALTIES}
+    scores: dict[RidgeSettings, list[Tensor]] = {}
     blocks = _blocks(ridge.inputs, validation.regular, CHUNK_SIZE)
     for block, labels in zip(blocks, torch.split(validation.labels, CHUNK_SIZE), strict=True):
-        vectors = ridge.standardise(block)
-        for penalty, weight in ridge_weights.items():
+        vectors = {equal_parts: ridge.standardise(block, equal_parts) for equal_parts in scalings}
+        for (penalty, equal_parts), weight in weights.items():
             for sharpness in SHARPNESS:
-                outputs = ridge.predict(weight, vectors, sharpness)
-                scores.setdefault((penalty, sharpness), []).append(video_scores(outputs, labels))
-    ranked_points = [(mean_score(torch.cat(own, dim=1)), *point) for point, own in scores.items()]
-    _, penalty, sharpness = max(ranked_points)
-    return RidgeSettings(penalty=penalty, sharpness=sharpness)
+                point = RidgeSettings(penalty=penalty, sharpness=sharpness, equal_parts=equal_parts)
+                outputs = ridge.predict(weight, vectors[equal_parts], sharpness)
+                scores.setdefault(point, []).append(video_scores(outputs, labels))
+
+    def score(point: RidgeSettings) -> tuple[Score, float, float]:
+        return mean_score(torch.cat(scores[point], dim=1)), point.penalty, point.sharpness
+
+    return max(scores, key=score)
 
 
 class RidgeClassifier(TensorClassifier):
@@ -151,16 +183,21 @@ class OrderedProbe(Probe):
     _last: tuple[Tensor, Ridge] | None = None
 
     def search_space(self) -> list[RidgeSettings]:
-        return [RidgeSettings(penalty=p, sharpness=s) for p in PENALTIES for s in SHARPNESS]
+        return [
+            RidgeSettings(penalty=penalty, sharpness=sharpness, equal_parts=equal_parts)
+            for penalty, sharpness, equal_parts in product(PENALTIES, SHARPNESS, (False, True))
+        ]
 
     def search(self) -> Selection:
         split = self.setup.split_validation()
         if split.validation is None:
             default_settings = RidgeSettings(penalty=PENALTIES[len(PENALTIES) // 2], sharpness=10.0)
             return Selection(settings=default_settings)
-        settings = search_ridge(self._ridge(split.train), split.validation)
+        ridge = self._ridge(split.train)
         return Selection(
-            settings=settings, num_candidates=len(PENALTIES), selected_on=split.description
+            settings=search_ridge(ridge, split.validation),
+            num_candidates=len(PENALTIES) * len(ridge.scalings),
+            selected_on=split.description,
         )
 
     def fit(
@@ -168,11 +205,12 @@ class OrderedProbe(Probe):
     ) -> RidgeClassifier:  # fmt: skip
         settings: RidgeSettings = selection.settings
         ridge = self._ridge(video_index)
+        equal_parts = settings.equal_parts or not ridge.is_dual
         score_factor = 1.0 if ridge.is_regression else settings.sharpness
         tensors = {
             "mean": ridge.mean,
-            "scale": ridge.scale,
-            "weight": score_factor * ridge.solve(settings.penalty),
+            "scale": ridge.divisor(equal_parts),
+            "weight": score_factor * ridge.solve(settings.penalty, equal_parts),
             "bias": score_factor * ridge.offset.float(),
         }
         return RidgeClassifier(tensors, ridge.inputs).eval()

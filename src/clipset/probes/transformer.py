@@ -288,10 +288,13 @@ class TransformerProbe(TrainedProbe):
         return (0.0,) if config.test_clips == "all" else config.training.ordered_weights
 
     def select_ordered_weight(self, settings: TransformerSettings) -> float:
-        """The best weight on validation videos; without them, the middle one."""
+        """The best weight on validation videos.
+
+        Without them there are very few labels, from which a transformer learns less: the largest.
+        """
         ordered_weights = self.ordered_weights
         if not self._best_outputs or len(ordered_weights) == 1:
-            return ordered_weights[len(ordered_weights) // 2]
+            return max(ordered_weights)
         split = self.setup.split_validation()
         assert split.validation is not None  # the outputs are theirs
         clips, labels = split.validation.regular, split.validation.labels
