@@ -70,8 +70,9 @@ def describe_fit(spec: BackboneSpec, sampling: Sampling, duration: float) -> str
         clip_length = f"{spec.frames} frames in {spec.span:.2g} s"
     clip_counts = f"{sampling.num_times} regular and {sampling.num_clips} random ones"
     if sampling.times_per_minute:
-        clip_counts += f" (long videos: {sampling.times_per_minute:.3g} a minute)"
-    return f"clips for videos of about {duration:.2g} s: {clip_length}; {clip_counts}"
+        clip_counts = f"{sampling.times_per_minute:.3g} a minute, regular and random ones"
+    shown_duration = f"{duration:.2g}" if duration < 10 else f"{duration:.0f}"
+    return f"clips for videos of about {shown_duration} s: {clip_length}; {clip_counts}"
 
 
 def median_duration(videos: Sequence[Video], config: ExtractConfig) -> float:
