@@ -212,6 +212,30 @@ def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(
     np.testing.assert_allclose(found.numpy(), predicted, atol=1e-4)
 
 
+def test_scores_of_classes_are_as_large_as_those_of_left_out_videos_should_be() -> None:
+    """The factor is that of a plain loop which leaves out one video after another."""
+    generator = Generator().manual_seed(0)
+    inputs = VideoInputs(None, has_course=True)
+    clips = ClipBatch(torch.randn(30, 8, 40, generator=generator), torch.zeros(30, 8, 6))
+    labels = torch.randint(3, (30,), generator=generator)
+    clips.features[..., :3] += 3 * torch.eye(3)[labels][:, None]
+    ridge = OurRidge(inputs, clips, labels, 3)
+    vectors = ridge.standardise(inputs(clips), True).double()
+    alpha = float(ridge.gram(True).diagonal().mean())
+    targets = torch.eye(3).double()[labels]
+    targets -= targets.mean(dim=0)
+    left_out = []
+    for video in range(30):
+        others = torch.arange(30) != video
+        plain = Ridge(alpha=alpha, fit_intercept=False).fit(vectors[others], targets[others])
+        left_out.append(plain.predict(vectors[video : video + 1])[0])
+    scores = torch.from_numpy(np.stack(left_out))
+    slope = float((scores * targets).sum() / scores.square().sum())
+    plain = Ridge(alpha=alpha, fit_intercept=False).fit(vectors, targets)
+    assert slope > 1  # regression shrinks
+    np.testing.assert_allclose(ridge.solve(1.0, True).numpy(), slope * plain.coef_.T, atol=1e-4)
+
+
 def test_with_one_label_of_each_class_transformers_are_the_clips_in_order() -> None:
     """There are no validation videos to select a weight on."""
     rows: Any = ("transformer", "finetune", "ordered", "scale_ordered")

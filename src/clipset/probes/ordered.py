@@ -24,6 +24,7 @@ PENALTIES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # to search
 SHARPNESS = (1.0, 3.0, 10.0, 30.0)  # factors of the scores before the softmax, to search
 BLOCK_SIZE = 2048  # videos read at once
 GRAM_ROWS = 2048  # channels whose products are computed at once, each with those before them
+MAX_LEFT_OUT = 4096  # videos whose scores are computed without each of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +81,15 @@ class Ridge:
         diagonal = gram.diagonal()
         old_diagonal = diagonal.clone()
         diagonal.add_(penalty * old_diagonal.mean().clamp_min(1e-12))
-        solution = torch.cholesky_solve(self.right_side, torch.linalg.cholesky(gram)).float()
+        factor = torch.linalg.cholesky(gram)
         diagonal.copy_(old_diagonal)
-        if self.is_dual:
-            return (self.train.T @ solution).div_(self.divisor(equal_parts)[:, None])
-        return solution
+        solution = torch.cholesky_solve(self.right_side, factor)
+        if not self.is_dual:
+            return solution.float()
+        if not self.is_regression and len(gram) <= MAX_LEFT_OUT:
+            solution *= self._slope(solution, factor)
+        weight = self.train.T @ solution.float()
+        return weight.div_(self.divisor(equal_parts)[:, None])
 
     def predict(
         self, weight: Float[Tensor, "R C"], query_vectors: Float[Tensor, "M R"], sharpness: float
@@ -92,6 +97,19 @@ class Ridge:
         """Targets, or class probabilities."""
         scores = query_vectors @ weight + self.offset.float()
         return scores if self.is_regression else (sharpness * scores).softmax(dim=1)
+
+    def _slope(
+        self, solution: Float[Tensor, "N C"], factor: Float[Tensor, "N N"]
+    ) -> Float[Tensor, ""]:
+        """The factor, at least 1, with which scores of left-out videos fit their classes best.
+
+        Ridge regression shrinks scores, and classes with more videos would win by their number.
+        What a video's score would be without this video in the training has a closed form.
+        """
+        inverse_diagonal = torch.cholesky_inverse(factor).diagonal()[:, None]  # (N, 1)
+        left_out_scores = self.right_side - solution / inverse_diagonal  # (N, C)
+        size = left_out_scores.square().sum().clamp_min(1e-12)
+        return ((left_out_scores * self.right_side).sum() / size).clamp_min(1)
 
     def gram(self, equal_parts: bool) -> Float[Tensor, "K K"]:
         """The products of all videos, or of all channels (lower triangle); the last is kept."""
