@@ -18,7 +18,7 @@ from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
 
 MIN_GROUPED = 0.9  # fraction of the videos that have a group
-MIN_GROUP_SIZE = 32  # videos in the group of the median video: its negatives
+MIN_GROUP_SIZE = 12  # videos in the group of the median video: its negatives
 MAX_LABEL_FRACTION = 0.5  # of a group's most frequent label, on average
 
 
