@@ -17,6 +17,7 @@ from clipset.config import encode_json
 from clipset.errors import OutputError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OWNERS = {"run.json": "run", "manifest.json": "feature store"}  # by a file that is always there
 STALE_SECONDS = 3600.0  # a temporary file of this age was left behind by a kill
 
 
@@ -87,7 +88,14 @@ def writing(path: Path | str) -> Iterator[None]:
 
 
 def check_output(path: Path, kind: Literal["file", "folder"]) -> None:
-    """Refuse a path that cannot be written to, before any work; creates nothing."""
+    """Refuse a path that cannot be written to, before any work; creates nothing.
+
+    The folder of a run or a store is refused, too: other files would be mixed with its own.
+    """
+    for name, owner in OWNERS.items() if kind == "folder" else ():
+        if (path / name).is_file():
+            reason = f"it is the folder of a {owner}"
+            raise OutputError(f"cannot write to {path}: {reason}", "use another folder", reason)
     with writing(path):
         if kind == "file" and path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file")

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from clipset.features.config import ExtractConfig
 
 NO_EFFECT_ON_FEATURES = ("preset", "workers", "timeout", "retry_failed")  # settings of extraction
+MIN_DEMO_VIDEOS = 16  # two of each class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,8 @@ def run_demo(
     """Render the demo's videos into `out/videos` and run the pipeline on them in `out/run`."""
     from clipset.demo_videos.dataset import render_demo
 
+    if videos < MIN_DEMO_VIDEOS:
+        raise ConfigError(f"the demo needs at least {MIN_DEMO_VIDEOS} videos, got {videos}")
     started_at, recipe, out = time.perf_counter(), read_recipe(find_recipe("demo")), Path(out)
     with exclusive(out):
         with bar("rendering videos", videos, "videos") as advance:

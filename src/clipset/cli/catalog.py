@@ -62,6 +62,8 @@ def catalog_command(
         task_name = task if dataset == "lvu" and task else f"split-{fold}"
         [listed] = read_dataset(dataset, videos, lists, task_name).values()
     else:
+        if lists is not None or fold != 1 or task is not None:
+            raise CatalogError("--lists, --fold and --task are those of a dataset; add --dataset")
         seed = common.random_seed
         listed = assign_splits(read_catalog(videos), test_fraction=test_fraction, seed=seed)
     if keep is not None:
