@@ -205,6 +205,13 @@ def test_any_number_of_clips_has_a_time_course(num_clips: int) -> None:
     assert time_course(still)[0, 3:].abs().max() == 0  # nothing happens
 
 
+def test_refined_tokens_weigh_half_as_much_as_features_in_the_vector_of_a_video() -> None:
+    clips = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(1))
+    features, tokens = clips.split((4, 2), dim=-1)
+    expected = torch.cat([time_course(features), 0.5 * time_course(tokens)], dim=1)
+    torch.testing.assert_close(video_vectors(clips, None, (4, 2)), expected)
+
+
 def test_padding_does_not_change_a_time_course() -> None:
     clips = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(1))
     valid = torch.arange(9) < torch.tensor([9, 4, 9])[:, None]

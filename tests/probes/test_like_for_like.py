@@ -18,6 +18,7 @@ from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.presets import PRESETS
 from clipset.probes.config import EvaluateConfig, ProbeName
+from clipset.probes.inputs import VideoInputs
 from clipset.probes.registry import probe_key
 from clipset.probes.task import EvaluationTask, make_task
 from clipset.recipe import load_settings
@@ -177,7 +178,20 @@ def test_k_nn_is_that_of_the_paper(store: FeatureStore) -> None:
     np.testing.assert_allclose(outputs_of(suite, "scale_knn")[0], scale, atol=1e-5)
 
 
-@pytest.mark.parametrize("vectors", ["mean", "centred"])
+def test_by_default_the_set_token_of_k_nn_varies_half_as_much_as_the_features(
+    store: FeatureStore,
+) -> None:
+    model, training = untrained_model(store, "recommended", SEED)
+    clips = make_task(store, None, training.model, training).train.regular
+    inputs = VideoInputs(model.encoder)
+    plain, vectors = inputs.all_vectors(clips), inputs.balanced_vectors(clips)
+    torch.testing.assert_close(vectors[:, : clips.dim], plain[:, : clips.dim])
+    features, token = vectors.var(dim=0).split([clips.dim, vectors.shape[1] - clips.dim])
+    assert float(token.sum() / features.sum()) == pytest.approx(0.25, rel=1e-4)
+    torch.testing.assert_close(inputs.all_vectors(clips), vectors)  # queries are scaled alike
+
+
+@pytest.mark.parametrize("vectors", ["balanced", "mean", "centred"])
 def test_both_k_nn_rows_scale_their_vectors_alike(
     store: FeatureStore, vectors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

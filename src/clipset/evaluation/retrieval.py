@@ -1,7 +1,7 @@
 """Retrieval by label: each test video is a query, and the training videos are ranked by cosine.
 
-A training video is relevant if it has the label of the query. The vectors are those of the k-NN
-probes: the mean over clips, and the time course, of the backbone's features alone and next to the
+A training video is relevant if it has the label of the query. The vectors are those of k-NN by
+default: the mean over clips, and the time course, of the backbone's features alone and next to the
 model's tokens.
 """
 
@@ -78,7 +78,8 @@ def _score_vectors(
 ) -> dict[str, Float[np.ndarray, " M"]]:
     """The average precision and the recall at each rank of every query."""
     inputs = VideoInputs(encoder, has_course=has_course)
-    train = inputs.all_vectors(task.train.regular)
+    clips = task.train.regular
+    train = inputs.all_vectors(clips) if has_course else inputs.balanced_vectors(clips)
     test = inputs.all_vectors(task.test.clips.select(queries))
     chunks = []
     for chunk in torch.arange(len(queries)).split(CHUNK_SIZE):

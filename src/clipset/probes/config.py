@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from clipset.errors import ProbeError
 
 Features = Literal["backbone", "scale"]
-KNNVectors = Literal["mean", "centred"]
+KNNVectors = Literal["balanced", "mean", "centred"]
 ProbeName = Literal[
     "knn",
     "scale_knn",
@@ -127,9 +127,10 @@ class EvaluateConfig:
     """repetitions of each trained probe"""
     mlp_hidden: int = 512
     """width of the MLP's hidden layers"""
-    knn_vectors: KNNVectors = "mean"
-    """vectors of k-NN: means over clips, as in the paper, or, as published, minus the mean of the
-    training videos"""
+    knn_vectors: KNNVectors = "balanced"
+    """vectors of k-NN: means over clips with a set token that varies half as much as the features
+    (balanced), with the token as it is (mean, as in the paper), or those minus the mean of the
+    training videos (centred, as published)"""
     test_clips: Literal["regular", "all"] = "regular"
     """clips that predictions average over: the regular ones, as in the paper, or also the random
     ones (never for time courses, which need clips at the same times)"""

@@ -17,13 +17,14 @@ from clipset.representation import (
     encode_clips,
     video_vectors,
 )
-from clipset.sets.batch import ClipBatch, RunningStatistics, mean_over_clips
+from clipset.sets.batch import MIN_STD, ClipBatch, RunningStatistics, mean_over_clips
 from clipset.sets.stored_clips import Clips, allocate_vectors, equal_chunks
 
 CHUNK_SIZE = 256  # videos encoded or predicted at once
 SMALL_CHUNK = 64  # videos at once that heads see: few enough for a processor's cache
 SET_DIVISIONS = 4  # how often a video's clips are divided into sets
 TOKEN_VIDEOS = 4096  # videos whose tokens have statistics, if tokens are not cached
+SET_TOKEN_WEIGHT = 0.5  # its deviation relative to that of the features, if they are balanced
 
 Statistics = tuple[Float[Tensor, " R"], Float[Tensor, " R"]]
 
@@ -66,11 +67,14 @@ class VideoInputs(nn.Module):
         super().__init__()
         self.clip_inputs = ClipInputs(encoder, token="token" if has_course else "set")
         self.has_course = has_course
+        self.register_buffer("token_scale", torch.ones(()))  # of the set token
 
     def forward(self, clips: ClipBatch) -> Float[Tensor, "N R"]:
         clip_vectors = self.clip_inputs(clips)
         if not self.has_course:
-            return mean_over_clips(clip_vectors, clips.valid)
+            clip_mean = mean_over_clips(clip_vectors, clips.valid)
+            clip_mean[:, clips.dim :] *= self.get_buffer("token_scale")
+            return clip_mean
         return video_vectors(clip_vectors, clips.valid, self._clip_widths(clips.dim))
 
     def part_widths(self, feature_dim: int) -> tuple[int, ...]:
@@ -87,6 +91,23 @@ class VideoInputs(nn.Module):
         for video_index, chunk_clips in equal_chunks(clips, CHUNK_SIZE):
             all_vectors[video_index] = self(chunk_clips).to(all_vectors.dtype)
         return all_vectors
+
+    def balanced_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
+        """The vectors of training videos; the set token now varies half as much as the features.
+
+        Its scale says nothing: as it is, it would often decide alone which videos are similar.
+        """
+        vectors = self.all_vectors(clips)
+        statistics = RunningStatistics()
+        for block in vectors.split(CHUNK_SIZE):
+            statistics.update(block.float())
+        square_sums = statistics.sum_of_squares.split([clips.dim, vectors.shape[1] - clips.dim])
+        feature_spread, token_spread = (part.sum().sqrt().float() for part in square_sums)
+        if token_spread > MIN_STD:
+            token_scale = SET_TOKEN_WEIGHT * feature_spread / token_spread
+            self.get_buffer("token_scale").copy_(token_scale)
+            vectors[:, clips.dim :] *= token_scale.to(vectors.dtype)
+        return vectors
 
 
 class HeadInputs:

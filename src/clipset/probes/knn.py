@@ -26,7 +26,7 @@ class KNNSettings:
     """The number of neighbours, and the vectors that are compared."""
 
     k: int = K
-    vectors: KNNVectors | Literal["time_course"] = "mean"
+    vectors: KNNVectors | Literal["time_course"] = "balanced"
 
 
 class KNNClassifier(TensorClassifier):
@@ -66,7 +66,10 @@ class KNNProbe(Probe):
         train = self.setup.task.train.select(video_index)
         settings: KNNSettings = selection.settings
         video_inputs = VideoInputs(self.encoder, has_course=self.has_course)
-        train_vectors = video_inputs.all_vectors(train.regular)
+        if settings.vectors == "balanced":
+            train_vectors = video_inputs.balanced_vectors(train.regular)
+        else:
+            train_vectors = video_inputs.all_vectors(train.regular)
         vector_mean = torch.zeros(train_vectors.shape[1])
         if settings.vectors == "centred":
             vector_mean = train_vectors.mean(dim=0, dtype=torch.float32)

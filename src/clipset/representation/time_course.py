@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 COURSE_LENGTH = 8  # times that the clips of a video are averaged to
+LATER_PART_WEIGHT = 0.5  # of refined tokens next to features
 MIN_DEVIATION = 1e-3  # relative to the mean: less is rounding, in a video where nothing happens
 
 
@@ -28,7 +29,7 @@ def time_course(clips: Float[Tensor, "B V D"]) -> Float[Tensor, "B R"]:
 def video_vectors(
     clips: Float[Tensor, "N V R"], valid: Bool[Tensor, "N V"] | None, part_widths: tuple[int, ...]
 ) -> Float[Tensor, "N Q"]:
-    """The time courses of each part of the clips' vectors, side by side.
+    """The time courses of each part of the clips' vectors, side by side; the first weighs most.
 
     `valid` is False for padding, which comes last.
     """
@@ -38,7 +39,10 @@ def video_vectors(
     for clip_count in set(clip_counts):
         video_index = [index for index, other in enumerate(clip_counts) if other == clip_count]
         parts = clips[video_index, :clip_count].split(part_widths, dim=-1)
-        course_vectors[video_index] = torch.cat([time_course(part) for part in parts], dim=1)
+        first, *later = (time_course(part) for part in parts)
+        course_vectors[video_index] = torch.cat(
+            [first, *(LATER_PART_WEIGHT * course for course in later)], dim=1
+        )
     return course_vectors
 
 
