@@ -87,19 +87,17 @@ class TaskRun:
 
     def pretrain(self) -> StepRecord:
         """Train the models, or load those that are trained already."""
-        from clipset.training.batches import choose_batches
-        from clipset.training.pretrain import is_trained, ssl_videos
+        from clipset.training.pretrain import is_trained
 
         self.clock.begin("pretrain")
         store, config = self.store, self.recipe.pretrain
-        batch_choice = choose_batches(store, ssl_videos(store, config.ssl_split), config)
-        self.run_folder.decide("batches", str(batch_choice))
         are_trained = []
         for model_name, seed in self.model_names.items():
             model_folder = self.folder / model_name
             _refuse_other_link(store, model_folder, self.recipe, seed)
             are_trained.append(is_trained(store, model_folder, config, seed=seed))
         if self.models:
+            self.run_folder.decide("batches", self.models[0].card.batches)
             return StepRecord("pretrain", skipped=all(are_trained))
         note = "not pre-trained: contrast needs at least two videos"
         log(note)

@@ -251,6 +251,10 @@ def test_bad_input_is_one_line_each(
         "--end-to-end", small_videos, "--backbone", vit, "--set=pretrain.validate_every=1"
     )
     assert "validate_every needs" in line
+    line = refused(
+        "--end-to-end", small_videos, "--backbone", vit, "--set=pretrain.batch_from=similar"
+    )
+    assert "batches of similar videos need the stored features" in line
     write_video(tmp_path / "one" / "a.mp4")
     line = refused("--end-to-end", tmp_path / "one", "--backbone", vit)
     assert "at least 2 videos, got 1" in line

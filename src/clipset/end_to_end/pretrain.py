@@ -103,6 +103,11 @@ class DecodedVideos(TrainingVideos):
                 "validate_every needs the stored clips of a store, end to end there are none; set "
                 "it to 0"
             )
+        if config.batch_from == "similar":
+            raise TrainingError(
+                "batches of similar videos need the stored features of a store, end to end there "
+                "are none; set batch_from to auto, all or group"
+            )
         self.config, self.end_to_end = config, end_to_end
         has_train = "train" in catalog.splits
         only_train = has_train and config.ssl_split == "train"

@@ -1,10 +1,10 @@
-"""Which videos form a batch: any of them, or those of one group of the catalog."""
+"""Which videos form a batch: any of them, those of one group of the catalog, or similar ones."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
+from clipset.training.similar import CLUSTER_SIZE, assess_clusters, cluster_videos, mean_features
 
 MIN_GROUPED = 0.9  # fraction of the videos that have a group
 MIN_GROUP_SIZE = 12  # videos in the group of the median video: its negatives
@@ -24,21 +25,40 @@ MAX_LABEL_FRACTION = 0.5  # of a group's most frequent label, on average
 
 @dataclass(frozen=True, slots=True)
 class BatchChoice:
-    """The group index of each video for batches of one group each, or None, and the reason."""
+    """The group (or cluster) index of each video for batches of one each, or None; the reason."""
 
     groups: Int[Tensor, " N"] | None
     reason: str = ""
+    kind: str = "any videos"
 
     def __str__(self) -> str:
-        kind = "any videos" if self.groups is None else "one group each"
-        return f"batches of {kind}: {self.reason}"
+        return f"batches of {self.kind}: {self.reason}"
 
 
 def choose_batches(
     store: FeatureStore, videos: Int[np.ndarray, " N"], config: PretrainConfig
 ) -> BatchChoice:
-    """`group_batches` of some videos of a store."""
-    return group_batches(stored_members(store, videos), config)
+    """`group_batches` of some videos of a store; where no groups are known, of similar ones."""
+    members = stored_members(store, videos)
+    choice, is_auto = group_batches(members, config), config.batch_from == "auto"
+    if config.batch_from in ("all", "group") or (is_auto and are_groups_known(members)):
+        return choice
+    if len(members) < 2 * CLUSTER_SIZE:
+        finding = f"{len(members)} videos are too few to find similar ones"
+        return replace(choice, reason=f"{choice.reason}, and {finding}")
+    clusters = cluster_videos(mean_features(store, videos))
+    is_useful, finding = assess_clusters(members, clusters)
+    reason = f"{choice.reason}, and {finding}" if is_auto else choice.reason
+    if is_auto and not is_useful:
+        return replace(choice, reason=reason)
+    num_clusters = int(clusters.max()) + 1
+    return BatchChoice(clusters, f"{reason} ({num_clusters} clusters)", "similar videos")
+
+
+def are_groups_known(members: Sequence[Video | None]) -> bool:
+    """Whether nearly all videos name their group."""
+    num_grouped = sum(video is not None and video.group is not None for video in members)
+    return num_grouped >= MIN_GROUPED * len(members)
 
 
 def stored_members(store: FeatureStore, videos: Int[np.ndarray, " N"]) -> list[Video | None]:
@@ -48,7 +68,7 @@ def stored_members(store: FeatureStore, videos: Int[np.ndarray, " N"]) -> list[V
 
 
 def group_batches(members: Sequence[Video | None], config: PretrainConfig) -> BatchChoice:
-    """Batches as the settings have them; `auto` decides by the groups of the catalog.
+    """Batches of any videos or of one group each; `auto` decides by the groups of the catalog.
 
     Videos without a group, and those of groups with one video, form one group.
     """
@@ -60,7 +80,8 @@ def group_batches(members: Sequence[Video | None], config: PretrainConfig) -> Ba
     names = [None if video is None else video.group for video in members]
     several = [name for name, n in Counter(names).items() if name is not None and n > 1]
     index: dict[str | None, int] = {name: number for number, name in enumerate(several)}
-    return BatchChoice(torch.tensor([index.get(name, len(index)) for name in names]), reason)
+    groups = torch.tensor([index.get(name, len(index)) for name in names])
+    return BatchChoice(groups, reason, "one group each")
 
 
 def assess_groups(videos: list[Video]) -> tuple[bool, str]:

@@ -24,6 +24,7 @@ class ModelCard:
     videos: int = 0
     held_out: int = 0
     steps: int = 0
+    batches: str = ""
     split: str = ""
     seed: int = 0
     fingerprint: str = ""
@@ -64,6 +65,7 @@ For a whole store: `clipset embed STORE --model MODEL --out VECTORS`.
 |---|---|
 | data | {data}: {videos} videos without their labels |
 | steps of the optimiser | {steps} |
+| videos of a batch | {batches} |
 | splits of the data | {splits}; trained on: {split} |
 | seed | {seed} |
 | fingerprint of settings and data | {fingerprint} |
@@ -94,6 +96,7 @@ def model_page(card: ModelCard) -> str:
         data=card.data or "not recorded",
         videos=card.videos,
         steps=card.steps,
+        batches=card.batches.removeprefix("batches of ") or "not recorded",
         splits=", ".join(card.splits) or "none",
         split="all videos" if card.split == "all" else card.split,
         seed=card.seed,

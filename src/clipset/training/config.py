@@ -28,10 +28,10 @@ class PretrainConfig:
     training videos that are held out)"""
     batch_size: int = 128
     """videos in a batch"""
-    batch_from: Literal["auto", "all", "group"] = "auto"
-    """videos of a batch: any, or of one group of the catalog (one person, one place), so that the
-    group does not tell a video from its negatives; auto: of one group if groups are named, large
-    and mixed"""
+    batch_from: Literal["auto", "all", "group", "similar"] = "auto"
+    """videos of a batch: any, of one group of the catalog (one person, one place), or similar ones,
+    so that the group or the look does not tell a video from its negatives; auto: of one group if
+    groups are named, large and mixed; without groups, similar ones if their labels differ"""
     clips_per_set: int = 8
     """clips in each of the two sets (K)"""
     mask_ratio: float = 0.25

@@ -85,6 +85,10 @@ class TrainingVideos(ABC):
     def open(self, videos: Int[np.ndarray, " W"], groups: Int[Tensor, " W"] | None) -> BatchSource:
         """Some of the videos, by their indices, to draw batches from."""
 
+    def choose_batches(self, config: PretrainConfig) -> BatchChoice:
+        """Which videos form a batch."""
+        return group_batches(self.members, config)
+
     def open_validation(self) -> Validation | None:
         """The videos of the k-NN score."""
         return None
@@ -114,6 +118,10 @@ class StoredVideos(TrainingVideos):
         """The stored random clips of some of the videos."""
         return ClipSource(self.store, self.indices[videos], self.config.model, groups=groups)
 
+    def choose_batches(self, config: PretrainConfig) -> BatchChoice:
+        """By the catalog's groups or by the stored features."""
+        return choose_batches(self.store, self.indices, config)
+
     def open_validation(self) -> Validation:
         """Labelled videos with their stored regular clips."""
         return Validation(self.store, self.config.model, seed=self.card.seed)
@@ -128,7 +136,11 @@ def run_pretraining(
         found = processes.run(lambda: _find_trained(folder, card))
         if found is not None and processes.run(lambda: data.is_complete(folder)):
             return processes.run(lambda: load_model(folder))
-        choice = group_batches(data.members, config)
+        choice = processes.run(lambda: data.choose_batches(config))
+        if choice.groups is not None:  # those of rank 0: clusters may depend on the machine
+            groups = processes.gather_rows(choice.groups.to(processes.device))[0].cpu()
+            choice = replace(choice, groups=groups)
+        card = replace(card, batches=str(choice))
         if processes.is_main and config.batch_from == "auto":
             log(str(choice))
         held_out_mask = _hold_out(data, config, choice, seed)
@@ -228,7 +240,7 @@ def open_clip_source(
 
 def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:
     checksums = [store.entries[index].checksum for index in videos]
-    groups = choose_batches(store, videos, config).groups
+    groups = group_batches(stored_members(store, videos), config).groups
     by_group = [] if groups is None else [groups.tolist()]
     return ModelCard(
         dim=store.manifest.backbone.dim,
