@@ -238,11 +238,9 @@ class OrderedProbe(Probe):
         if self._last is None or not torch.equal(self._last[0], video_index):
             self._last = None  # frees the memory of the one before
             train = self.setup.task.train.select(video_index)
-            inputs, num_outputs = (
-                VideoInputs(self.encoder, has_course=True),
-                self.setup.task.num_outputs,
-            )
-            self._last = video_index, Ridge(inputs, train.regular, train.labels, num_outputs)
+            inputs = VideoInputs(self.encoder, has_course=True)
+            ridge = Ridge(inputs, train.regular, train.labels, self.setup.task.num_outputs)
+            self._last = video_index, ridge
         return self._last[1]
 
     @classmethod

@@ -268,7 +268,7 @@ class TransformerProbe(TrainedProbe):
             return transformer
         prefix = "ordered."
         ridge_state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        has_tokens = any(name.startswith("inputs.") for name in ridge_state)
+        has_tokens = any(name.startswith("inputs.clip_inputs.") for name in ridge_state)
         ridge_encoder = copy.deepcopy(encoder) if has_tokens else None
         ordered_classifier = OrderedProbe.rebuild(ridge_state, config, num_outputs, ridge_encoder)
         return MixedClassifier(transformer, ordered_classifier, float(state["ordered_weight"]))
