@@ -273,6 +273,21 @@ def test_ridge_with_far_more_channels_than_videos_is_solved_by_its_videos() -> N
     torch.testing.assert_close(found.sum(dim=1), torch.ones(40))
 
 
+def test_ridge_takes_the_least_penalty_that_is_not_clearly_worse() -> None:
+    """All of them are right about classes far apart; noise is best predicted by its mean."""
+    generator = Generator().manual_seed(0)
+    labels, noise = torch.arange(400) % 4, torch.randn(400, generator=generator)
+    features = torch.randn(400, 20, generator=generator)
+    features[:, :4] += 40 * torch.eye(4)[labels]
+    clips = one_clip_each(features)
+    for targets, penalty in ((None, min(ordered.PENALTIES)), (noise, max(ordered.PENALTIES))):
+        videos = LabelledVideos(clips, clips, labels, (None,) * 400, targets)
+        classes = tuple("abcd") if targets is None else ()
+        task = EvaluationTask(classes, videos, HeldOut((), clips, labels, targets))
+        probe = OrderedProbe(ProbeSetup(task=task, model=None, config=QUICK, seed=0), "backbone")
+        assert probe.search().settings.penalty == penalty
+
+
 def test_results_say_what_was_selected_among_how_many() -> None:
     config = replace(QUICK, num_seeds=1, training=replace(FIT, head_learning_rates=(1e-2, 3e-2)))
     results = run_suite(class_task(2.0), small_model(), config).results
