@@ -16,7 +16,12 @@ from clipset.training.batches import choose_batches
 from clipset.training.card import model_page
 from clipset.training.checkpoint import read_card
 from clipset.training.pretrain import is_trained, pretrain
-from clipset.training.similar import assess_clusters, cluster_videos, mean_features
+from clipset.training.similar import (
+    are_labels_known,
+    assess_clusters,
+    cluster_videos,
+    mean_features,
+)
 
 
 def blobs(*sizes: int, dim: int = 16) -> Tensor:
@@ -58,15 +63,16 @@ def test_a_frequent_label_is_no_sign_of_similarity() -> None:
     assert assess_clusters(members, torch.arange(160) // 40)[0]
 
 
-@pytest.mark.parametrize("labelled", [0, 12])
-def test_without_labels_nothing_says_that_similar_videos_differ(labelled: int) -> None:
+@pytest.mark.parametrize(("labelled", "known"), [(0, False), (19, False), (20, True)])
+def test_with_few_labels_nothing_says_that_similar_videos_differ(
+    labelled: int, known: bool
+) -> None:
     members = [
-        replace(v, label=v.label if i < labelled else None)
-        for i, v in enumerate(videos({None: 160}))
+        replace(video, label=video.label if index < labelled else None)
+        for index, video in enumerate(videos({None: 160}))
     ]
-    assert assess_clusters(members, torch.arange(160) // 40) == (
-        False, "too few labels say whether similar videos have different ones"
-    )  # fmt: skip
+    assert are_labels_known(members) is known
+    assert not are_labels_known([replace(video, split="test") for video in members])
 
 
 def test_test_labels_do_not_decide_about_similar_videos() -> None:
@@ -93,7 +99,7 @@ def test_training_on_similar_videos_is_recorded_and_found_again(
 ) -> None:
     for module, name, value in (
         (batches, "CLUSTER_SIZE", 8), (similar, "CLUSTER_SIZE", 8),
-        (similar, "MIN_CLUSTER_SIZE", 3), (similar, "MIN_LABELLED", 1),
+        (similar, "MIN_CLUSTER_SIZE", 3),
         (similar, "MAX_LABEL_EXCESS", 1.0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
@@ -103,6 +109,11 @@ def test_training_on_similar_videos_is_recorded_and_found_again(
     assert str(choice).startswith(
         "batches of similar videos: the catalog has no groups, and similar videos have different"
     )
+    unlabelled = [replace(video, label=None) for video in small_store.catalog]
+    other = FeatureStore(small_store.folder, small_store.catalog.only(unlabelled))
+    for batch_from, kind in (("auto", "any videos"), ("similar", "similar videos")):
+        own = choose_batches(other, np.arange(len(other)), replace(config, batch_from=batch_from))
+        assert own.kind == kind
     pretrain(small_store, tmp_path / "model", config)
     card = read_card(tmp_path / "model")
     assert card.batches == str(choice)

@@ -16,7 +16,13 @@ from clipset.errors import TrainingError
 from clipset.features.store import FeatureStore
 from clipset.training.config import PretrainConfig
 from clipset.training.distributed import ProcessGroup
-from clipset.training.similar import CLUSTER_SIZE, assess_clusters, cluster_videos, mean_features
+from clipset.training.similar import (
+    CLUSTER_SIZE,
+    are_labels_known,
+    assess_clusters,
+    cluster_videos,
+    mean_features,
+)
 
 MIN_GROUPED = 0.9  # fraction of the videos that have a group
 MIN_GROUP_SIZE = 12  # videos in the group of the median video: its negatives
@@ -43,14 +49,20 @@ def choose_batches(
     choice, is_auto = group_batches(members, config), config.batch_from == "auto"
     if config.batch_from in ("all", "group") or (is_auto and are_groups_known(members)):
         return choice
+    finding = ""
     if len(members) < 2 * CLUSTER_SIZE:
         finding = f"{len(members)} videos are too few to find similar ones"
+    elif is_auto and not are_labels_known(members):
+        finding = "too few labels say whether similar videos differ"
+    if finding:
         return replace(choice, reason=f"{choice.reason}, and {finding}")
     clusters = cluster_videos(mean_features(store, videos))
-    is_useful, finding = assess_clusters(members, clusters)
-    reason = f"{choice.reason}, and {finding}" if is_auto else choice.reason
-    if is_auto and not is_useful:
-        return replace(choice, reason=reason)
+    reason = choice.reason
+    if is_auto:
+        is_useful, finding = assess_clusters(members, clusters)
+        reason = f"{reason}, and {finding}"
+        if not is_useful:
+            return replace(choice, reason=reason)
     num_clusters = int(clusters.max()) + 1
     return BatchChoice(clusters, f"{reason} ({num_clusters} clusters)", "similar videos")
 

@@ -27,7 +27,7 @@ CLUSTER_SIZE = 64  # videos of a cluster, on average
 MIN_CLUSTER_SIZE = 12  # smaller clusters join others
 MAX_CLUSTERS = 256  # more would take long to find among many videos
 MAX_LABEL_EXCESS = 0.25  # see `assess_clusters`
-MIN_LABELLED = 8  # videos of a cluster, on average, before labels say something about it
+MIN_LABELLED = 1 / 8  # fraction of videos with a label, before labels say something about clusters
 KMEANS_STEPS = 30
 READ_CHUNK = 1024  # videos read at once
 
@@ -57,6 +57,20 @@ def cluster_videos(features: Float[Tensor, "N D"]) -> Int[Tensor, " N"]:
     return clusters
 
 
+def training_labels(members: Sequence[Video | None]) -> list[str | None]:
+    """The label of each video; None without one, and for videos that may be scored."""
+    return [
+        video.label if video is not None and video.split in (None, "train") else None
+        for video in members
+    ]
+
+
+def are_labels_known(members: Sequence[Video | None]) -> bool:
+    """Whether labels can say if similar videos differ."""
+    num_labelled = sum(label is not None for label in training_labels(members))
+    return num_labelled >= MIN_LABELLED * len(members)
+
+
 def assess_clusters(
     members: Sequence[Video | None], clusters: Int[Tensor, " N"]
 ) -> tuple[bool, str]:
@@ -67,12 +81,12 @@ def assess_clusters(
     would be if each cluster had one label.
     """
     labels: dict[int, Counter[str]] = defaultdict(Counter)
-    for video, cluster in zip(members, clusters.tolist(), strict=True):
-        if video is not None and video.label is not None and video.split in (None, "train"):
-            labels[cluster][video.label] += 1
+    for label, cluster in zip(training_labels(members), clusters.tolist(), strict=True):
+        if label is not None:
+            labels[cluster][label] += 1
     total = sum(labels.values(), Counter())
-    if total.total() < MIN_LABELLED * (int(clusters.max()) + 1) or len(total) < 2:
-        return False, "too few labels say whether similar videos have different ones"
+    if len(total) == 1:
+        return False, "all videos have the same label"
     frequent = max(total.values()) / total.total()
     within = sum(max(own.values()) for own in labels.values()) / total.total()
     excess = (within - frequent) / (1 - frequent)
