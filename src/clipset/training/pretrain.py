@@ -136,12 +136,9 @@ def run_pretraining(
         found = processes.run(lambda: _find_trained(folder, card))
         if found is not None and processes.run(lambda: data.is_complete(folder)):
             return processes.run(lambda: load_model(folder))
-        choice = processes.run(lambda: data.choose_batches(config))
-        if choice.groups is not None:  # those of rank 0: clusters may depend on the machine
-            groups = processes.gather_rows(choice.groups.to(processes.device))[0].cpu()
-            choice = replace(choice, groups=groups)
+        choice = _agree_on_batches(data, config, processes)
         card = replace(card, batches=str(choice))
-        if processes.is_main and config.batch_from == "auto":
+        if processes.is_main and config.batch_from in ("auto", "similar"):
             log(str(choice))
         held_out_mask = _hold_out(data, config, choice, seed)
         num_held_out = int(held_out_mask.sum())
@@ -267,6 +264,19 @@ def _find_trained(folder: Path, card: ModelCard) -> ModelCard | None:
     except ModelError as error:
         log(f"{error}; the model is trained again")
         return None
+
+
+def _agree_on_batches(
+    data: TrainingVideos, config: PretrainConfig, processes: ProcessGroup
+) -> BatchChoice:
+    """The choice of rank 0: clusters of similar videos may depend on the machine."""
+    choice = processes.run(lambda: data.choose_batches(config))
+    if not processes.broadcast(int(choice.groups is not None)):
+        return replace(choice, groups=None)
+    groups = torch.zeros(len(data.members), dtype=torch.int64)
+    if choice.groups is not None:
+        groups = choice.groups.long()
+    return replace(choice, groups=processes.gather_rows(groups.to(processes.device))[0].cpu())
 
 
 def _hold_out(
