@@ -12,13 +12,18 @@ from clipset.data.catalog import Catalog, Video, read_catalog
 from clipset.errors import ConfigError, StoreError
 from clipset.features.sprites import sprite_files
 from clipset.features.store import FeatureStore
+from clipset.planning import extraction_estimate
 from clipset.planning.extraction_estimate import estimate_extraction, estimate_store
 from clipset.planning.run_estimate import estimate_run
 from clipset.recipe import Recipe
 from clipset.training import budget
 
 
-def test_the_estimate_knows_the_bytes_exactly(small_store: FeatureStore) -> None:
+def test_the_estimate_knows_the_bytes_exactly(
+    small_store: FeatureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction_estimate, "WARM_SECONDS", 600.0)  # all videos, on a busy machine
+    monkeypatch.setattr(extraction_estimate, "MEASURED_SECONDS", 600.0)
     cost = estimate_extraction(small_store.catalog, SMALL)
     files = list(small_store.folder.rglob("*.npy"))
     assert len(files) == 6
