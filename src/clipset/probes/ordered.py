@@ -165,11 +165,11 @@ def part_statistics(
 
 
 def search_ridge(ridge: Ridge, validation: LabelledVideos) -> RidgeSettings:
-    """The settings with the best score on the validation videos, at the least useful penalty.
+    """The settings with the best score on the validation videos.
 
-    These videos are few, and a penalty that does a little better on them often does worse on
-    others. So it is the least penalty that is not clearly worse than the best settings: by no more
-    than the standard error of the difference.
+    Of classes, at the least penalty that is not clearly worse: by no more than the standard error
+    of the difference. A larger one that does a little better on few videos often does worse on
+    others; errors of targets vary too much for this.
     """
     scalings = ridge.scalings
     weights = {(p, equal): ridge.solve(p, equal) for equal in scalings for p in PENALTIES}
@@ -188,7 +188,10 @@ def search_ridge(ridge: Ridge, validation: LabelledVideos) -> RidgeSettings:
     def score(point: RidgeSettings) -> tuple[Score, float, float]:
         return mean_score(joined_scores[point]), -point.penalty, point.sharpness
 
-    best_scores = joined_scores[max(joined_scores, key=score)][0]
+    best_point = max(joined_scores, key=score)
+    if ridge.is_regression:
+        return best_point
+    best_scores = joined_scores[best_point][0]
 
     def is_as_good(point: RidgeSettings) -> bool:
         losses = best_scores - joined_scores[point][0]
