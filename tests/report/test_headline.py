@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.report.conftest import make_result
 
-from clipset.evaluation.results import ProbeResult
+from clipset.evaluation.results import Comparison, ProbeResult
 from clipset.report.charts import panel_axis
 from clipset.report.content import group_results
 from clipset.report.headline import Headline, describe_panel, write_headline
@@ -18,8 +20,20 @@ def scored(
     return make_result(features, probe, value=value, interval=interval, **more)
 
 
-def headline(*results: ProbeResult) -> Headline:
-    return write_headline(group_results(results)[0])
+def headline(*results: ProbeResult, comparisons: Sequence[Comparison] = ()) -> Headline:
+    return write_headline(group_results(results)[0], comparisons)
+
+
+def paired(difference: float, interval: tuple[float, float], baseline: str) -> Comparison:
+    return Comparison(
+        features="scale",
+        probe="finetune",
+        baseline_features="backbone",
+        baseline_probe=baseline,
+        metric="accuracy",
+        difference=difference,
+        interval=interval,
+    )
 
 
 def test_intervals_apart_are_a_clear_difference() -> None:
@@ -42,6 +56,31 @@ def test_intervals_that_overlap_are_no_clear_difference() -> None:
     assert "no clear difference from the linear probe on the backbone" in found.sentence
     assert found.verdict == "unclear"
     assert "intervals overlap" in found.details[0]
+
+
+def test_a_paired_difference_decides_where_the_intervals_of_two_scores_overlap() -> None:
+    found = headline(
+        scored("scale", "finetune", 0.5, (0.4, 0.6)),
+        scored("backbone", "transformer", 0.45, (0.35, 0.55)),
+        scored("backbone", "ordered", 0.48, (0.38, 0.58)),
+        comparisons=[
+            paired(0.05, (0.01, 0.09), "transformer"), paired(0.02, (-0.02, 0.06), "ordered")
+        ],
+    )  # fmt: skip
+    assert "clearly above the transformer trained from scratch" in found.sentence
+    assert found.verdict == "above"
+    assert found.details[0] == "The difference on the same videos is +5.0 points (+1.0 to +9.0)."
+    assert "shows no clear difference from it" in found.details[1]
+
+
+def test_a_paired_difference_of_errors_is_better_below_zero() -> None:
+    found = headline(
+        scored("scale", "finetune", 3.0, (2.0, 4.0), metric="mse"),
+        scored("backbone", "transformer", 3.5, (2.5, 4.5), metric="mse"),
+        comparisons=[replace(paired(-0.5, (-0.9, -0.1), "transformer"), metric="mse")],
+    )
+    assert found.verdict == "above"
+    assert found.details[0] == "The difference on the same videos is −0.5 (−0.9 to −0.1)."
 
 
 def test_a_loss_is_said_as_plainly_as_a_win() -> None:

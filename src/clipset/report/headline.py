@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from clipset.evaluation.results import ProbeResult
+from clipset.evaluation.results import ERROR_METRICS, Comparison, ProbeResult
 from clipset.report.content import Panel
 from clipset.report.wording import (
     format_number,
     format_percent,
+    format_signed,
     metric_name,
     percent_sign,
     plural,
@@ -33,8 +35,8 @@ class Headline:
     verdict: Verdict
 
 
-def write_headline(panel: Panel) -> Headline:
-    """The headline of a panel."""
+def write_headline(panel: Panel, comparisons: Sequence[Comparison] = ()) -> Headline:
+    """The headline of a panel; the paired comparisons of its results decide what is clear."""
     main_result = panel.main_result
     phrases = ERROR_PHRASES if panel.is_error else PHRASES
     probe_name = sentence_name(*main_result.key)
@@ -43,14 +45,18 @@ def write_headline(panel: Panel) -> Headline:
     details = []
     verdict: Verdict = "alone"
     if main_result.is_scale and (baseline_result := panel.baseline):
-        verdict = _compare_intervals(main_result, baseline_result)
+        comparison = _find_comparison(main_result, baseline_result, comparisons)
+        verdict = _verdict(main_result, baseline_result, comparison)
         baseline_name = sentence_name(*baseline_result.key)
         sentence += f", {phrases[verdict]} {baseline_name} with {_describe_score(baseline_result)}"
-        if verdict == "unclear":
+        if comparison is not None:
+            details.append(_describe_comparison(comparison))
+        elif verdict == "unclear":
             details.append("The 95\u202f% intervals overlap.")
         strongest = panel.strongest_backbone
         if strongest and panel.quality(strongest) > panel.quality(baseline_result):
-            other_verdict = _compare_intervals(main_result, strongest)
+            other_comparison = _find_comparison(main_result, strongest, comparisons)
+            other_verdict = _verdict(main_result, strongest, other_comparison)
             verb = "shows" if other_verdict == "unclear" else "is"
             details.append(
                 f"The strongest probe without clipset is {sentence_name(*strongest.key)} with "
@@ -100,13 +106,38 @@ def describe_panel(panel: Panel) -> str:
     return ", ".join(caption_parts) + "."
 
 
-def _compare_intervals(result: ProbeResult, other: ProbeResult) -> Verdict:
-    """Unclear if the intervals touch; above means better: of an error, less."""
-    if result.interval[0] > other.interval[1]:
+def _find_comparison(
+    result: ProbeResult, other: ProbeResult, comparisons: Sequence[Comparison]
+) -> Comparison | None:
+    """The paired comparison of two results on the same videos, if there is one."""
+    keys = (result.key, other.key, result.metric)
+    return next((c for c in comparisons if (c.key, c.baseline, c.metric) == keys), None)
+
+
+def _verdict(result: ProbeResult, other: ProbeResult, comparison: Comparison | None) -> Verdict:
+    """Above means better: of an error, less.
+
+    Unclear if the interval of the paired difference includes 0; without one, if the intervals of
+    both scores touch.
+    """
+    if comparison is not None:
+        low, high = comparison.interval
+    else:
+        low = result.interval[0] - other.interval[1]
+        high = result.interval[1] - other.interval[0]
+    if low > 0:
         return "below" if result.is_error else "above"
-    if result.interval[1] < other.interval[0]:
+    if high < 0:
         return "above" if result.is_error else "below"
     return "unclear"
+
+
+def _describe_comparison(comparison: Comparison) -> str:
+    metric = comparison.metric
+    low, high = (format_signed(metric, end) for end in comparison.interval)
+    unit = "" if metric in ERROR_METRICS else " points"
+    difference = f"{format_signed(metric, comparison.difference)}{unit}"
+    return f"The difference on the same videos is {difference} ({low} to {high})."
 
 
 def _describe_value(result: ProbeResult) -> str:

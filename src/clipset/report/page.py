@@ -80,7 +80,7 @@ def render_report(content: ReportContent) -> str:
     return _render(
         "page.html.j2",
         content=content,
-        headline=write_headline(panels[0]) if panels else None,
+        headline=write_headline(panels[0], content.comparisons) if panels else None,
         panels=[
             (panel, describe_panel(panel), charts.panel_axis(panel), charts.chance_level(panel))
             for panel in panels
