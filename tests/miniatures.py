@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from tests.conftest import write_video
 
 from clipset.cli import main
 from clipset.data.datasets import CLASSIFICATION, REGRESSION
+from clipset.training import batches, similar
 
 BACKBONE = """
 import torch
@@ -48,6 +50,14 @@ def run(*words: object) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
+
+
+def make_clusters_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few videos form clusters of similar ones, whatever their labels."""
+    monkeypatch.setattr(batches, "CLUSTER_SIZE", 8)
+    monkeypatch.setattr(similar, "CLUSTER_SIZE", 8)
+    monkeypatch.setattr(similar, "MIN_CLUSTER_SIZE", 3)
+    monkeypatch.setattr(similar, "MAX_LABEL_EXCESS", 1.0)
 
 
 def paint(path: Path, colour: int, seed: int) -> None:

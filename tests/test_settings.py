@@ -1,13 +1,17 @@
 """Settings: few enough, each with a line of help, and all of them reachable."""
 
+import io
 import json
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.miniatures import run
 
+from clipset.cli.app import app
 from clipset.config import build, to_mapping
 from clipset.recipe import Recipe, read_recipe, resolve_recipe
 from clipset.settings import list_settings, recipe_template
@@ -34,6 +38,22 @@ def test_a_verb_shows_at_most_twelve_flags(verb: str, capfd: pytest.CaptureFixtu
     parameters = capfd.readouterr().out.partition("─ Parameters ─")[2]
     flags = re.findall(r"^│ [ *]*(--[a-z-]+)", parameters, flags=re.M)
     assert 1 <= len(flags) <= 12, flags
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("verb", ["", "estimate", *VERBS])
+def test_help_fills_the_lines_of_the_terminal(verb: str, width: int) -> None:
+    text = io.StringIO()
+    app.help_print(verb.split(), console=Console(width=width, file=text))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for line, next_line in pairwise(lines):
+        is_wrapped = re.match(r"(│ {6,})?[^\s│╭╰]", next_line) and line[:1] not in ("", " ", "╭")
+        if is_wrapped and line.startswith("│") == next_line.startswith("│"):
+            room = width - 2 if line.startswith("│") else width
+            next_word = next_line.strip("│ ").split()[0]
+            assert len(line.rstrip(" │")) + 1 + len(next_word) > room, line
+            assert not line.startswith("Example:"), "a command cannot be copied from two lines"
 
 
 def test_the_defaults_are_those_of_a_recipe() -> None:

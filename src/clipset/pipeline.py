@@ -147,7 +147,7 @@ def run(
         folder.decide("clips", store.manifest.made_by.get("clips", ""))
         if extraction.is_current and store.failed:
             log(retry_hint(len(store.failed)))
-        recipe = run_clock.limit(folder)
+        recipe = run_clock.limit(folder, store)
         if len(tasks) == 1:
             note = TaskRun(folder, store, recipe, device, run_clock).run()
         else:

@@ -22,6 +22,7 @@ REPLACEMENTS = {  # for encodings that lack our own characters
     "✓": "yes", "✗": "no", "ρ": "rho", "\u202f": " ", "\xa0": " ",
     "─": "-", "━": "-", "│": "|", "┃": "|", "╸": "-", "╺": "-",
 }  # fmt: skip
+THIN_SPACE = "\u202f"
 ERRORS = "clipset.replacements"
 """The name of an error handler that never fails."""
 
@@ -89,9 +90,14 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda match: _escape(match[0]), text)
 
 
+def format_count(number: int) -> str:
+    """An integer with its thousands apart."""
+    return f"{number:,}".replace(",", THIN_SPACE)
+
+
 def counted(number: int, one: str, many: str | None = None) -> str:
     """`1 video`, `3 videos`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{format_count(number)} {one if number == 1 else many or one + 's'}"
 
 
 def normal_form(text: str) -> str:

@@ -1,21 +1,29 @@
 """`--minutes` bounds a run: pre-training and probes are cut to fit, and the run says so."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.miniatures import TINY, run, write_backbone
+from tests.miniatures import TINY, make_clusters_small, run, write_backbone
 
 from clipset import progress
 from clipset.data.catalog import Catalog, Video
 from clipset.data.tasks import Task
+from clipset.features.store import FeatureStore
 from clipset.planning import probe_speed, time_budget
 from clipset.planning.probe_speed import ProbeSize, ProbeSpeed, estimate_probes
-from clipset.planning.time_budget import DataSize, count_pretrain_epochs, estimate_steps
+from clipset.planning.time_budget import (
+    DataSize,
+    RunClock,
+    count_pretrain_epochs,
+    estimate_steps,
+)
 from clipset.progress import bar, set_later_work
 from clipset.recipe import Recipe, read_recipe
+from clipset.runs import RunFolder
 from clipset.training.checkpoint import read_card
 
 PROBES = '--set=evaluate.probes=["knn", "scale_knn", "linear", "transformer"]'
@@ -134,6 +142,65 @@ def test_the_size_of_a_run_knows_groups_held_out_and_labelled_videos() -> None:
     assert count_pretrain_epochs(fixed, size) == 7
     twice = size.scale(2)
     assert (twice.videos, twice.train_videos, twice.labelled) == (1200, 900, 900)
+
+
+def videos_without_groups(number: int, *, labelled: bool = True) -> Task:
+    videos = [
+        Video(
+            id=f"{index}", path=Path("x.mp4"), split="train",
+            label=f"sign {index % 4}" if labelled else None,
+        )
+        for index in range(number)
+    ]  # fmt: skip
+    return Task(catalog=Catalog(name="signs", videos=tuple(videos)))
+
+
+def test_the_size_of_a_run_knows_batches_of_similar_videos() -> None:
+    def size(task: Task, *changes: str) -> DataSize:
+        return DataSize.of([task], 8, read_recipe(None, changes), regular_clips=5)
+
+    many, similar = videos_without_groups(1000), "pretrain.batch_from=similar"
+    assert size(many, similar).count_batches(128) == 15  # of 64 videos, a tenth of them held out
+    assert count_pretrain_epochs(Recipe(), size(many, similar)) == 40  # 20 · √900 steps
+    assert size(many, similar).scale(2).count_batches(128) == 31
+    assert size(many, similar).scale(1000).count_batches(128) == 256 * 28  # no more clusters
+    few = videos_without_groups(100)
+    assert size(few, similar).count_batches(128) == 1
+    unknown = size(many)
+    assert unknown.needs_features
+    assert unknown.count_batches(128) == 8  # as many steps, of more videos: this takes longer
+    fixed = size(many, "pretrain.epochs=7")
+    assert fixed.needs_features
+    assert fixed.count_batches(128) == 15  # as many videos, in more steps: this takes longer
+    known = (
+        size(few),
+        size(many, "pretrain.batch_from=all"),
+        size(many, similar),
+        size(videos_without_groups(1000, labelled=False)),
+    )
+    assert not any(each.needs_features for each in known)
+    assert size(few).scale(10).needs_features
+
+
+def test_a_limit_is_planned_with_the_batches_that_the_features_decide_for(
+    small_store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_clusters_small(monkeypatch)
+
+    def estimate(recipe: Recipe, size: DataSize, *_: Any, **__: Any) -> dict[str, float]:
+        pretrain = 60.0 * count_pretrain_epochs(recipe, size)
+        return {"pretrain": pretrain, "embed": 0.0, "evaluate": 0.0, "report": 0.0}
+
+    monkeypatch.setattr(time_budget, "estimate_steps", estimate)
+    clock = RunClock(
+        Recipe(), [Task(catalog=small_store.catalog)], "cpu", dim=8, regular_clips=2,
+        started_at=time.perf_counter(), minutes=100.0,
+    )  # fmt: skip
+    assert clock.seconds["pretrain"] == 300 * 60  # any videos, before there are features
+    folder = RunFolder(tmp_path / "run", name="small", recipe={}, seed=0, device="cpu")
+    assert clock.limit(folder, small_store).pretrain.epochs in (84, 85)
+    line = folder.content["decisions"]["time limit"]
+    assert "instead of up to 150" in line  # two batches of similar videos in an epoch
 
 
 def test_bars_show_the_time_left_for_the_whole_run(

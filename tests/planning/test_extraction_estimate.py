@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import SMALL
+from tests.miniatures import make_clusters_small
 
 from clipset.cli import main
 from clipset.data.catalog import Catalog, Video, read_catalog
@@ -15,8 +16,8 @@ from clipset.features.store import FeatureStore
 from clipset.planning import extraction_estimate
 from clipset.planning.extraction_estimate import estimate_extraction, estimate_store
 from clipset.planning.run_estimate import estimate_run
-from clipset.recipe import Recipe
-from clipset.training import budget
+from clipset.recipe import Recipe, read_recipe
+from clipset.training import budget, similar
 
 
 def test_the_estimate_knows_the_bytes_exactly(
@@ -114,6 +115,38 @@ def test_a_pre_training_that_may_end_early_is_estimated_at_most(
     printed = capsys.readouterr().out
     assert "at most" in printed
     assert "pre-training ends earlier if the loss of held-out videos is flat" in printed
+
+
+def test_the_features_of_a_store_decide_about_batches_of_similar_videos(
+    small_store: FeatureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_clusters_small(monkeypatch)
+
+    def estimate(*changes: str) -> tuple[float, bool]:
+        recipe = read_recipe(None, (*changes, 'evaluate.probes=["knn"]'))
+        result = estimate_run(small_store.folder, recipe, samples_per_second=100.0)
+        return round(result.steps[0].seconds, 4), result.steps[0].at_most
+
+    assert estimate("pretrain.batch_from=all") == (54.0, False)  # 300 steps of 18 videos
+    assert estimate("pretrain.batch_from=similar") == (27.0, False)  # 300 steps of 9 videos
+    assert estimate() == (27.0, False)
+    monkeypatch.setattr(similar, "MAX_LABEL_EXCESS", -1.0)  # no clusters are worth it
+    assert estimate() == (54.0, False)
+
+
+def test_videos_without_features_may_form_other_batches_which_the_estimate_says(
+    small_videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_clusters_small(monkeypatch)
+    words = ["extract.frames=1", "extract.size=32", "extract.engine=torch", "extract.workers=0"]
+    words += ["extract.sampling.num_clips=1", 'evaluate.probes=["knn"]']
+    for changes, other in ((["pretrain.epochs=3"], "any"), ([], "similar")):
+        result = estimate_run(small_videos, read_recipe(None, words + changes))
+        assert [step.name for step in result.steps if step.at_most] == ["pretrain"]
+        assert result.notes == (
+            f"pre-training takes less time if its batches are of {other} videos, "
+            "which the features decide",
+        )
 
 
 def test_an_estimate_without_a_readable_video_says_why(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from clipset.report.wording import (
     format_hours,
     format_number,
     format_percent,
-    plural,
 )
+from clipset.text import counted
 
 
 @given(
@@ -119,4 +119,10 @@ def test_numbers_are_written_as_a_reader_wants_them() -> None:
         "1e9",
     ]
     assert [format_hours(v) for v in (0.426, 3, 1234)] == ["0.43", "3.0", "1\u202f234"]
-    assert [plural(n, "video") for n in (0, 1, 2)] == ["0 videos", "1 video", "2 videos"]
+    numbers = (0, 1, 2, 1234)
+    assert [counted(n, "class", "classes") for n in numbers] == [
+        "0 classes",
+        "1 class",
+        "2 classes",
+        "1\u202f234 classes",
+    ]

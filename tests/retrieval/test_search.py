@@ -152,6 +152,26 @@ def test_errors_are_one_line(
     assert "has 1 tasks; search in one, such as" in line("a", run=tmp_path / "tasks")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--where", "label=rod"), "no video has label 'rod'"),
+        (("--where", "lable=red"), "the catalog has no column 'lable'"),
+        (("--where", "red"), "--where needs COLUMN=VALUE"),
+        (("--top", 0), "number of results must be 1 to"),
+    ],
+)
+def test_a_search_with_a_slip_is_refused_before_its_example_is_read(
+    words: tuple[object, ...],
+    said: str,
+    small_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "text.mp4").write_text("cannot be read")
+    assert said in fail(tmp_path / "text.mp4", *words, run=small_run, capsys=capsys)
+
+
 def test_queries_and_conditions_are_parsed() -> None:
     assert parse_query("a@b.mp4@12.5-16") == ("a@b.mp4", Window(start=12.5, end=16.0))
     assert parse_query("a@home.mp4") == ("a@home.mp4", None)

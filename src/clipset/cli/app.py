@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,25 @@ from clipset.text import ERRORS, name_text, visible
 if TYPE_CHECKING:
     from rich.table import Column, Table
 
-app = App(
+
+class VerbApp(App):
+    """A command whose help is wrapped by the terminal: docstrings are wrapped for the source."""
+
+    def default(self, obj: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """Take a function as the command."""
+        if inspect.isfunction(obj):
+            obj.__doc__ = join_lines(obj.__doc__ or "")
+        return super().default(obj, **options)
+
+
+def join_lines(docstring: str) -> str:
+    """A docstring with every paragraph and every argument on one line; indented code stays."""
+    return re.sub(r"(?<=\S)\n(?: {8})?(?=\S)", " ", inspect.cleandoc(docstring))
+
+
+app = VerbApp(
     name="clipset",
-    help="""Learn from sets of clips: better video features from any frozen backbone.
+    help=join_lines("""Learn from sets of clips: better video features from any frozen backbone.
 
     From a folder of videos to a report:
 
@@ -29,7 +46,7 @@ app = App(
 
     Each step is also a command of its own; `clipset COMMAND --help` shows an example. All settings:
     `clipset settings`. Every command also takes --seed, --device, --json (print the result as
-    JSON), --quiet (no progress) and --debug (traceback of an error).""",
+    JSON), --quiet (no progress) and --debug (traceback of an error)."""),
     version_flags=["--version"],
     help_format="plaintext",
     suppress_keyboard_interrupt=False,  # `main` prints what to do next

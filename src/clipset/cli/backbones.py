@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cyclopts import App
-
 from clipset.cli import flags
-from clipset.cli.app import app, make_table, show_result
+from clipset.cli.app import VerbApp, app, make_table, show_result
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-backbones_app = App(name="backbones", help_format="plaintext")
+backbones_app = VerbApp(name="backbones", help_format="plaintext")
 app.command(backbones_app)
 
 

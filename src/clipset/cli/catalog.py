@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from cyclopts import App
-
 from clipset.cli import flags
-from clipset.cli.app import app, show_result
+from clipset.cli.app import VerbApp, app, show_result
 from clipset.errors import CatalogError
 from clipset.text import counted
 
-catalog_app = App(name="catalog", help_format="plaintext")
+catalog_app = VerbApp(name="catalog", help_format="plaintext")
 app.command(catalog_app)
 
 
@@ -34,7 +32,8 @@ def catalog_command(
 
     Example: clipset catalog ~/videos --out catalog.csv
 
-    Example: clipset catalog UCF-101 --dataset ucf101 --lists ucfTrainTestlist --fold 1
+    Example: clipset catalog UCF-101 --dataset ucf101 \\
+        --lists ucfTrainTestlist --fold 1
 
     Args:
         videos: A folder (sub-folders are labels) or another catalog.

@@ -35,7 +35,7 @@ def embed_command(
 
     The vectors in two lines of Python:
 
-        pooled = safetensors.numpy.load_file("vectors/vectors.safetensors")["pooled"]
+        rows = safetensors.numpy.load_file("vectors/vectors.safetensors")["pooled"]
 
         videos = pandas.read_csv("vectors/videos.csv")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clipset.cli import flags
 from clipset.cli.app import app, make_table, show_result
+from clipset.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,13 +69,11 @@ def estimate_command(
     ]
     total = sum(step.seconds for step in estimate.steps)
     summary_line = (
-        f"{estimate.videos:,} videos, {estimate.clips:,} clips; about {format_duration(total)} "
-        f"in all; {_size(estimate.free_bytes)} free on this disk"
+        f"{counted(estimate.videos, 'video')}, {counted(estimate.clips, 'clip')}; about "
+        f"{format_duration(total)} in all; {_size(estimate.free_bytes)} free on this disk"
     )
     step_table = make_table(("step", "time", "disk", "memory"), step_rows)
-    lines: list[str | Table] = [step_table, summary_line]
-    if any(step.at_most for step in estimate.steps):
-        lines.append("pre-training ends earlier if the loss of held-out videos is flat")
+    lines: list[str | Table] = [step_table, summary_line, *estimate.notes]
     show_result(to_mapping(estimate), common, lines)
 
 

@@ -34,7 +34,8 @@ def evaluate_command(
 
     Example: clipset evaluate store --model model --out results.json
 
-    Example: clipset evaluate run/store --model run/model --low-shot-curve --out run/low_shot.json
+    Example: clipset evaluate run/store --model run/model --low-shot-curve \\
+        --out run/low_shot.json
 
     Args:
         store: The store's folder.

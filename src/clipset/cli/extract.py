@@ -31,7 +31,8 @@ def extract_command(
 
     Exits with 1 if every video failed.
 
-    Example: clipset extract catalog.csv --out store --size 112 --set extract.sampling.flip=false
+    Example: clipset extract catalog.csv --out store --size 112 \\
+        --set extract.sampling.flip=false
 
     Args:
         videos: A folder or a catalog.

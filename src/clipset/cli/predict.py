@@ -42,7 +42,8 @@ def predict_command(
 
     Example: clipset predict new.mp4 --run runs/first --probe labels
 
-    Example: clipset predict film.mp4 --run runs/first --window 4 --step 2 --csv timeline.csv
+    Example: clipset predict film.mp4 --run runs/first --window 4 --step 2 \\
+        --csv timeline.csv
 
     Args:
         videos: Files, folders or catalogs.

@@ -36,9 +36,11 @@ def reproduce_command(
 
     Example: clipset reproduce resources --out tables/resources
 
-    Example: clipset reproduce ucf101 --data UCF101 --out tables/ucf101 --backbone svt_vitb16
+    Example: clipset reproduce ucf101 --data UCF101 --out tables/ucf101 \\
+        --backbone svt_vitb16
 
-    Example: clipset reproduce ablation-masking --store runs/first/store --out tables/masking
+    Example: clipset reproduce ablation-masking --store runs/first/store \\
+        --out tables/masking
 
     Args:
         table: The table: resources, ucf101, hmdb51, ssv2, k400, k400-low-shot, lvu, …

@@ -32,7 +32,8 @@ def run_command(
 
     Example: clipset run ~/videos --out runs/first
 
-    Example: clipset run videos.csv --out runs/paper --preset paper --set extract.frames=16
+    Example: clipset run videos.csv --out runs/paper --preset paper \\
+        --set extract.frames=16
 
     Args:
         videos: A folder (sub-folders are labels) or a catalog (.csv with a column `path`).

@@ -38,9 +38,11 @@ def search_command(
 
     Example: clipset search match.mp4@12.5-16 --run runs/first --moments
 
-    Example: clipset search a.mp4 b.mp4 --unlike c.mp4 --run runs/first --where split=train
+    Example: clipset search a.mp4 b.mp4 --unlike c.mp4 --run runs/first \\
+        --where split=train
 
-    Example: clipset search --text "a dog jumps" --run runs/first --where label=dog --where label=
+    Example: clipset search --text "a dog jumps" --run runs/first \\
+        --where label=dog --where label=
 
     Args:
         examples: Videos of the run, files, or moments such as `clip.mp4@12.5-16`.

@@ -27,7 +27,7 @@ from clipset.sets.stored_clips import MEMORY_LIMIT
 class StepEstimate:
     """Wall time, disk space and peak memory of a step; None where it has none of its own.
 
-    `at_most` says that the step may end earlier.
+    `at_most` says that the step may take less time.
     """
 
     name: str
@@ -39,12 +39,13 @@ class StepEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEstimate:
-    """The steps of a run, and what they were estimated for."""
+    """The steps of a run, and what they were estimated for; `notes` say why one may be shorter."""
 
     videos: int
     clips: int
     free_bytes: int
     steps: tuple[StepEstimate, ...]
+    notes: tuple[str, ...]
 
 
 def estimate_run(
@@ -68,8 +69,8 @@ def estimate_run(
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} must be above 0, got {value:g}")
     step_estimates: list[StepEstimate] = []
-    if (source / "manifest.json").is_file():
-        store = open_store(source)
+    store = open_store(source) if (source / "manifest.json").is_file() else None
+    if store is not None:
         tasks: tuple[Task, ...] = (Task(catalog=store.catalog),)
         cost = estimate_store(store)
     else:
@@ -89,6 +90,8 @@ def estimate_run(
             )
         )
     data_size = DataSize.of(tasks, cost.dim, recipe, regular_clips=cost.regular_clips)
+    if store is not None:
+        data_size = data_size.decide(store, recipe.pretrain)
     data_size = data_size.scale(video_factor)
     step_seconds = estimate_steps(recipe, data_size, device, samples_per_second=samples_per_second)
     num_clips = round(video_factor * cost.clips)
@@ -96,11 +99,12 @@ def estimate_run(
     memory_bytes = None if peak is None else peak + min(4 * num_clips * cost.dim, MEMORY_LIMIT)
     vector_bytes = 4 * num_clips * (cost.dim + recipe.pretrain.model.width)
     disk = {"embed": vector_bytes}
+    notes = _notes(data_size)
     step_estimates += [
         StepEstimate(
             name=name,
             seconds=value,
-            at_most=name == "pretrain" and data_size.held_out > 0,
+            at_most=name == "pretrain" and bool(notes),
             disk_bytes=disk.get(name),
             memory_bytes=memory_bytes,
         )
@@ -111,4 +115,19 @@ def estimate_run(
         clips=num_clips,
         free_bytes=free_bytes(source),
         steps=tuple(step_estimates),
+        notes=notes,
     )
+
+
+def _notes(size: DataSize) -> tuple[str, ...]:
+    """Why pre-training may take less time than estimated."""
+    notes = []
+    if size.held_out:
+        notes.append("pre-training ends earlier if the loss of held-out videos is flat")
+    if size.needs_features:
+        other = "any" if size.similar else "similar"
+        notes.append(
+            f"pre-training takes less time if its batches are of {other} videos, "
+            f"which the features decide"
+        )
+    return tuple(notes)

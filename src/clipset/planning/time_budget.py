@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clipset.config import fingerprint
+from clipset.data.catalog import Video
 from clipset.data.tasks import Task
+from clipset.features.store import FeatureStore, open_store
 from clipset.probes.config import EvaluateConfig
 from clipset.progress import is_quiet, log, set_later_work
 from clipset.recipe import Recipe
@@ -28,6 +30,7 @@ from clipset.training.budget import (
     hold_out,
     is_check_due,
 )
+from clipset.training.config import PretrainConfig
 
 if TYPE_CHECKING:
     from clipset.training.speed import TrainingSpeed
@@ -43,6 +46,8 @@ class DataSize:
     """What the time of a run depends on beside its settings and the machine.
 
     `group_sizes` are the videos that are trained on, by the groups that batches are drawn from.
+    `similar`: batches are of similar videos, if there are enough. `undecided`: the features will
+    decide that; until then, `similar` is what takes longer.
     """
 
     videos: int
@@ -54,6 +59,8 @@ class DataSize:
     regular_clips: int
     tasks: int
     trainings: int
+    similar: bool = False
+    undecided: bool = False
 
     @classmethod
     def of(cls, tasks: Sequence[Task], dim: int, recipe: Recipe, *, regular_clips: int) -> DataSize:
@@ -68,6 +75,7 @@ class DataSize:
         members = max(by_task, key=len)
         choice = group_batches(members, config).groups if len(members) > 1 else None
         groups = np.zeros(len(members), int) if choice is None else choice.numpy()
+        similar = _are_similar(members, config)
         held_out = hold_out(groups, 0) if config.epochs is None and len(groups) else groups[:0]
         trained = np.delete(groups, held_out)
         labelled = [
@@ -84,6 +92,8 @@ class DataSize:
             regular_clips=max(regular_clips, 1),
             tasks=len(tasks),
             trainings=len({frozenset(v.id for v in own) for own in by_task}),
+            similar=config.epochs is not None if similar is None else similar,
+            undecided=similar is None,
         )
 
     @property
@@ -93,7 +103,33 @@ class DataSize:
 
     def count_batches(self, batch_size: int) -> int:
         """The batches of an epoch of pre-training."""
-        return sum(-(-size // batch_size) for size in self.group_sizes)
+        sizes = self.group_sizes
+        if self.similar:
+            sizes = (-(-self.train_videos // self.num_clusters),) * self.num_clusters
+        return sum(-(-size // batch_size) for size in sizes)
+
+    @property
+    def num_clusters(self) -> int:
+        """The clusters of similar videos, at most; 1 if there are too few videos for several."""
+        from clipset.training.similar import CLUSTER_SIZE, MAX_CLUSTERS
+
+        num_videos = self.train_videos + self.held_out
+        return max(1, min(num_videos // CLUSTER_SIZE, MAX_CLUSTERS))
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether only the features can tell how long pre-training takes."""
+        return self.undecided and self.num_clusters > 1
+
+    def decide(self, store: FeatureStore, config: PretrainConfig) -> DataSize:
+        """The same size; the features in a store decide about batches if nothing else does."""
+        from clipset.training.batches import choose_batches
+        from clipset.training.pretrain import ssl_videos
+
+        if not self.needs_features:
+            return self
+        choice = choose_batches(store, ssl_videos(store, config.ssl_split), config)
+        return replace(self, similar=choice.groups is not None, undecided=False)
 
     def scale(self, factor: float) -> DataSize:
         """More or fewer videos of the same kind."""
@@ -155,12 +191,13 @@ class RunClock:
             later = rest + sum(per_task[name] for name in step_names[step_names.index(step) + 1 :])
         set_later_work(later)
 
-    def limit(self, folder: RunFolder) -> Recipe:
+    def limit(self, folder: RunFolder, store: FeatureStore) -> Recipe:
         """The recipe, cut to the limit; a run that is resumed keeps what was decided before."""
         plan = folder.content["time_limit"]
         if self.minutes is None:
             plan = {}
         elif plan.get("fingerprint") != self.fingerprint:
+            self._decide(store)
             seconds_left = self.started_at + 60 * self.minutes - time.perf_counter()
             plan = {"fingerprint": self.fingerprint, **self._cut(seconds_left)}
         folder.content["time_limit"] = plan
@@ -186,6 +223,13 @@ class RunClock:
         settings = (self.recipe.pretrain, self.recipe.evaluate)
         return fingerprint(self.minutes, *settings, self.dim, self.regular_clips, catalogs)
 
+    def _decide(self, store: FeatureStore) -> None:
+        """The size of the run, now that its features are there."""
+        if self.size.needs_features:
+            first_task = open_store(store.folder, self.tasks[0].catalog)
+            self.size = self.size.decide(first_task, self.recipe.pretrain)
+            self.__dict__.pop("seconds", None)  # with other batches
+
     def _cut(self, seconds_left: float) -> dict[str, Any]:
         """The epochs that fit into the rest of the limit, and what that cuts."""
         seconds, recipe = self.seconds, self.recipe
@@ -204,6 +248,16 @@ class RunClock:
             "cut": f"{late}pre-training has {epochs} epochs instead of up to {planned_epochs}, "
             f"probes have {probe_epochs} instead of up to {planned_probes}",
         }
+
+
+def _are_similar(members: Sequence[Video], config: PretrainConfig) -> bool | None:
+    """Whether batches are of similar videos (see `choose_batches`); None: the features decide."""
+    from clipset.training.batches import are_groups_known
+    from clipset.training.similar import are_labels_known
+
+    if config.batch_from != "auto":
+        return config.batch_from == "similar"
+    return None if are_labels_known(members) and not are_groups_known(members) else False
 
 
 def _apply(plan: Mapping[str, Any], recipe: Recipe) -> Recipe:

@@ -14,11 +14,11 @@ from clipset.report.wording import (
     format_signed,
     metric_name,
     percent_sign,
-    plural,
     row_name,
     sentence_case,
     sentence_name,
 )
+from clipset.text import counted
 
 Verdict = Literal["above", "below", "unclear", "alone"]
 UNCLEAR = "no clear difference from"
@@ -95,8 +95,8 @@ def describe_panel(panel: Panel) -> str:
     split_text = f" on the {panel.split} split" if panel.split else ""
     caption_parts = [
         f"{sentence_case(metric_name(panel.metric))}{split_text}",
-        plural(video_counts[0], "video") if len(video_counts) == 1 else "videos as listed",
-        plural(seed_counts[0], "seed") if len(seed_counts) == 1 else "seeds as listed",
+        counted(video_counts[0], "video") if len(video_counts) == 1 else "videos as listed",
+        counted(seed_counts[0], "seed") if len(seed_counts) == 1 else "seeds as listed",
     ]
     num_pretrainings = max(result.num_pretrainings or 1 for result in panel.results)
     if num_pretrainings > 1:

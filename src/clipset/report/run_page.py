@@ -52,12 +52,12 @@ from clipset.report.wording import (
     format_p_value,
     format_score,
     metric_name,
-    plural,
     row_name,
     row_order,
 )
 from clipset.representation import VectorTable, nearest, read_vectors
 from clipset.runs import read_run
+from clipset.text import counted
 
 MAX_THUMBNAILS = 800
 NUM_QUERIES = 6
@@ -98,7 +98,7 @@ def collect_content(run_folder: Path) -> ReportContent:
     leak_note = ", splits share videos or groups" if run_record.get("allowed_leaks") else ""
     return ReportContent(
         title=run_record.get("name") or run_folder.resolve().name,
-        subtitle=f"{spec.name}, {plural(spec.frames, 'frame')} × {spec.size} px, "
+        subtitle=f"{spec.name}, {counted(spec.frames, 'frame')} × {spec.size} px, "
         f"seed {run_record.get('seed')}, {start_date}{leak_note}",
         counts=Counts(
             videos=len(store),
@@ -161,7 +161,7 @@ def _collect_facts(run_record: Mapping[str, Any], store: FeatureStore) -> Facts:
         "backbone": [
             ("name", spec.name),
             ("feature dimension", str(spec.dim)),
-            ("clip", f"{plural(spec.frames, 'frame')}, {spec.span:.2f} s, {spec.size} px"),
+            ("clip", f"{counted(spec.frames, 'frame')}, {spec.span:.2f} s, {spec.size} px"),
             ("pooling", spec.pooling),
             ("weights", f"{spec.weights.file} ({spec.weights.licence})"),
             ("weights sha256", spec.weights.sha256 or "unknown"),

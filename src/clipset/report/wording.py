@@ -9,10 +9,9 @@ from typing import Any
 from markupsafe import Markup
 
 from clipset.evaluation.results import ERROR_METRICS
-from clipset.text import visible
+from clipset.text import THIN_SPACE, counted, format_count, visible
 
 Number = int | float  # the type checker of the tests does not take an int for a float
-THIN_SPACE = "\u202f"
 ROW_NAMES = {  # probes in the order of the paper's tables, then vectors
     ("backbone", "knn"): "k-NN",
     ("scale", "knn"): "SCALE k-NN",
@@ -41,6 +40,7 @@ SENTENCE_NAMES = {
     ("backbone", "ordered"): "the linear classifier on the backbone's clips in order",
     ("scale", "ordered"): "the linear classifier on clipset's clips in order",
 }
+plural = counted  # for results/summary.py
 METRIC_NAMES = {"top1": "top-1 accuracy", "top5": "top-5 accuracy", "mse": "mean squared error"}
 CURVE_NAMES = {
     "loss": "Loss (sum of both)",
@@ -146,21 +146,11 @@ def format_duration(seconds: Number) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def format_count(number: int) -> str:
-    """An integer with its thousands apart."""
-    return f"{number:,}".replace(",", THIN_SPACE)
-
-
 def format_hours(value: Number) -> str:
     """Hours of video with two or three significant digits."""
     if value >= 100:
         return format_count(round(value))
     return f"{value:.2f}" if value < 1 else f"{value:.1f}"
-
-
-def plural(number: int, one: str, many: str | None = None) -> str:
-    """`1 video`, `3 videos`."""
-    return f"{format_count(number)} {one if number == 1 else many or one + 's'}"
 
 
 def escape_invisible(value: Any) -> Any:

@@ -211,8 +211,7 @@ class SearchIndex:
         """
         if not positive:
             raise SearchError("a search needs at least one positive example")
-        if not 1 <= limit <= MAX_LIMIT:
-            raise SearchError(f"the number of results must be 1 to {MAX_LIMIT:,}, got {limit}")
+        check_limit(limit)
         examples = [*positive, *negative]
         allowed = np.ones(len(self), np.bool_) if allowed is None else allowed.copy()
         if unit == "video":
@@ -349,6 +348,12 @@ class SearchIndex:
             )
             for start, end, score in merge_clips(own_times, own_scores)
         ]
+
+
+def check_limit(limit: int) -> None:
+    """Refuse a number of results that no search can have."""
+    if not 1 <= limit <= MAX_LIMIT:
+        raise SearchError(f"the number of results must be 1 to {MAX_LIMIT:,}, got {limit}")
 
 
 def rank_rows(

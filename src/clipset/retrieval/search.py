@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Bool
+
 from clipset.clips.sampling import Window
 from clipset.config import did_you_mean
 from clipset.data.catalog import Catalog, Video
 from clipset.errors import ClipError, SearchError
 from clipset.inference.run import TrainedRun, load_run
-from clipset.retrieval.filters import AllowedValues, allowed_videos
+from clipset.retrieval.filters import allowed_videos
 from clipset.retrieval.index import (
     QueryExample,
     SearchIndex,
     SearchResult,
     Unit,
+    check_limit,
     open_index,
 )
 from clipset.retrieval.text import TextTower
@@ -155,15 +159,13 @@ class VideoSearch:
         began = time.perf_counter()
         if not _as_list(examples) and text is None:
             raise SearchError("give an example to search by: a video, a file, a moment or a text")
+        count = DEFAULT_TOP if top is None else top
+        check_limit(count)
+        allowed = self.filter_videos(where or {})
         positive = [self.read_example(str(word)) for word in _as_list(examples)]
         negative = [self.read_example(str(word)) for word in _as_list(unlike)]
         if text is not None:
             positive.append(self.text_example(text))
-        allowed = {
-            name: (values,) if values is None or isinstance(values, str) else tuple(values)
-            for name, values in (where or {}).items()
-        }
-        count = DEFAULT_TOP if top is None else top
         result = self.find(positive, negative, unit=unit, allowed=allowed, top=count)
         return SearchAnswer(
             results=tuple(
@@ -178,13 +180,21 @@ class VideoSearch:
             seconds=round(time.perf_counter() - began, 4),
         )  # fmt: skip
 
+    def filter_videos(self, where: Where) -> Bool[np.ndarray, " N"] | None:
+        """Which videos have allowed values in all of the columns; None if no column is named."""
+        allowed = {
+            name: (values,) if values is None or isinstance(values, str) else tuple(values)
+            for name, values in where.items()
+        }
+        return allowed_videos(self.index.store, allowed) if allowed else None
+
     def find(
         self,
         positive: Sequence[QueryExample],
         negative: Sequence[QueryExample] = (),
         *,
         unit: Unit = "video",
-        allowed: AllowedValues | None = None,
+        allowed: Bool[np.ndarray, " N"] | None = None,
         top: int = DEFAULT_TOP,
         prepare: bool = True,
     ) -> SearchResult:
@@ -192,12 +202,11 @@ class VideoSearch:
 
         With `prepare`, the index of a large collection is opened or built first.
         """
-        mask = allowed_videos(self.index.store, allowed) if allowed else None
         if prepare:
             examples = (*positive, *negative)
             by_video = unit == "video" and all(example.video is not None for example in examples)
             self.index.prepare("videos" if by_video else "clips")
-        return self.index.search(positive, negative, unit=unit, allowed=mask, limit=top)
+        return self.index.search(positive, negative, unit=unit, allowed=allowed, limit=top)
 
 
 def parse_query(text: str) -> tuple[str, Window | None]:

@@ -30,13 +30,13 @@ search_router = APIRouter(responses=PROBLEM_ANSWERS)
 def search_videos(body: models.SearchRequest, state: CurrentState) -> dict[str, Any]:
     """Videos or moments that are similar to the positive examples, best first."""
     began = time.perf_counter()
-    positive, negative = _read_query(body, state)
     filters = body.filter or models.Filter()
-    allowed = {"label": filters.label, "split": filters.split, **filters.columns}
+    columns = {"label": filters.label, "split": filters.split, **filters.columns}
+    allowed = state.search.filter_videos({name: v for name, v in columns.items() if v})
+    positive, negative = _read_query(body, state)
     result = state.search.find(
-        positive, negative, unit=body.unit, top=body.limit, prepare=False,
-        allowed={name: values for name, values in allowed.items() if values},
-    )  # fmt: skip
+        positive, negative, unit=body.unit, allowed=allowed, top=body.limit, prepare=False
+    )
     seconds = round(time.perf_counter() - began, 4)
     return {"results": result.hits, "exact": result.is_exact, "seconds": seconds}
 
