@@ -1,7 +1,8 @@
 """The summary of a study: scores of each variant and probe, and paired differences.
 
 A score is the mean over the test videos of all folds and over all trainings. Its 95 % interval
-covers videos (whole groups, where the catalog has them) and trainings.
+covers videos (whole groups, where the catalog has them), and trainings where each fold has several,
+or where there are five folds or more. Two folds with one training each say nothing of others.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from clipset.report.wording import (
     format_duration,
     format_interval,
     format_score,
-    plural,
     row_name,
 )
+from clipset.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +333,7 @@ def describe_cost(training: Training, column: Column) -> dict[str, str]:
     groups = f", {column.num_groups} groups" if column.num_groups else ""
     return {
         "test videos": f"{column.num_videos:,}{groups}",
-        "trainings": f"{training.num_trainings} × {plural(training.num_folds, 'fold')}",
+        "trainings": f"{training.num_trainings} × {counted(training.num_folds, 'fold')}",
         "steps": f"{training.steps:.0f}",
         "pre-training": format_duration(training.seconds["pretrain"]),
         "with evaluation": format_duration(sum(training.seconds.values())),

@@ -97,7 +97,7 @@ class TaskRun:
             _refuse_other_link(store, model_folder, self.recipe, seed)
             are_trained.append(is_trained(store, model_folder, config, seed=seed))
         if self.models:
-            self.run_folder.decide("batches", self.models[0].card.batches)
+            self.run_folder.decide("batches", f"batches of {self.models[0].card.batch_note}")
             return StepRecord("pretrain", skipped=all(are_trained))
         note = "not pre-trained: contrast needs at least two videos"
         log(note)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from clipset.evaluation.results import Predictions, encode_predictions, read_predictions
@@ -15,6 +17,7 @@ from clipset.evaluation.statistics import (
     compare_probes,
     compare_values,
     half_width,
+    has_enough_groups,
     interval,
     intervals_over_tasks,
     p_value,
@@ -197,7 +200,7 @@ def test_the_variance_over_units_is_that_of_a_bootstrap() -> None:
     means = values.reshape(20, 2).mean(axis=1)
     resampled = means[generator.integers(20, size=(20_000, 20))].mean(axis=1)
     found = video_variance([values], [units])
-    assert found.dof == 19
+    assert found.dof == pytest.approx(19)
     assert found.value == pytest.approx(resampled.var() * 20 / 19, rel=0.05)
 
 
@@ -259,3 +262,131 @@ def test_one_fold_is_no_fold() -> None:
     assert compare_values(values, 1 - values, folds=["a"] * 40) == compare_values(
         values, 1 - values
     )
+
+
+FIVE_OF_FOUR = [str(video // 4) for video in range(20)]  # groups of four videos
+ONE_OF_FOUR = (np.arange(20) % 4 == 0)[None] * 1.0
+
+
+def test_groups_that_are_alike_by_chance_do_not_make_a_difference_certain() -> None:
+    """One video of four is gained in each of five groups: as uncertain as 5 videos of 20."""
+    found = compare_values(ONE_OF_FOUR, np.zeros((1, 20)), FIVE_OF_FOUR)
+    assert found == compare_values(ONE_OF_FOUR, np.zeros((1, 20)))
+    assert 0.005 < found.p < 0.0625
+    assert found.mcnemar == 0.0625
+
+
+def test_groups_that_are_alike_by_chance_do_not_make_a_score_certain() -> None:
+    low, high = interval(1 - ONE_OF_FOUR, FIVE_OF_FOUR)
+    assert (low, high) == interval(1 - ONE_OF_FOUR)
+    assert low < 0.6 < 0.9 < high
+
+
+@pytest.mark.parametrize("num_videos", [1, 3, 5, 6, 20])
+def test_a_gain_of_all_videos_has_the_p_of_mcnemar_and_an_interval_that_agrees(
+    num_videos: int,
+) -> None:
+    found = compare_values(np.ones((1, num_videos)), np.zeros((1, num_videos)))
+    assert found.p == found.mcnemar == pytest.approx(min(1.0, 2 * 0.5**num_videos))
+    assert found.interval[1] == 1.0
+    exact = stats.binomtest(num_videos, num_videos).proportion_ci(0.95, "exact")
+    assert found.interval[0] == pytest.approx(2 * exact.low - 1)
+    assert (found.interval[0] > 0) == (found.p < 0.05)
+
+
+def test_the_same_gain_of_every_error_is_not_certain_on_few_videos() -> None:
+    errors = np.array([[4.0, 5.0, 6.0]])
+    found = compare_values(errors, errors + 2)
+    assert found.difference == -2
+    assert found.interval[0] < -2
+    assert found.interval[1] > 0
+    assert found.p == 0.25
+
+
+def test_the_unit_of_errors_does_not_change_a_test() -> None:
+    errors, others = np.array([[4.0, 5.0, 6.0]]), np.array([[6.0, 8.0, 10.0]])
+    small = compare_values(errors * 1e-12, others * 1e-12)
+    assert small.p == pytest.approx(compare_values(errors, others).p)
+
+
+def test_seeds_that_are_right_on_other_halves_do_not_make_a_score_certain() -> None:
+    values = np.array([[1.0, 0.0] * 5, [0.0, 1.0] * 5])  # every video and every seed: 0.5
+    low, high = interval(values)
+    assert low < 0.4 < 0.6 < high
+    found = compare_values(values, np.zeros((2, 10)))
+    assert found.interval[0] < 0.4 < 0.6 < found.interval[1]
+    assert found.p == pytest.approx(2 * 0.5**10)
+
+
+@given(
+    values=st.lists(st.tuples(*[st.booleans()] * 2, st.integers(0, 7)), min_size=2, max_size=40),
+)
+@settings(max_examples=200, deadline=None)
+def test_only_equal_predictions_have_an_interval_without_width(
+    values: list[tuple[bool, bool, int]],
+) -> None:
+    ours, baseline = (np.array([[row[side] for row in values]]) * 1.0 for side in (0, 1))
+    groups = [str(row[2]) for row in values]
+    found = compare_values(ours, baseline, groups)
+    low, high = interval(ours, groups)
+    assert 0 <= low < high <= 1
+    assert low <= ours.mean() <= high
+    assert found.interval[0] <= found.difference <= found.interval[1]
+    assert (found.interval[0] == found.interval[1]) == np.array_equal(ours, baseline)
+    assert found.p > 0
+    alone = interval(ours)
+    if low > 0 and high < 1 and 0 < ours.mean() < 1:
+        assert high - low >= alone[1] - alone[0] - 1e-12  # groups never narrow an interval
+
+
+def test_two_large_groups_and_a_few_single_videos_are_too_few_groups() -> None:
+    values = (np.random.default_rng(0).random((1, 303)) < 0.6) * 1.0
+    groups = ["a"] * 150 + ["b"] * 150 + [None] * 3
+    assert not has_enough_groups(groups)
+    assert interval(values, groups) == interval(values)
+
+
+def test_groups_of_nearly_one_size_are_counted_as_they_are() -> None:
+    assert has_enough_groups([str(group) for group in range(5) for _ in range(18 + group)])
+    assert not has_enough_groups([str(group) for group in range(4) for _ in range(20)])
+    assert has_enough_groups([None] * 5)
+    assert not has_enough_groups([])
+
+
+@pytest.mark.parametrize("sizes", [[45, 50, 50, 55, 50], [150] * 4 + [5] * 10, [100] + [10] * 19])
+def test_intervals_cover_the_truth_for_groups_of_different_sizes(sizes: list[int]) -> None:
+    """As many degrees of freedom as groups would cover 87 to 90 % in the last two cases."""
+    generator = np.random.default_rng(0)
+    group_of = np.repeat(np.arange(len(sizes)), sizes)
+    groups = [str(group) for group in group_of]
+    covered = 0
+    for _ in range(400):
+        easy = 0.7 + generator.normal(0, 0.1, len(sizes))[group_of]
+        low, high = interval((generator.random((1, len(easy))) < easy) * 1.0, groups)
+        covered += low <= 0.7 <= high
+    assert 0.92 <= covered / 400 <= 0.985
+
+
+def test_five_folds_with_one_training_each_cover_other_trainings() -> None:
+    """Signers of a fold share its training; with signers as units fewer are covered."""
+    generator = np.random.default_rng(0)
+    folds, groups = ([str(video // size) for video in range(500)] for size in (100, 50))
+    fold_of = np.array(folds, dtype=int)
+    covered = []
+    for _ in range(400):
+        hard = generator.random((1, 500))
+        ours, baseline = (
+            (hard + generator.normal(0, 0.1, (1, 500)) < 0.7 + luck[fold_of]) * 1.0
+            for luck in generator.normal(0, 0.04, (2, 5))
+        )
+        spans = [compare_values(ours, baseline, groups, names).interval for names in (folds, [])]
+        covered.append([low <= 0 <= high for low, high in spans])
+    with_folds, without = np.mean(covered, axis=0)
+    assert 0.93 <= with_folds <= 0.99
+    assert without < 0.91 < with_folds - 0.03
+
+
+def test_two_folds_with_one_training_each_say_nothing_of_other_trainings() -> None:
+    values = draw(range(100), 7).values(ONE)[:1]
+    groups, folds = ([str(video // size) for video in range(100)] for size in (10, 50))
+    assert interval(values, groups, folds) == interval(values, groups)

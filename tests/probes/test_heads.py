@@ -16,7 +16,14 @@ from clipset.model.config import ModelConfig
 from clipset.probes.attentive import AttentiveStack
 from clipset.probes.base import ProbeSetup
 from clipset.probes.config import EvaluateConfig, ProbeTraining
-from clipset.probes.heads import EPSILON, HeadGrid, HeadSettings, head_axes, loss_gradient
+from clipset.probes.heads import (
+    EPSILON,
+    HeadClassifier,
+    HeadGrid,
+    HeadSettings,
+    head_axes,
+    loss_gradient,
+)
 from clipset.probes.inputs import ClipInputs, HeadInputs, divide_into_sets
 from clipset.probes.linear import LinearProbe, LinearStack
 from clipset.probes.mlp import MLPStack
@@ -100,6 +107,23 @@ def test_a_linear_head_is_a_plain_linear_layer_after_batch_norm() -> None:
         stack = grid.groups[0].stack.weights
         torch.testing.assert_close(stack["w"][number], layer.weight.data, atol=1e-4, rtol=0)
         torch.testing.assert_close(stack["bias"][number], layer.bias.data, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_heads_divide_by_the_same_deviation_in_training_and_in_prediction(scale: float) -> None:
+    """That of torch's batch norm, which matters where features hardly vary."""
+    features = scale * torch.randn(40, 4, 10, generator=Generator().manual_seed(0))
+    data = head_inputs(features, torch.arange(40) % 4)
+    settings = (HeadSettings(learning_rate=1e-2, weight_decay=0.0, batch_size=16),)
+    grid = train("linear", settings, data)
+    normed = F.batch_norm(features.flatten(0, 1), None, None, training=True).view_as(features)
+    torch.testing.assert_close(grid._normalise(features), normed)
+    expected = grid.groups[0].stack.predict(normed, False)[0]
+    torch.testing.assert_close(grid.predict(features)[0], expected)
+    torch.testing.assert_close(grid._normalise(features[:1, :1]), normed[:1, :1])
+    classifier = HeadClassifier(grid.only_head(), ClipInputs(None), LinearStack)
+    outputs = classifier(data.clips).softmax(dim=-1).mean(dim=1)
+    torch.testing.assert_close(outputs, expected)
 
 
 def plain_loop(data: HeadInputs, setting: HeadSettings) -> nn.Linear:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from clipset.data.catalog import Catalog, Video
 from clipset.evaluation.suite import SuiteResult, run_suite
@@ -17,10 +17,13 @@ from clipset.features.importers import import_features
 from clipset.features.store import FeatureStore
 from clipset.model.encoder import SetEncoder
 from clipset.presets import PRESETS
+from clipset.probes.base import Selection
 from clipset.probes.config import EvaluateConfig, ProbeName
-from clipset.probes.inputs import VideoInputs
+from clipset.probes.finetune import FinetuneProbe
+from clipset.probes.inputs import VideoInputs, set_token_weight
 from clipset.probes.registry import probe_key
 from clipset.probes.task import EvaluationTask, make_task
+from clipset.probes.transformer import TransformerProbe, TransformerSettings
 from clipset.recipe import load_settings
 from clipset.training.checkpoint import ScaleModel
 from clipset.training.config import PretrainConfig
@@ -152,6 +155,45 @@ def test_transformers_are_mixed_with_the_row_of_the_same_features(store: Feature
     assert not np.allclose(outputs_of(suite, "ordered"), outputs_of(suite, "scale_ordered"))
 
 
+@pytest.mark.parametrize("label_fraction", [None, 0.5])
+def test_with_several_pretrainings_fine_tuning_takes_the_weight_of_the_transformer(
+    store: FeatureStore, label_fraction: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One search of the transformer for each set of training labels, whatever the models."""
+    models = []
+    for seed in (SEED, SEED + 1, SEED + 2):
+        model, training = untrained_model(store, "recommended", seed)
+        models.append(model)
+    searches: list[int] = []
+    weights: list[float] = []
+    score_weights = TransformerProbe.select_ordered_weight
+
+    def select(self: TransformerProbe, settings: TransformerSettings) -> float:
+        score_weights(self, settings)
+        searches.append(self.setup.seed)
+        return (0.25, 0.5, 0.75)[len(searches) - 1]
+
+    fit = FinetuneProbe.fit
+
+    def note_weight(self: FinetuneProbe, selection: Selection, *inputs: Any) -> nn.Module:
+        weights.append(selection.settings.ordered_weight)
+        return fit(self, selection, *inputs)
+
+    monkeypatch.setattr(TransformerProbe, "select_ordered_weight", select)
+    monkeypatch.setattr(FinetuneProbe, "fit", note_weight)
+    task = make_task(store, None, training.model, training)
+    config = preset_config("recommended", epochs=1, num_seeds=3, label_fraction=label_fraction)
+    config = replace(config, training=replace(config.training, ordered_weights=(0.0, 0.5)))
+    suite = run_suite(
+        task, models[0], config, seed=SEED, probes=("transformer", "finetune"),
+        more_models=models[1:],
+    )  # fmt: skip
+    assert suite.results[0].settings["ordered_weight"] == 0.25
+    drawn = label_fraction is not None
+    assert searches == ([SEED, SEED + 1, SEED + 2] if drawn else [SEED])
+    assert weights == ([0.25, 0.5, 0.75] if drawn else [0.25] * 3)
+
+
 def test_k_nn_is_that_of_the_paper(store: FeatureStore) -> None:
     """Mean raw features, L2-normalised; 20 neighbours vote with exp(cosine / 0.07)."""
     model, training = untrained_model(store, "paper", SEED)
@@ -183,12 +225,27 @@ def test_by_default_the_set_token_of_k_nn_varies_half_as_much_as_the_features(
 ) -> None:
     model, training = untrained_model(store, "recommended", SEED)
     clips = make_task(store, None, training.model, training).train.regular
+    assert set_token_weight(model) == 0.5
     inputs = VideoInputs(model.encoder)
-    plain, vectors = inputs.all_vectors(clips), inputs.balanced_vectors(clips)
+    plain, vectors = inputs.all_vectors(clips), inputs.balanced_vectors(clips, 0.5)
     torch.testing.assert_close(vectors[:, : clips.dim], plain[:, : clips.dim])
     features, token = vectors.var(dim=0).split([clips.dim, vectors.shape[1] - clips.dim])
     assert float(token.sum() / features.sum()) == pytest.approx(0.25, rel=1e-4)
     torch.testing.assert_close(inputs.all_vectors(clips), vectors)  # queries are scaled alike
+
+
+def test_after_batches_of_one_group_the_set_token_weighs_as_much_as_the_features(
+    store: FeatureStore,
+) -> None:
+    model, training = untrained_model(store, "recommended", SEED)
+    task = make_task(store, None, training.model, training)
+    scores = {}
+    for batches in ("any videos", "one group each"):
+        model.card = replace(model.card, batches=batches)
+        suite = evaluate(task, model, preset_config("recommended"), "scale_knn")
+        scores[batches] = outputs_of(suite, "scale_knn")
+    assert set_token_weight(model) == 1.0
+    assert np.abs(scores["any videos"] - scores["one group each"]).max() > 1e-3
 
 
 @pytest.mark.parametrize("vectors", ["balanced", "mean", "centred"])

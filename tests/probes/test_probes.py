@@ -187,8 +187,8 @@ def test_the_clips_in_order_tell_what_their_mean_cannot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "equal_parts"), [(5, True), (300, True), (300, False)],
-    ids=["fewer than videos", "more than videos", "unscaled"],
+    ("channels", "equal_parts"), [(5, True), (5, False), (300, True), (300, False)],
+    ids=["fewer than videos", "fewer, unscaled", "more than videos", "more, unscaled"],
 )  # fmt: skip
 @pytest.mark.parametrize("block_size", [25, 2048], ids=["in blocks", "at once"])
 def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(
@@ -206,7 +206,7 @@ def test_ridge_is_that_of_scikit_learn_with_few_and_with_many_channels(
     assert gram.shape == (min(60, 9 * channels),) * 2
     train, queries = (ours.standardise(vectors, equal_parts) for vectors in (train, queries))
     found = ours.predict(ours.solve(0.1, equal_parts), queries, 1.0)[:, 0]
-    alpha = 0.1 * float(gram.diagonal().mean())
+    alpha = 0.1 * float(gram.diagonal().sum()) / 60
     theirs = Ridge(alpha=alpha).fit(train.double(), wanted.double())
     predicted = theirs.predict(queries.double())
     np.testing.assert_allclose(found.numpy(), predicted, atol=1e-4)

@@ -94,6 +94,27 @@ def test_held_out_videos_are_the_same_fraction_of_each_group() -> None:
     assert len(hold_out(np.zeros(240_000, int), seed=0)) == budget.MAX_HELD_OUT
 
 
+@pytest.mark.parametrize("size", [12, 15, 19])
+def test_held_out_videos_of_small_groups_have_negatives(size: int) -> None:
+    groups = np.repeat(np.arange(20), size)
+    held_out = hold_out(groups, seed=0)
+    assert len(held_out) == 2 * (len(groups) // 20)
+    assert set(np.bincount(groups[held_out]).tolist()) <= {0, 2}
+    assert len(hold_out(np.repeat(np.arange(2000), 15), seed=0)) == budget.MAX_HELD_OUT
+
+
+@pytest.mark.parametrize("max_epochs", [1, 7, 39, 40, 41, 60, 79, 80, 500])
+def test_the_held_out_loss_is_measured_at_most_40_times_and_may_end_a_training_halfway(
+    max_epochs: int,
+) -> None:
+    checked = [epoch for epoch in range(1, max_epochs + 1) if is_check_due(epoch, max_epochs)]
+    assert checked[0] == 1
+    assert len(checked) == min(max_epochs, budget.NUM_CHECKS)
+    flat = [(epoch, 1.0) for epoch in checked]
+    plateau = find_plateau(flat, max_epochs)
+    assert plateau >= 0.45 * max_epochs
+
+
 @pytest.fixture
 def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """30 epochs of the small store, and a few held-out videos."""

@@ -116,6 +116,7 @@ def test_training_on_similar_videos_is_recorded_and_found_again(
         assert own.kind == kind
     pretrain(small_store, tmp_path / "model", config)
     card = read_card(tmp_path / "model")
-    assert card.batches == str(choice)
+    assert (card.batches, card.batches_reason) == (choice.kind, choice.reason)
     assert "| videos of a batch | similar videos: the catalog has no groups" in model_page(card)
     assert is_trained(small_store, tmp_path / "model", config, seed=0)
+    assert not is_trained(other, tmp_path / "model", config, seed=0)  # it takes other batches

@@ -18,23 +18,33 @@ from clipset.errors import CatalogError
 
 
 def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catalog:
-    """Assign videos with labels or targets to train and test; existing splits are kept.
+    """Assign videos to train and test; existing splits are kept.
 
     The split is stratified by class, with at least one training video in each class. Videos of
-    one group stay together, and so do copies of one file.
+    one group stay together, and so do copies of one file. Videos without a label (or target) are
+    for training, unless they are of the group, or copies, of a test video: those have no split.
     """
     if not 0.0 < test_fraction < 1.0:
         raise CatalogError(f"the test fraction must be between 0 and 1, got {test_fraction}")
     if catalog.splits:
         return catalog
     labelled_videos = [video for video in catalog if video.is_labelled]
+    if not labelled_videos:
+        return catalog
     test_ids = _draw_test_ids(labelled_videos, test_fraction, np.random.default_rng(seed))
-    return catalog.only(
-        replace(video, split="test" if video.id in test_ids else "train")
-        if video.is_labelled
-        else video
-        for video in catalog
-    )
+    related_ids = {
+        video.id
+        for group in _group_videos(list(catalog))
+        if any(video.id in test_ids for video in group)
+        for video in group
+    }
+
+    def split_of(video: Video) -> str | None:
+        if video.id in test_ids:
+            return "test"
+        return None if video.id in related_ids else "train"
+
+    return catalog.only(replace(video, split=split_of(video)) for video in catalog)
 
 
 def select_part(catalog: Catalog, part: str) -> Catalog:

@@ -37,7 +37,7 @@ def run_low_shot(
     """Run probes on nested subsets of the training videos, always with the same test videos.
 
     A fraction that adds no video to the one before (each class has at least one) is skipped. The
-    pre-trained model stays the same: it saw no label.
+    pre-trained model stays the same: it has learned from no label.
     """
     catalog = catalog or store.catalog
     results: dict[float, list[ProbeResult]] = {}

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from clipset.evaluation.results import RetrievalResult
 from clipset.evaluation.statistics import interval
-from clipset.model.encoder import SetEncoder
-from clipset.probes.inputs import CHUNK_SIZE, VideoInputs
+from clipset.probes.inputs import CHUNK_SIZE, VideoInputs, set_token_weight
 from clipset.probes.task import EvaluationTask
 from clipset.training.checkpoint import ScaleModel
 
@@ -43,12 +42,9 @@ def score_retrieval(
     groups = [task.test.groups[int(query)] for query in queries] if task.test.groups else ()
     results = []
     for has_course in (False, True):
-        by_features: dict[str, list[SetEncoder | None]] = {
-            "backbone": [None],
-            "scale": [model.encoder for model in models],
-        }
-        for features, encoders in by_features.items():
-            runs = [_score_vectors(task, queries, encoder, has_course) for encoder in encoders]
+        by_features: dict[str, Sequence[ScaleModel | None]] = {"backbone": [None], "scale": models}
+        for features, own_models in by_features.items():
+            runs = [_score_vectors(task, queries, model, has_course) for model in own_models]
             if not runs:
                 continue
             values = {name: np.stack([run[name] for run in runs]) for name in runs[0]}  # (S, M)
@@ -73,13 +69,16 @@ def score_retrieval(
 def _score_vectors(
     task: EvaluationTask,
     queries: Int[Tensor, " M"],
-    encoder: SetEncoder | None,
+    model: ScaleModel | None,
     has_course: bool,
 ) -> dict[str, Float[np.ndarray, " M"]]:
     """The average precision and the recall at each rank of every query."""
-    inputs = VideoInputs(encoder, has_course=has_course)
+    inputs = VideoInputs(None if model is None else model.encoder, has_course=has_course)
     clips = task.train.regular
-    train = inputs.all_vectors(clips) if has_course else inputs.balanced_vectors(clips)
+    if has_course:
+        train = inputs.all_vectors(clips)
+    else:
+        train = inputs.balanced_vectors(clips, set_token_weight(model))
     test = inputs.all_vectors(task.test.clips.select(queries))
     chunks = []
     for chunk in torch.arange(len(queries)).split(CHUNK_SIZE):

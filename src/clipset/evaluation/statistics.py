@@ -5,13 +5,16 @@ both estimates are uncertain, that of two or three seeds most of all: each sourc
 its own (Student's t), and the squares of their half-widths add up (Howe 1974; Zou and Donner 2008).
 `benchmarks/coverage.py` measures how often the intervals cover the truth.
 
-Videos of one group are one unit, and so is a video that several tasks test.
+Videos of one group are one unit, and so are the videos of a fold with a single training, and a
+video that several tasks test. The variance over videos is estimated from these units and from the
+videos alone; the wider interval counts, as a few units may be alike by chance.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeAlias
@@ -26,6 +29,7 @@ from clipset.probes.config import ProbeKey
 MEAN = "mean"  # the task of a mean over several
 CONFIDENCE = 0.95
 MIN_GROUPS = 5  # with fewer, an interval over groups says nothing: its t is above 3
+ROUNDING = 1e-9  # of a score or difference: a smaller half-width is 0
 SUBTRACTED = 0.7  # of the interaction: covers 93 to 97 % with 2, 3 and 5 seeds
 BASELINES = {  # what each SCALE probe is compared with
     ProbeKey("scale", "knn"): ProbeKey("backbone", "knn"),
@@ -39,6 +43,7 @@ ORDERED = ProbeKey("backbone", "ordered")  # what every probe is compared with
 Values: TypeAlias = Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]  # of seeds and videos
 Groups: TypeAlias = Sequence[str | None]  # of each video; None: a group of its own
 Units: TypeAlias = list[Int[np.ndarray, " _"]]  # for each task: the unit of each video
+Levels: TypeAlias = list[Units]  # videos as units, then groups or folds if there are enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class Variance:
     """The estimated variance of a score from one source, and its degrees of freedom."""
 
     value: float
-    dof: int
+    dof: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ def interval(values: Values, groups: Groups = (), folds: Sequence[str] = ()) -> 
 
     `folds` is the fold of each video in a cross-validation: each fold has trainings of its own.
     """
-    return _interval_of_mean([values], [_units_of_groups(groups, values.shape[1])], folds)
+    return _interval_of_mean([values], _levels_of_videos([values], groups, folds), folds)
 
 
 def compare_values(
@@ -74,7 +79,8 @@ def compare_values(
     folds: Sequence[str] = (),
 ) -> PairedTest:
     """The paired difference on the same videos; seeds of both are independent."""
-    return _paired_test([(values, baseline)], [_units_of_groups(groups, values.shape[1])], folds)
+    levels = _levels_of_videos([values, baseline], groups, folds)
+    return _paired_test([(values, baseline)], levels, folds)
 
 
 def half_width(sources: Sequence[Variance], confidence: float = CONFIDENCE) -> float:
@@ -107,9 +113,9 @@ def compare_probes(*tasks: Predictions) -> list[Comparison]:
 
     Scores are means over the tasks.
     """
-    units, comparisons = _units_of_tasks(tasks), []
+    levels, comparisons = _levels_of_tasks(tasks), []
     for key, baseline in list_pairs(common_probes(tasks)):
-        test = _paired_test([(task.values(key), task.values(baseline)) for task in tasks], units)
+        test = _paired_test([(task.values(key), task.values(baseline)) for task in tasks], levels)
         comparisons.append(
             Comparison(
                 features=key.features,
@@ -126,9 +132,9 @@ def compare_probes(*tasks: Predictions) -> list[Comparison]:
 
 def intervals_over_tasks(tasks: Sequence[Predictions]) -> dict[ProbeKey, tuple[float, float]]:
     """The 95 % interval of each probe's mean over the tasks."""
-    task_units = _units_of_tasks(tasks)
+    levels = _levels_of_tasks(tasks)
     return {
-        probe_key: _interval_of_mean([task.values(probe_key) for task in tasks], task_units)
+        probe_key: _interval_of_mean([task.values(probe_key) for task in tasks], levels)
         for probe_key in common_probes(tasks)
     }
 
@@ -193,77 +199,136 @@ def list_pairs(keys: list[ProbeKey]) -> list[tuple[ProbeKey, ProbeKey]]:
     return baseline_pairs + [(key, ORDERED) for key in keys if ORDERED in keys and key != ORDERED]
 
 
-def _units_of_groups(groups: Groups, num_videos: int) -> Int[np.ndarray, " M"]:
-    """The index of each video's group; of the video itself if there are too few groups."""
+def has_enough_groups(groups: Groups) -> bool:
+    """Whether an interval over groups is possible: they are worth five of one size, or more.
+
+    Groups of n videos are worth (sum n)² / sum n²; a few large ones decide, whatever is beside.
+    """
+    num_ungrouped = sum(name is None for name in groups)
+    sizes = [*Counter(name for name in groups if name is not None).values(), *[1] * num_ungrouped]
+    return bool(sizes) and round(sum(sizes) ** 2 / sum(n**2 for n in sizes)) >= MIN_GROUPS
+
+
+def _units_of_groups(groups: Groups) -> Int[np.ndarray, " M"]:
+    """The index of each video's group."""
     group_names = [(index,) if name is None else name for index, name in enumerate(groups)]
     unit_by_group = {name: unit_index for unit_index, name in enumerate(dict.fromkeys(group_names))}
-    if len(unit_by_group) < MIN_GROUPS:
-        return np.arange(num_videos)
     return np.array([unit_by_group[name] for name in group_names])
 
 
-def _units_of_tasks(tasks: Sequence[Predictions]) -> Units:
+def _levels_of_videos(sides: Sequence[Values], groups: Groups, folds: Sequence[str]) -> Levels:
+    """The units of one task's videos; whole folds where a fold has a single training.
+
+    Such a fold's groups share the training, and only other folds show how trainings differ.
+    """
+    is_single = min(len(values) for values in sides) == 1
+    levels = [[np.arange(sides[0].shape[1])]]
+    for names in (folds if is_single else (), groups):
+        if has_enough_groups(names):
+            return [*levels, [_units_of_groups(names)]]
+    return levels
+
+
+def _levels_of_tasks(tasks: Sequence[Predictions]) -> Levels:
     """The same for several tasks, with one numbering; a video of several tasks is one unit."""
     group_by_id: dict[str, str | None] = {}
     for task in tasks:
         group_by_id |= dict(zip(task.ids, task.groups or [None] * len(task.ids), strict=True))
-    group_units = _units_of_groups(list(group_by_id.values()), len(group_by_id))
-    unit_of = dict(zip(group_by_id, group_units, strict=True))
-    return [np.array([unit_of[video_id] for video_id in task.ids]) for task in tasks]
+    numberings, groups = [np.arange(len(group_by_id))], list(group_by_id.values())
+    if has_enough_groups(groups):
+        numberings.append(_units_of_groups(groups))
+    unit_by_id = [dict(zip(group_by_id, units, strict=True)) for units in numberings]
+    return [
+        [np.array([unit_of[id] for id in task.ids]) for task in tasks] for unit_of in unit_by_id
+    ]
 
 
 def _interval_of_mean(
-    tasks: Sequence[Values], units: Units, folds: Sequence[str] = ()
+    tasks: Sequence[Values], levels: Levels, folds: Sequence[str] = ()
 ) -> tuple[float, float]:
     """The interval of the mean over tasks."""
     video_means = [values.mean(axis=0) for values in tasks]
     mean_value = float(np.mean([task_mean.mean() for task_mean in video_means]))
+    seed_source = _seed_source([tasks], levels[-1], folds)
+    half = half_width([_video_source(video_means, levels), seed_source])
     is_accuracy = _is_accuracy(tasks)
-    if is_accuracy and mean_value in (0.0, 1.0):
-        return _interval_at_bound(mean_value, len(np.unique(np.concatenate(units))))
-    half = half_width([video_variance(video_means, units), _seed_source([tasks], units, folds)])
+    if is_accuracy and half <= ROUNDING * mean_value:
+        return _interval_of_alike(mean_value, _count_units(levels))
     upper_bound = 1.0 if is_accuracy else math.inf
     return max(mean_value - half, 0.0), min(mean_value + half, upper_bound)
 
 
-def _interval_at_bound(accuracy: float, num_units: int) -> tuple[float, float]:
-    """Wilson's interval where all videos are right, or none: the estimated variances are 0."""
+def _interval_of_alike(accuracy: float, num_units: int) -> tuple[float, float]:
+    """Wilson's interval where all videos are right, or none, or all fare alike: no variance."""
     squared_quantile = float(ndtri((1 + CONFIDENCE) / 2)) ** 2
-    margin = squared_quantile / (num_units + squared_quantile)
-    return (1 - margin, 1.0) if accuracy else (0.0, margin)
+    margin = squared_quantile / (num_units + squared_quantile)  # may be right or wrong
+    low = (1 - margin) * accuracy
+    return low, low + margin
 
 
 def _paired_test(
-    pairs: Sequence[tuple[Values, Values]], units: Units, folds: Sequence[str] = ()
+    pairs: Sequence[tuple[Values, Values]], levels: Levels, folds: Sequence[str] = ()
 ) -> PairedTest:
     """The difference of the means over the tasks, from values and baseline of each task."""
     video_gaps = [values.mean(axis=0) - baseline.mean(axis=0) for values, baseline in pairs]
     difference = float(np.mean([task_gap.mean() for task_gap in video_gaps]))
     ours, baselines = zip(*pairs, strict=True)
-    sources = [video_variance(video_gaps, units), _seed_source([ours, baselines], units, folds)]
+    seed_source = _seed_source([ours, baselines], levels[-1], folds)
+    sources = [_video_source(video_gaps, levels), seed_source]
     if not any(task_gap.any() for task_gap in video_gaps):
         sources = []  # the same predictions
-    half, is_accuracy = half_width(sources), _is_accuracy([*ours, *baselines])
+    half, p = half_width(sources), p_value(difference, sources)
+    if half <= ROUNDING * abs(difference):
+        half, p = _test_of_alike(difference, _count_units(levels))
+    is_accuracy = _is_accuracy([*ours, *baselines])
     upper_bound = 1.0 if is_accuracy else math.inf
     is_single = len(pairs) == len(ours[0]) == len(baselines[0]) == 1  # one task, one seed each
     return PairedTest(
         difference=difference,
         interval=(max(difference - half, -upper_bound), min(difference + half, upper_bound)),
-        p=p_value(difference, sources),
+        p=p,
         mcnemar=mcnemar(ours[0][0], baselines[0][0]) if is_single and is_accuracy else None,
     )
+
+
+def _test_of_alike(difference: float, num_units: int) -> tuple[float, float]:
+    """Half-width and p where all videos differ alike: no variance. The p is McNemar's.
+
+    The fraction of videos that differ alike has the interval of Clopper and Pearson; the others may
+    differ as much the other way.
+    """
+    if difference == 0:
+        return 0.0, 1.0
+    smallest_fraction = ((1 - CONFIDENCE) / 2) ** (1 / num_units)
+    return 2 * (1 - smallest_fraction) * abs(difference), min(1.0, 2 * 0.5**num_units)
+
+
+def _count_units(levels: Levels) -> int:
+    """The number of groups or folds, or of videos if these are too few."""
+    return len(np.unique(np.concatenate(levels[-1])))
+
+
+def _video_source(tasks: Sequence[Float[np.ndarray, " _"]], levels: Levels) -> Variance:
+    """The variance over videos or over their groups, whichever has the wider interval."""
+    variances = [video_variance(tasks, units) for units in levels]
+    return max(variances, key=lambda variance: half_width([variance]))
 
 
 def video_variance(tasks: Sequence[Float[np.ndarray, " _"]], units: Units) -> Variance:
     """The variance of the mean over tasks of the mean over their videos, from whole units.
 
-    It is that of a bootstrap over units, times U / (U - 1) for U units.
+    It is that of a bootstrap over units, times U / (U - 1), with U - 1 degrees of freedom. U is the
+    number of units, or, if their sizes differ, that of equal units of the same worth.
     """
     scaled_deviations = [(values - values.mean()) / (len(values) * len(tasks)) for values in tasks]
     unit_of = np.concatenate(units)
     unit_deviations = np.bincount(unit_of, np.concatenate(scaled_deviations))
-    dof = int((np.bincount(unit_of) > 0).sum()) - 1
-    return Variance(float((unit_deviations**2).sum()) * (dof + 1) / max(dof, 1), dof)
+    video_weights = [np.full(len(values), 1 / (len(values) * len(tasks))) for values in tasks]
+    unit_weights = np.bincount(unit_of, np.concatenate(video_weights))
+    if np.count_nonzero(unit_weights) == 1:
+        return Variance(0.0, 0)  # unknown
+    dof = max(1 / float((unit_weights**2).sum()) - 1, 1.0)
+    return Variance(float((unit_deviations**2).sum()) * (dof + 1) / dof, dof)
 
 
 def _seed_source(

@@ -23,7 +23,7 @@ from clipset.evaluation.results import (
     RetrievalResult,
     encode_predictions,
 )
-from clipset.evaluation.statistics import MIN_GROUPS, compare_probes, interval
+from clipset.evaluation.statistics import compare_probes, has_enough_groups, interval
 from clipset.files import write_together
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeKey, ProbeName
@@ -95,10 +95,10 @@ def run_suite(
     """
     config = config or EvaluateConfig()
     num_groups = len(set(task.test.groups) - {None})
-    if 1 < num_groups < MIN_GROUPS:
+    if num_groups > 1 and not has_enough_groups(task.test.groups):
         log(
-            f"the test videos are of {num_groups} groups only: intervals are over videos and say "
-            f"nothing about other groups"
+            f"the test videos are of {num_groups} groups, too few or of too unequal size: "
+            f"intervals are over videos and say nothing about other groups"
         )
     names = config.probes if probes is None else probes
     names = [n for n in names if model is not None or probe_key(n).features == "backbone"]
@@ -110,7 +110,7 @@ def run_suite(
     left_out: list[ProbeName] = []
     probe_runs: dict[ProbeKey, ProbeRun] = {}
     test_scores: ScoredPredictions | None = None
-    ordered_weights: dict[int, float] = {}
+    ordered_weights: dict[int | None, float] = {}
     with bar("probing", len(names), "probes") as advance:
         for name in names:
             began, key = time.perf_counter(), probe_key(name)
@@ -160,7 +160,7 @@ def _checked_copy(model: ScaleModel, task: EvaluationTask) -> ScaleModel:
 
 def _run_probe(
     name: ProbeName, task: EvaluationTask, models: Sequence[ScaleModel], config: EvaluateConfig,
-    seeds: tuple[int, ...], ordered_weights: dict[int, float],
+    seeds: tuple[int, ...], ordered_weights: dict[int | None, float],
 ) -> ProbeRun:  # fmt: skip
     """One probe; each seed has its own search if it has its own model, or its own labels."""
     has_own_models = len(models) > 1 and probe_key(name).features == "scale"
@@ -168,9 +168,15 @@ def _run_probe(
         seeds = tuple(range(seeds[0], seeds[0] + len(models)))
     seed_models = models if has_own_models else [models[0] if models else None] * len(seeds)
     seed_tasks = _label_tasks(task, config, seeds)
+    draws_labels = config.label_fraction is not None and config.label_selection == "random"
     probe_setups = [
         ProbeSetup(
-            task=seed_task, model=model, config=config, seed=seed, ordered_weights=ordered_weights
+            task=seed_task,
+            model=model,
+            config=config,
+            seed=seed,
+            labels_seed=seed if draws_labels else None,
+            ordered_weights=ordered_weights,
         )
         for seed_task, model, seed in zip(seed_tasks, seed_models, seeds, strict=True)
     ]

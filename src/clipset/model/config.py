@@ -29,9 +29,9 @@ class ModelConfig:
     """dropout in attention and MLPs"""
     projection_hidden: tuple[int, ...] = (256, 256)
     """hidden widths of the projection heads of predictions and sets"""
-    target_hidden: tuple[int, ...] | None = None
-    """hidden widths of the projection head of clip features (default: projection_hidden)"""
-    projection_dim: int = 128
+    target_hidden: tuple[int, ...] = ()
+    """hidden widths of the projection head of clip features (none: a linear layer)"""
+    projection_dim: int = 64
     """width of the space in which clips and sets are compared"""
     temperature: float = 0.2
     """temperature of the contrastive losses"""
@@ -73,7 +73,7 @@ class ModelConfig:
 def _check_sizes(config: ModelConfig) -> None:
     sizes: dict[str, int] = {name: getattr(config, name) for name in SIZES}
     for name in ("projection_hidden", "target_hidden"):
-        hidden = getattr(config, name) or ()
+        hidden = getattr(config, name)
         if len(hidden) > MAX_LAYERS:
             raise ModelError(f"{name} must have at most {MAX_LAYERS} widths, got {len(hidden)}")
         sizes |= {f"{name}[{index}]": size for index, size in enumerate(hidden)}

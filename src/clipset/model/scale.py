@@ -79,8 +79,7 @@ class ScaleNetwork(SetModel):
         width, hidden, out = config.width, config.projection_hidden, config.projection_dim
         if config.losses != "set":
             self.predict_clip = mlp(width, hidden, out)
-            target_hidden = hidden if config.target_hidden is None else config.target_hidden
-            self.project_clip = mlp(dim, target_hidden, out)
+            self.project_clip = mlp(dim, config.target_hidden, out)
         if config.losses != "masked":
             self.project_set = mlp(width, hidden, out)
         if config.losses != "masked" and config.set_loss != "contrast":

@@ -45,8 +45,10 @@ class ProbeSetup:
     config: EvaluateConfig
     seed: int
     """of the search"""
-    ordered_weights: dict[int, float] = field(default_factory=dict)
-    """of the clips in order, as selected by transformers from a random start, by seed"""
+    labels_seed: int | None = None
+    """that the training labels were drawn with; None if all seeds have the same labels"""
+    ordered_weights: dict[int | None, float] = field(default_factory=dict)
+    """of the clips in order, by `labels_seed`, as transformers from a random start selected them"""
 
     @property
     def architecture(self) -> ModelConfig:

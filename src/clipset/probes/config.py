@@ -128,9 +128,9 @@ class EvaluateConfig:
     mlp_hidden: int = 512
     """width of the MLP's hidden layers"""
     knn_vectors: KNNVectors = "balanced"
-    """vectors of k-NN: means over clips with a set token that varies half as much as the features
-    (balanced), with the token as it is (mean, as in the paper), or those minus the mean of the
-    training videos (centred, as published)"""
+    """vectors of k-NN: means over clips with a set token that varies half as much as the features,
+    or as much after batches of one group (balanced), with the token as it is (mean, as in the
+    paper), or those minus the mean of the training videos (centred, as published)"""
     test_clips: Literal["regular", "all"] = "regular"
     """clips that predictions average over: the regular ones, as in the paper, or also the random
     ones (never for time courses, which need clips at the same times)"""

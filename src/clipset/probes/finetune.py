@@ -29,9 +29,9 @@ class FinetuneProbe(TransformerProbe):
         """That of a random start: pre-training knows the validation videos, and looks too good."""
         if len(self.ordered_weights) == 1:
             return self.ordered_weights[0]
-        if self.setup.seed not in self.setup.ordered_weights:
+        if self.setup.labels_seed not in self.setup.ordered_weights:
             TransformerProbe(self.setup, "backbone").search()
-        return self.setup.ordered_weights[self.setup.seed]
+        return self.setup.ordered_weights[self.setup.labels_seed]
 
     def make_encoder(self) -> SetEncoder:
         return copy.deepcopy(self.setup.encoder())

@@ -47,6 +47,7 @@ from clipset.training.optim import WARMUP_FRACTION, OptimizerName, cosine_schedu
 
 MIN_STEPS = 1000  # heads are cheap: `max_steps` below this does not shorten their training
 EPSILON = 1e-6  # of AdamW: smaller gradients are rounding errors, and must not move a weight
+NORM_EPSILON = 1e-5  # of batch norm: added to the variance
 SMALLEST_PROBABILITY = 1e-12  # smaller ones move no weight, and denormal numbers are slow
 
 
@@ -224,7 +225,8 @@ class HeadGrid(Trainings):
     ) -> None:  # fmt: skip
         self.inputs, self.video_index, self.validation = inputs, video_index, validation
         self.num_epochs, self.num_done = num_epochs, 0
-        self.mean, self.std = inputs.statistics(video_index)
+        self.mean, std = inputs.statistics(video_index)
+        self.std = (std.square() + NORM_EPSILON).sqrt()  # as batch norm divides in training
         self.generators = {p.batch_size: Generator().manual_seed(seed) for p in settings.values()}
         groups: dict[tuple[int, bool], dict[int, HeadSettings]] = {}
         for candidate, point in settings.items():
@@ -303,7 +305,8 @@ class HeadGrid(Trainings):
         """Batch norm without affine; a single input is normalised by all training videos."""
         if inputs.shape[:2].numel() < 2:
             return (inputs - self.mean) / self.std
-        return F.batch_norm(inputs.flatten(0, 1), None, None, training=True).view_as(inputs)
+        rows = inputs.flatten(0, 1)
+        return F.batch_norm(rows, None, None, training=True, eps=NORM_EPSILON).view_as(inputs)
 
 
 class HeadClassifier(TensorClassifier):

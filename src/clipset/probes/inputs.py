@@ -19,12 +19,15 @@ from clipset.representation import (
 )
 from clipset.sets.batch import MIN_STD, ClipBatch, RunningStatistics, mean_over_clips
 from clipset.sets.stored_clips import Clips, allocate_vectors, equal_chunks
+from clipset.training.batches import ONE_GROUP
+from clipset.training.checkpoint import ScaleModel
 
 CHUNK_SIZE = 256  # videos encoded or predicted at once
 SMALL_CHUNK = 64  # videos at once that heads see: few enough for a processor's cache
 SET_DIVISIONS = 4  # how often a video's clips are divided into sets
 TOKEN_VIDEOS = 4096  # videos whose tokens have statistics, if tokens are not cached
 SET_TOKEN_WEIGHT = 0.5  # its deviation relative to that of the features, if they are balanced
+GROUP_TOKEN_WEIGHT = 1.0  # the same after batches of one group, which the token need not tell apart
 
 Statistics = tuple[Float[Tensor, " R"], Float[Tensor, " R"]]
 
@@ -92,8 +95,8 @@ class VideoInputs(nn.Module):
             all_vectors[video_index] = self(chunk_clips).to(all_vectors.dtype)
         return all_vectors
 
-    def balanced_vectors(self, clips: Clips) -> Float[Tensor, "N R"]:
-        """The vectors of training videos; the set token now varies half as much as the features.
+    def balanced_vectors(self, clips: Clips, weight: float) -> Float[Tensor, "N R"]:
+        """The vectors of training videos; the set token varies as much as the features x weight.
 
         Its scale says nothing: as it is, it would often decide alone which videos are similar.
         """
@@ -104,10 +107,20 @@ class VideoInputs(nn.Module):
         square_sums = statistics.sum_of_squares.split([clips.dim, vectors.shape[1] - clips.dim])
         feature_spread, token_spread = (part.sum().sqrt().float() for part in square_sums)
         if token_spread > MIN_STD:
-            token_scale = SET_TOKEN_WEIGHT * feature_spread / token_spread
+            token_scale = weight * feature_spread / token_spread
             self.get_buffer("token_scale").copy_(token_scale)
             vectors[:, clips.dim :] *= token_scale.to(vectors.dtype)
         return vectors
+
+
+def set_token_weight(model: ScaleModel | None) -> float:
+    """The deviation of the set token relative to that of the features, in balanced vectors.
+
+    Negatives of the own group teach the token what does not depend on the group; any others may
+    teach it the person or the place instead.
+    """
+    is_grouped = model is not None and model.card.batches == ONE_GROUP
+    return GROUP_TOKEN_WEIGHT if is_grouped else SET_TOKEN_WEIGHT
 
 
 class HeadInputs:

@@ -13,7 +13,7 @@ from clipset.model.encoder import SetEncoder
 from clipset.model.knn import knn_probabilities, knn_regression
 from clipset.probes.base import Probe, Selection, TensorClassifier, Tensors, own_tensors
 from clipset.probes.config import EvaluateConfig, KNNVectors
-from clipset.probes.inputs import CHUNK_SIZE, VideoInputs
+from clipset.probes.inputs import CHUNK_SIZE, VideoInputs, set_token_weight
 from clipset.sets.batch import ClipBatch
 
 K = 20  # neighbours that vote, as in the paper
@@ -67,7 +67,8 @@ class KNNProbe(Probe):
         settings: KNNSettings = selection.settings
         video_inputs = VideoInputs(self.encoder, has_course=self.has_course)
         if settings.vectors == "balanced":
-            train_vectors = video_inputs.balanced_vectors(train.regular)
+            token_weight = set_token_weight(self.setup.model)
+            train_vectors = video_inputs.balanced_vectors(train.regular, token_weight)
         else:
             train_vectors = video_inputs.all_vectors(train.regular)
         vector_mean = torch.zeros(train_vectors.shape[1])

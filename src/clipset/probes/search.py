@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
 from torch import Tensor
 
@@ -21,6 +24,7 @@ from clipset.probes.config import ProbeTraining
 from clipset.probes.task import LabelledVideos, Labels
 
 VALIDATION_FRACTION = 0.25  # of the training videos, without a split `val`
+MAX_DRAWS = 100  # of validation groups, until all their classes are learned
 HALVINGS = 3  # how often the weaker half of the candidates is dropped
 TRAINING_MEMORY = 3 * 2**29  # bytes of the candidates that are trained at the same time
 T = TypeVar("T")
@@ -54,7 +58,7 @@ def make_validation_split(
     if index_pair is None:
         return ValidationSplit(all_videos)
     split_kind = "stratified" if train.targets is None else "at random"
-    split_kind = "whole groups" if has_groups(train) else split_kind
+    split_kind = "whole groups" if connected_groups(train) else split_kind
     train_index, validation_index = index_pair
     description = f"{len(validation_index)} of {len(train)} training videos ({split_kind})"
     return ValidationSplit(train_index, train.select(validation_index), description)
@@ -64,33 +68,100 @@ def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> 
     """Indices of training and validation videos; None if there are too few.
 
     By whole groups where the catalog has groups, else stratified by class. A class with a single
-    video is only trained on.
+    video is only trained on. Copies of one file stay together, and no validation video is of a
+    class that is not learned.
     """
-    if has_groups(train):
-        splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
-        learn, check = next(splitter.split(train.classes, train.classes, list(train.groups)))
-        return torch.as_tensor(learn), torch.as_tensor(check)
-    if train.targets is not None:
-        num_validation = max(round(fraction * len(train)), 1)
-        if len(train) - num_validation < 2:
-            return None
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-        return order[num_validation:].sort().values, order[:num_validation].sort().values
-    class_counts = torch.bincount(train.classes)
-    several = (class_counts[train.classes] > 1).nonzero().squeeze(1)
-    single = (class_counts[train.classes] == 1).nonzero().squeeze(1)
+    if groups := connected_groups(train):
+        return _split_groups(train, groups, fraction, seed)
+    first_index, file_index = _distinct_files(train)
+    if train.targets is None:
+        index_pair = _split_by_class(train.classes[first_index], fraction, seed)
+    else:
+        index_pair = _split_at_random(len(first_index), fraction, seed)
+    if index_pair is None or len(first_index) == len(train):
+        return index_pair
+    learn, check = (torch.isin(file_index, part).nonzero().squeeze(1) for part in index_pair)
+    return (learn, check) if train.targets is not None else _keep_learned(train, learn, check)
+
+
+def connected_groups(train: LabelledVideos) -> tuple[str, ...]:
+    """The group of each video, those with copies of one file as one.
+
+    Empty if some video does not name its group, or if all are of one group.
+    """
+    group_names = [group for group in train.groups if group is not None]
+    if len(group_names) < len(train):
+        return ()
+    names, group_index = np.unique(group_names, return_inverse=True)
+    first_index, file_index = _distinct_files(train)
+    links = coo_array(
+        (np.ones(len(train)), (group_index, group_index[first_index[file_index]])),
+        shape=(len(names), len(names)),
+    )
+    _, component = connected_components(links, directed=False)
+    first_names = names[np.unique(component, return_index=True)[1]]  # of each component
+    connected = tuple(str(first_names[component[group]]) for group in group_index)
+    return connected if len(first_names) > 1 else ()
+
+
+def _distinct_files(train: LabelledVideos) -> tuple[Int[Tensor, " F"], Int[Tensor, " N"]]:
+    """The first video of each file, and the file of each video, in the order of the videos."""
+    if not train.files:
+        return torch.arange(len(train)), torch.arange(len(train))
+    first_of_file: dict[str, int] = {}
+    firsts = [first_of_file.setdefault(file, video) for video, file in enumerate(train.files)]
+    first_index, file_index = torch.tensor(firsts).unique(return_inverse=True)
+    return first_index, file_index
+
+
+def _split_groups(
+    train: LabelledVideos, groups: tuple[str, ...], fraction: float, seed: int
+) -> IndexPair | None:
+    """Whole groups, drawn again until every validation class is learned, and there are two.
+
+    If that never happens, the draw with the most validation videos of learned classes.
+    """
+    splitter = GroupShuffleSplit(MAX_DRAWS, test_size=fraction, random_state=seed)
+    best: IndexPair | None = None
+    for drawn in splitter.split(train.classes, train.classes, list(groups)):
+        learn, check = map(torch.as_tensor, drawn)
+        if train.targets is not None:
+            return learn, check
+        index_pair = _keep_learned(train, learn, check)
+        if index_pair is not None and len(index_pair[1]) == len(check):
+            return index_pair
+        if index_pair is not None and (best is None or len(index_pair[1]) > len(best[1])):
+            best = index_pair
+    return best
+
+
+def _keep_learned(
+    train: LabelledVideos, learn: Int[Tensor, " A"], check: Int[Tensor, " B"]
+) -> IndexPair | None:
+    """Both parts without validation videos of classes not learned; None if one class is left."""
+    check = check[torch.isin(train.classes[check], train.classes[learn])]
+    return None if len(train.classes[check].unique()) < 2 else (learn, check)
+
+
+def _split_at_random(num_videos: int, fraction: float, seed: int) -> IndexPair | None:
+    num_validation = max(round(fraction * num_videos), 1)
+    if num_videos - num_validation < 2:
+        return None
+    order = torch.randperm(num_videos, generator=torch.Generator().manual_seed(seed))
+    return order[num_validation:].sort().values, order[:num_validation].sort().values
+
+
+def _split_by_class(classes: Int[Tensor, " N"], fraction: float, seed: int) -> IndexPair | None:
+    class_counts = torch.bincount(classes)
+    several = (class_counts[classes] > 1).nonzero().squeeze(1)
+    single = (class_counts[classes] == 1).nonzero().squeeze(1)
     num_classes = int((class_counts > 1).sum())
     num_validation = max(round(fraction * len(several)), num_classes)
     if num_classes < 2 or len(several) - num_validation < num_classes:
         return None
     splitter = StratifiedShuffleSplit(1, test_size=num_validation, random_state=seed)
-    learn, check = next(splitter.split(several, train.classes[several]))
+    learn, check = next(splitter.split(several, classes[several]))
     return torch.cat([several[torch.as_tensor(learn)], single]), several[torch.as_tensor(check)]
-
-
-def has_groups(train: LabelledVideos) -> bool:
-    """Whether every training video names its group, and there are at least two."""
-    return None not in train.groups and len(set(train.groups)) > 1
 
 
 def grid_points(settings_type: Callable[..., T], axes: Axes) -> list[T]:

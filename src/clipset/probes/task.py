@@ -13,6 +13,7 @@ from torch import Tensor
 from clipset.data.catalog import Catalog, Video
 from clipset.data.splits import scored_split, subset_indices
 from clipset.errors import ProbeError
+from clipset.features.ledger import LedgerEntry
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.progress import log
@@ -33,6 +34,8 @@ class LabelledVideos:
     classes: Int[Tensor, " N"]
     groups: tuple[str | None, ...]
     targets: Float[Tensor, " N"] | None = None
+    files: tuple[str, ...] = ()
+    """keys of the videos' files, equal for copies of one file; empty if all are different"""
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -52,6 +55,7 @@ class LabelledVideos:
             self.classes[video_index],
             tuple(self.groups[int(video)] for video in video_index),
             None if self.targets is None else self.targets[video_index],
+            tuple(self.files[int(video)] for video in video_index) if self.files else (),
         )
 
     def train_on_all_clips(self) -> LabelledVideos:
@@ -242,7 +246,13 @@ def open_labelled(
         classes=_class_tensor(videos, class_index),
         groups=tuple(video.group for video in videos.values()),
         targets=_target_tensor(videos, class_index),
+        files=tuple(_file_key(store.entries[index]) for index in videos),
     )
+
+
+def _file_key(entry: LedgerEntry) -> str:
+    """A key of the file that was read, by its content; the id, if this is not known."""
+    return entry.id if entry.file is None else f"{entry.file.size} {entry.file.digest}"
 
 
 def _class_tensor(videos: VideosByIndex, class_index: dict[str, int]) -> Int[Tensor, " N"]:
@@ -270,6 +280,12 @@ def _check_labels(
             )
     if not is_regression and len({video.label for video in labelled.values()}) < 2:
         raise ProbeError("all videos have the same label; probes need at least two classes")
+    train_labels = sorted({video.label or "" for video in train.values()})
+    if not is_regression and len(train_labels) < 2:
+        raise ProbeError(
+            f"all {len(train)} training videos have the label {train_labels[0]!r}; probes need at "
+            f"least two classes to learn: add videos of another label to the split 'train'"
+        )
     if is_regression and len({video.target for video in train.values()}) < 2:
         raise ProbeError("all training videos have the same target; probes need at least two")
 

@@ -239,7 +239,7 @@ class TransformerProbe(TrainedProbe):
         """The settings of the transformer, then the weight of the clips in order."""
         selection = super().search()
         weight = self.select_ordered_weight(selection.settings)
-        self.setup.ordered_weights[self.setup.seed] = weight
+        self.setup.ordered_weights[self.setup.labels_seed] = weight
         return replace(selection, settings=replace(selection.settings, ordered_weight=weight))
 
     def fit(self, selection: Selection, video_index: Int[Tensor, " B"], seed: int) -> nn.Module:

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from clipset.evaluation.results import ERROR_METRICS
-from clipset.text import THIN_SPACE, counted, format_count, visible
+from clipset.text import THIN_SPACE, format_count, visible
 
 Number = int | float  # the type checker of the tests does not take an int for a float
 ROW_NAMES = {  # probes in the order of the paper's tables, then vectors
@@ -40,7 +40,6 @@ SENTENCE_NAMES = {
     ("backbone", "ordered"): "the linear classifier on the backbone's clips in order",
     ("scale", "ordered"): "the linear classifier on clipset's clips in order",
 }
-plural = counted  # for results/summary.py
 METRIC_NAMES = {"top1": "top-1 accuracy", "top5": "top-5 accuracy", "mse": "mean squared error"}
 CURVE_NAMES = {
     "loss": "Loss (sum of both)",

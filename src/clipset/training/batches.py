@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -29,16 +30,27 @@ MIN_GROUP_SIZE = 12  # videos in the group of the median video: its negatives
 MAX_LABEL_FRACTION = 0.5  # of a group's most frequent label, on average
 
 
+BatchKind = Literal["any videos", "one group each", "similar videos"]
+ONE_GROUP: Final = "one group each"
+
+
 @dataclass(frozen=True, slots=True)
 class BatchChoice:
     """The group (or cluster) index of each video for batches of one each, or None; the reason."""
 
     groups: Int[Tensor, " N"] | None
     reason: str = ""
-    kind: str = "any videos"
+    kind: BatchKind = "any videos"
 
     def __str__(self) -> str:
         return f"batches of {self.kind}: {self.reason}"
+
+    @property
+    def identity(self) -> list[Any]:
+        """What models depend on besides settings and features, from which clusters follow."""
+        if self.groups is None or self.kind != ONE_GROUP:
+            return [self.kind]
+        return [self.kind, self.groups.tolist()]
 
 
 def choose_batches(
@@ -93,7 +105,7 @@ def group_batches(members: Sequence[Video | None], config: PretrainConfig) -> Ba
     several = [name for name, n in Counter(names).items() if name is not None and n > 1]
     index: dict[str | None, int] = {name: number for number, name in enumerate(several)}
     groups = torch.tensor([index.get(name, len(index)) for name in names])
-    return BatchChoice(groups, reason, "one group each")
+    return BatchChoice(groups, reason, ONE_GROUP)
 
 
 def assess_groups(videos: list[Video]) -> tuple[bool, str]:

@@ -18,7 +18,8 @@ FEWEST_STEPS = 300
 PLATEAU = 0.7  # part of the steps before the learning rate falls
 HELD_OUT_PART = 0.1
 MIN_HELD_OUT, MAX_HELD_OUT = 16, 256  # with fewer videos, their loss says too little
-NUM_CHECKS = 40  # of the held-out loss in the largest number of epochs
+MIN_OF_GROUP = 2  # held-out videos of a group: each is the other's negative
+NUM_CHECKS = 40  # of the held-out loss in the largest number of epochs, if that is not less
 MIN_CHECKS = 20  # before a loss counts as flat: what sets share is often learned late
 FLAT_GAIN = 0.03  # of the whole fall of the loss, in the last third of the checks
 
@@ -32,8 +33,9 @@ def count_max_epochs(num_videos: int, steps_per_epoch: int) -> int:
 
 
 def is_check_due(epoch: int, max_epochs: int) -> bool:
-    """Whether the held-out loss is measured after an epoch; the first is."""
-    return (epoch - 1) % max(1, max_epochs // NUM_CHECKS) == 0
+    """Whether the held-out loss is measured after an epoch: evenly spaced, from the first on."""
+    num_checks = -(-epoch * NUM_CHECKS // max_epochs)
+    return num_checks > -(-(epoch - 1) * NUM_CHECKS // max_epochs)
 
 
 def find_plateau(curve: LossCurve, max_epochs: int) -> int:
@@ -58,12 +60,20 @@ def is_flat(losses: Sequence[float]) -> bool:
 
 
 def hold_out(groups: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " M"]:
-    """The indices of the held-out videos: the same fraction of each group, or none at all."""
+    """The indices of the held-out videos: the same fraction of each group, or none at all.
+
+    Of small groups, two videos of as many of them as are needed.
+    """
     generator = np.random.default_rng([seed, len(groups)])
     fraction = min(HELD_OUT_PART, MAX_HELD_OUT / len(groups))
-    parts = []
-    for group in np.unique(groups):
-        videos = np.flatnonzero(groups == group)
-        parts.append(generator.permutation(videos)[: int(fraction * len(videos))])
-    held_out: Int[np.ndarray, " M"] = np.sort(np.concatenate(parts))
-    return held_out if len(held_out) >= MIN_HELD_OUT else held_out[:0]
+    num_needed = int(fraction * len(groups))
+    names, sizes = np.unique(groups, return_counts=True)
+    order = generator.permutation(len(names))
+    held_out: list[int] = []
+    for index in order[np.argsort(-sizes[order], kind="stable")]:
+        videos = np.flatnonzero(groups == names[index])
+        num_of_group = max(int(fraction * len(videos)), MIN_OF_GROUP)
+        num_of_group = min(num_of_group, num_needed - len(held_out))
+        if num_of_group >= MIN_OF_GROUP:
+            held_out += generator.permutation(videos)[:num_of_group].tolist()
+    return np.array(sorted(held_out if len(held_out) >= MIN_HELD_OUT else []), dtype=np.int64)

@@ -25,6 +25,7 @@ class ModelCard:
     held_out: int = 0
     steps: int = 0
     batches: str = ""
+    batches_reason: str = ""
     split: str = ""
     seed: int = 0
     fingerprint: str = ""
@@ -37,6 +38,11 @@ class ModelCard:
     def __post_init__(self) -> None:
         if not 1 <= self.dim <= MAX_WIDTH:
             raise ModelError(f"dim must lie between 1 and {MAX_WIDTH}, got {self.dim}")
+
+    @property
+    def batch_note(self) -> str:
+        """Which videos formed a batch, and why."""
+        return f"{self.batches}: {self.batches_reason}" if self.batches else "not recorded"
 
 
 PAGE = """---
@@ -96,7 +102,7 @@ def model_page(card: ModelCard) -> str:
         data=card.data or "not recorded",
         videos=card.videos,
         steps=card.steps,
-        batches=card.batches.removeprefix("batches of ") or "not recorded",
+        batches=card.batch_note,
         splits=", ".join(card.splits) or "none",
         split="all videos" if card.split == "all" else card.split,
         seed=card.seed,

@@ -112,15 +112,16 @@ class StoredVideos(TrainingVideos):
         self.indices = training_videos(store, config, processes)
         self.members = stored_members(store, self.indices)
         self.is_train = np.isin(self.indices, ssl_videos(store, "train"))
-        self.card = _card(store, self.indices, config, seed)
+        self.choice = choose_batches(store, self.indices, config)
+        self.card = _card(store, self.indices, config, self.choice, seed)
 
     def open(self, videos: Int[np.ndarray, " W"], groups: Int[Tensor, " W"] | None) -> ClipSource:
         """The stored random clips of some of the videos."""
         return ClipSource(self.store, self.indices[videos], self.config.model, groups=groups)
 
-    def choose_batches(self, config: PretrainConfig) -> BatchChoice:
+    def choose_batches(self, config: PretrainConfig) -> BatchChoice:  # noqa: ARG002
         """By the catalog's groups or by the stored features."""
-        return choose_batches(self.store, self.indices, config)
+        return self.choice
 
     def open_validation(self) -> Validation:
         """Labelled videos with their stored regular clips."""
@@ -137,7 +138,7 @@ def run_pretraining(
         if found is not None and processes.run(lambda: data.is_complete(folder)):
             return processes.run(lambda: load_model(folder))
         choice = _agree_on_batches(data, config, processes)
-        card = replace(card, batches=str(choice))
+        card = replace(card, batches=choice.kind, batches_reason=choice.reason)
         if processes.is_main and config.batch_from in ("auto", "similar"):
             log(str(choice))
         held_out_mask = _hold_out(data, config, choice, seed)
@@ -184,7 +185,8 @@ def run_pretraining(
 
 def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int) -> bool:
     """Whether a folder holds the model that `pretrain` would train; no network is loaded."""
-    card = _card(store, ssl_videos(store, config.ssl_split), config, seed)
+    videos = ssl_videos(store, config.ssl_split)
+    card = _card(store, videos, config, choose_batches(store, videos, config), seed)
     return _find_trained(folder, card) is not None
 
 
@@ -193,7 +195,7 @@ def check_pretraining(
 ) -> None:
     """Raise what `pretrain` would raise before its first step; nothing is written."""
     videos = training_videos(store, config, ProcessGroup(0, 1, find_device(device)))
-    card = _card(store, videos, config, seed)
+    card = _card(store, videos, config, choose_batches(store, videos, config), seed)
     state = RunState(
         fingerprint=card.fingerprint,
         epoch=0,
@@ -235,10 +237,10 @@ def open_clip_source(
     return ClipSource(store, videos, config.model, in_memory=in_memory, groups=groups)
 
 
-def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed: int) -> ModelCard:
+def _card(
+    store: FeatureStore, videos: np.ndarray, config: PretrainConfig, choice: BatchChoice, seed: int
+) -> ModelCard:
     checksums = [store.entries[index].checksum for index in videos]
-    groups = group_batches(stored_members(store, videos), config).groups
-    by_group = [] if groups is None else [groups.tolist()]
     return ModelCard(
         dim=store.manifest.backbone.dim,
         model=config.model,
@@ -248,7 +250,7 @@ def _card(store: FeatureStore, videos: np.ndarray, config: PretrainConfig, seed:
         split=config.ssl_split,
         seed=seed,
         fingerprint=fingerprint(
-            weight_settings(config), seed, store.manifest, checksums, *by_group
+            weight_settings(config), seed, store.manifest, checksums, choice.identity
         ),
         data=store.catalog.name,
         splits=store.catalog.splits,
