@@ -61,10 +61,21 @@ def test_a_class_with_one_video_is_for_training() -> None:
     assert counts(catalog, "test") == {"a": 1}
 
 
-def test_videos_without_a_label_get_no_split() -> None:
+def test_videos_without_a_label_are_for_training_if_any_has_one() -> None:
     catalog = assign_splits(catalog_of(["a", None, "a"]), test_fraction=0.5, seed=0)
-    assert [video.split for video in catalog if video.label is None] == [None]
+    assert [video.split for video in catalog if video.label is None] == ["train"]
     assert assign_splits(catalog_of([None] * 3), test_fraction=0.5, seed=0).splits == ()
+
+
+def test_videos_without_a_label_are_not_trained_on_if_a_test_video_is_of_their_group() -> None:
+    groups = ["u", "v", "u", "v", "w"]
+    videos = zip(catalog_of(["a", "a", None, None, None]), groups, strict=True)
+    grouped = Catalog(name="c", videos=tuple(replace(v, group=group) for v, group in videos))
+    catalog = assign_splits(grouped, test_fraction=0.5, seed=0)
+    (test_group,) = {video.group for video in catalog if video.split == "test"}
+    unlabelled = {video.group: video.split for video in catalog if video.label is None}
+    train_group = "u" if test_group == "v" else "v"
+    assert unlabelled == {test_group: None, train_group: "train", "w": "train"}
 
 
 def test_videos_with_targets_are_split_too() -> None:
