@@ -1,6 +1,9 @@
 """Small real videos and a small real store that many tests look at."""
 
 import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, each on one core
@@ -15,7 +18,9 @@ from clipset.data.catalog import read_catalog
 from clipset.data.splits import assign_splits
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import extract
-from clipset.features.store import FeatureStore, open_store
+from clipset.features.ledger import Ledger
+from clipset.features.store import FeatureStore, open_store, row_checksum
+from clipset.features.verify import open_arrays, rows_of
 from clipset.progress import set_quiet
 
 SMALL = ExtractConfig(
@@ -53,6 +58,17 @@ def write_video(
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
     return path
+
+
+def record_rows(folder: Path, changes: Mapping[int, Mapping[str, int]] | None = None) -> None:
+    """Change some entries of a store's ledger, and record the rows as they are now."""
+    store = FeatureStore(folder)
+    arrays = open_arrays(store)
+    with closing(Ledger(folder / "ledger.sqlite")) as ledger:
+        for entry in store.entries:
+            entry = replace(entry, **(changes or {}).get(entry.ordinal, {}))
+            checksum = row_checksum(rows_of(entry, arrays).values())
+            ledger.write([replace(entry, checksum=checksum)])
 
 
 @pytest.fixture(scope="session")

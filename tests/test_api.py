@@ -120,6 +120,22 @@ def test_a_run_predicts_and_embeds_new_videos(small_videos: Path, tmp_path: Path
     assert clipset.load_run(out).folder == out
 
 
+def test_an_argument_that_would_have_no_effect_is_refused(
+    small_store: clipset.FeatureStore,
+) -> None:
+    video = [str(small_store.catalog.videos[0].path)]
+    for call, said in (
+        (lambda: clipset.embed(small_store, parts="clip,token"), "parts clip,token need a model"),
+        (lambda: clipset.embed(small_store, run="run"), "run and backbone need new videos"),
+        (lambda: clipset.embed(video, run="run", window=2.0), "need a feature store"),
+        (lambda: clipset.search("a.mp4", run="run", unit="film"), "unit must be video or moment"),
+        (lambda: clipset.search("a.mp4", run="run", top=2.5), "must be 1 to 100,000, got 2.5"),
+    ):
+        with pytest.raises(ClipsetError, match=said):
+            call()
+    assert clipset.embed(small_store, parts="clip").parts == ("clip",)
+
+
 def test_backbones_are_listed_and_loaded_by_name() -> None:
     names = [entry.spec.name for entry in clipset.list_backbones()]
     assert "efficientnet_lite0" in names

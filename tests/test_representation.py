@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from clipset.checksums import seal
 from clipset.cli import main
-from clipset.errors import StoreError
+from clipset.errors import ConfigError, StoreError
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.representation import (
@@ -54,7 +54,7 @@ def test_each_part_can_be_had_alone(small_store: FeatureStore, model: ScaleModel
 
 @pytest.mark.parametrize("text", ["clip,view", "clip,clip", "", "clip set"])
 def test_a_part_that_there_is_not_is_refused(text: str) -> None:
-    with pytest.raises(StoreError, match="some of clip, token, set"):
+    with pytest.raises(ConfigError, match="some of clip, token, set"):
         parse_parts(text)
 
 
@@ -181,6 +181,22 @@ def test_the_command_takes_parts_and_a_window(
     with pytest.raises(SystemExit):
         main([*words, "--parts", "set"])
     assert "needs a model; give one with --model" in capsys.readouterr().err
+
+
+def test_a_table_of_the_users_own_is_not_replaced_by_vectors(
+    small_store: FeatureStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["embed", str(small_store.folder), "--out", str(tmp_path), "--quiet"]
+    table = tmp_path / "videos.csv"
+    table.write_text("my,notes\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert f"{table} exists, and clipset did not write it; use another" in capfd.readouterr().err
+    assert table.read_text() == "my,notes\n"
+    table.unlink()
+    for _ in range(2):  # its own it replaces
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
 
 
 def test_a_time_course_tells_what_happens_when() -> None:

@@ -146,7 +146,7 @@ def embed(
     run: str | Path | None = None,
     backbone: str | None = None,
     model: ScaleModel | str | Path | None = None,
-    parts: Sequence[VectorPart] | None = None,
+    parts: str | Sequence[VectorPart] | None = None,
     window: float | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -162,15 +162,23 @@ def embed(
     from clipset.features.store import FeatureStore
     from clipset.inference.run import embed_with_backbone, load_run
     from clipset.recipe import load_settings
-    from clipset.representation import DEFAULT_PARTS, embed_store
+    from clipset.representation import DEFAULT_PARTS, embed_store, parse_parts
 
-    vector_parts = DEFAULT_PARTS if parts is None else tuple(parts)
+    vector_parts = DEFAULT_PARTS
+    if parts is not None:
+        vector_parts = parse_parts(parts if isinstance(parts, str) else ",".join(map(str, parts)))
+        if run is None and model is None and vector_parts != ("clip",):
+            raise ConfigError(f"parts {','.join(vector_parts)} need a model; without one: clip")
     if isinstance(videos, FeatureStore):
+        if run is not None or backbone is not None:
+            raise ConfigError("run and backbone need new videos instead of a feature store")
         trained = _open_model(model)
         encoder = None if trained is None else trained.encoder
         return embed_store(
             videos, encoder, parts=vector_parts, window=window, device=find_device(device)
         )
+    if model is not None or window is not None:
+        raise ConfigError("model and window need a feature store instead of videos")
     if run is not None:
         trained_run = load_run(run, device=device, workers=workers, backbone=backbone)
         return trained_run.embed(videos, parts=vector_parts)
@@ -221,8 +229,9 @@ def search(
     values of columns of the catalog: `{"label": ["goal", None], "split": "train"}`. The `top`
     results (10 by default) are returned.
     """
-    from clipset.retrieval.search import VideoSearch
+    from clipset.retrieval.search import VideoSearch, check_search
 
+    check_search(unit, top)
     videos = VideoSearch(run, device=device, workers=workers, backbone=backbone)
     return videos.search(examples, unlike=unlike, text=text, unit=unit, where=where, top=top)
 

@@ -50,7 +50,15 @@ from clipset.planning.time_budget import RunClock
 from clipset.process.locks import exclusive
 from clipset.progress import bar, log, set_later_work
 from clipset.recipe import Recipe, find_recipe, read_recipe
-from clipset.runs import RunFolder, StepRecord, check_run_folder, read_steps, watch_file
+from clipset.runs import (
+    RunFolder,
+    StepRecord,
+    check_run_folder,
+    digest_file,
+    find_damaged_outputs,
+    read_steps,
+    watch_file,
+)
 from clipset.task_run import TaskRun, check_task_pretraining, model_names, write_run_report
 from clipset.text import name_text, path_text
 
@@ -309,9 +317,21 @@ def _run_tasks(
         folder.record(
             StepRecord(task.name, seconds=time.perf_counter() - began, skipped=inner.all_skipped)
         )
-    _join_tasks(folder.folder, [task.name for task in tasks], recipe)
+    names = [task.name for task in tasks]
+    folder.step(
+        "scores",
+        lambda: _join_tasks(folder.folder, names, recipe),
+        fingerprint=_scores_fingerprint(folder.folder, names, averaged=recipe.data.averaged),
+        outputs=("results.json", "comparisons.json"),
+    )
     write_run_report(folder)
     return "; ".join(task_notes)
+
+
+def _scores_fingerprint(folder: Path, names: Sequence[str], *, averaged: bool) -> str:
+    """The inputs of the scores of all tasks: those of each."""
+    files = ("results.json", "predictions.safetensors")
+    return fingerprint(averaged, {n: [digest_file(folder / n / f) for f in files] for n in names})
 
 
 def _join_tasks(folder: Path, names: Sequence[str], recipe: Recipe) -> None:
@@ -343,21 +363,33 @@ def _copy_models(
 
 
 def verify_run(folder: Path, *, videos: bool = False) -> list[tuple[str, str]]:
-    """Problems of a run's files: its store, models, classifiers, vectors and predictions."""
-    from clipset.checksums import find_damage
+    """Problems of a run's files: its store, what its steps wrote, and files with a checksum."""
     from clipset.features.verify import verify_store
+
+    damages: dict[str, str] = {}
+    for run_file in (folder / "run.json", *sorted(folder.glob("*/run.json"))):  # also of the tasks
+        for name, problem in find_damaged_outputs(run_file.parent).items():
+            damages[name_text((run_file.parent / name).relative_to(folder))] = problem
+    for path in sorted(folder.rglob("*")):
+        name = name_text(path.relative_to(folder))
+        if name not in damages and (damage := _find_damage_within(path)) is not None:
+            damages[name] = damage
+    return verify_store(folder / "store", videos=videos) + sorted(damages.items())
+
+
+def _find_damage_within(path: Path) -> str | None:
+    """The problem that a model, a sealed file or the metrics of a training show by themselves."""
+    from clipset.checksums import find_damage
+    from clipset.report.run_page import read_curves
     from clipset.training.checkpoint import MODEL_FILE, load_model
 
-    problems = verify_store(folder / "store", videos=videos)
-    for path in sorted(folder.rglob("*.safetensors")):
-        damage = None
-        if path.name != MODEL_FILE:
-            damage = find_damage(path)
-        else:
-            try:
-                load_model(path.parent)
-            except ClipsetError as error:
-                damage = str(error)
-        if damage is not None:
-            problems.append((name_text(path.relative_to(folder)), damage))
-    return problems
+    try:
+        if path.name == MODEL_FILE:
+            load_model(path.parent)
+        elif path.suffix == ".safetensors":
+            return find_damage(path)
+        elif path.name == "metrics.jsonl":
+            read_curves(path)
+    except ClipsetError as error:
+        return str(error)
+    return None

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from clipset.config import read_json
-from clipset.errors import RunError
+from clipset.errors import ConfigError, RunError
 from clipset.files import write_json
 from clipset.process.locks import LOCK_NAME
 
@@ -210,7 +210,10 @@ def check_run_folder(folder: Path) -> None:
         if (folder / "run.json").is_file():
             read_run(folder)
         elif folder.exists() and any(path.name not in ALLOWED_BEFORE for path in folder.iterdir()):
-            raise RunError(f"{folder} is not empty and not a clipset run; use another folder")
+            raise RunError(
+                f"{folder} is not empty and not a clipset run (no run.json); use another folder"
+                f"{_rescue_advice(folder)}"
+            )
     except OSError as error:
         raise RunError(f"cannot use {folder}: {error.strerror}") from None
 
@@ -223,14 +226,52 @@ def read_run(folder: Path) -> dict[str, Any]:
         is_inside = (folder.parent / path.name).is_file()
         advice = f"the run is {folder.parent}" if is_inside else "run `clipset run` first"
         raise RunError(f"{folder} is not a clipset run ({problem}); {advice}")
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
+    advice = _rescue_advice(folder)
     try:
+        content = read_json(path)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise RunError(f"{path} is not of format {FORMAT}; another clipset wrote it")
         msgspec.convert(content, type=_Content)
+    except ConfigError as error:
+        raise RunError(f"{error}{advice}") from None
     except msgspec.ValidationError as error:
-        raise RunError(f"{path} is not what clipset wrote: {error}") from None
+        raise RunError(f"{path} is not what clipset wrote: {error}{advice}") from None
     return content
+
+
+def _rescue_advice(folder: Path) -> str:
+    """How to go on without `run.json`, if there is work to be kept."""
+    parts = [name for name in ("store", "model") if (folder / name).is_dir()]
+    if not parts:
+        return ""
+    return f"; to keep its work, move {' and '.join(parts)} into a new folder and run there"
+
+
+def record_output(folder: Path, name: str) -> None:
+    """Record the hash of a step's output that was written again outside of `clipset run`."""
+    content, digest = read_run(folder), digest_file(folder / name)
+    outputs = [step["outputs"] for step in content.get("steps", []) if step.get("outputs")]
+    changed = [digests for digests in outputs if digests.get(name, digest) != digest]
+    for digests in changed:
+        digests[name] = digest
+    if changed:
+        write_json(folder / "run.json", content)
+
+
+def find_damaged_outputs(folder: Path) -> dict[str, str]:
+    """What is wrong with the files that the steps of a run have written, by file name."""
+    try:
+        steps = read_steps(folder).values()
+    except RunError as error:
+        return {"run.json": str(error)}
+    damages = {}
+    for step in steps:
+        for name, recorded_digest in step.outputs.items():
+            digest = digest_file(folder / name)
+            if digest != recorded_digest:
+                problem = "is not the file that `clipset run` wrote" if digest else "is missing"
+                damages[name] = f"{problem}; run it again"
+    return damages
 
 
 def environment() -> dict[str, str]:

@@ -26,13 +26,14 @@ from clipset.training.config import weight_settings
 if TYPE_CHECKING:
     from clipset.training.checkpoint import ScaleModel
 
-MODEL_FILES = ("model.safetensors", "model.json", "metrics.jsonl")
+MODEL_FILES = ("model.safetensors", "model.json")
 VECTOR_FILES = ("vectors/vectors.safetensors", "vectors/videos.csv")
 RESULT_FILES = (
     "results.json", "comparisons.json", "predictions.safetensors", "retrieval.json",
 )  # fmt: skip
 REPORT_INPUTS = (
-    *(f"model/{name}" for name in MODEL_FILES), *VECTOR_FILES, *RESULT_FILES, "low_shot.json",
+    *(f"model/{name}" for name in (*MODEL_FILES, "metrics.jsonl")), *VECTOR_FILES, *RESULT_FILES,
+    "low_shot.json",
 )  # fmt: skip
 
 
@@ -66,12 +67,12 @@ class TaskRun:
         evaluate_step = step("evaluate", self.evaluate, fingerprint=inputs, outputs=RESULT_FILES)
         self.clock.begin("report")
         write_run_report(self.run_folder)
-        return evaluate_step.note or pretrain_step.note
+        return "; ".join(filter(None, (pretrain_step.note, evaluate_step.note)))
 
     @cached_property
     def models(self) -> list[ScaleModel]:
         """The pre-trained models; none if there are fewer than two videos to contrast."""
-        from clipset.training.pretrain import pretrain, ssl_videos
+        from clipset.training.pretrain import pretrain, remove_outdated_checkpoints, ssl_videos
 
         config = self.recipe.pretrain
         if len(ssl_videos(self.store, config.ssl_split)) < 2:
@@ -82,6 +83,7 @@ class TaskRun:
             if config.seeds > 1:
                 log(f"pre-training {number} of {config.seeds}, seed {seed}")
             model_folder = self.folder / model_name
+            remove_outdated_checkpoints(self.store, model_folder)
             models.append(pretrain(self.store, model_folder, config, seed=seed, device=self.device))
         return models
 
@@ -99,9 +101,7 @@ class TaskRun:
         if self.models:
             self.run_folder.decide("batches", f"batches of {self.models[0].card.batch_note}")
             return StepRecord("pretrain", skipped=all(are_trained))
-        note = "not pre-trained: contrast needs at least two videos"
-        log(note)
-        return StepRecord("pretrain", note=note)
+        return StepRecord("pretrain", note="not pre-trained: contrast needs at least two videos")
 
     def embed(self) -> None:
         """Write the vectors of all videos."""
@@ -123,11 +123,10 @@ class TaskRun:
         try:
             task = make_task(self.store, self.store.catalog, training=self.recipe.pretrain)
         except ProbeError as reason:
-            note = f"not evaluated: {reason}"
-            log(note)
             for name in ("results.json", "comparisons.json", "retrieval.json"):
                 write_json(self.folder / name, [])
-            return StepRecord("evaluate", note=note)
+            return StepRecord("evaluate", note=f"not evaluated: {reason}")
+        self.run_folder.decide("not scored", task.not_scored)
         model = self.models[0] if self.models else None
         suite = run_suite(
             task, model, self.recipe.evaluate, seed=self.seed, more_models=self.models[1:],
@@ -189,9 +188,9 @@ def _model_files(names: Iterable[str]) -> tuple[str, ...]:
 
 def _pretrain_fingerprint(store: FeatureStore, recipe: Recipe, seeds: Iterable[int]) -> str:
     """The inputs of pre-training: settings, features, and the catalog with its splits."""
-    row_checksums = [(entry.id, entry.checksum) for entry in store.entries]
+    rows = [(entry.id, entry.fingerprint) for entry in store.entries]
     settings, catalog = weight_settings(recipe.pretrain), store.catalog.fingerprint
-    return fingerprint(settings, *seeds, store.manifest.fingerprint, row_checksums, catalog)
+    return fingerprint(settings, *seeds, store.manifest.fingerprint, rows, catalog)
 
 
 def _refuse_other_link(store: FeatureStore, model: Path, recipe: Recipe, seed: int) -> None:

@@ -58,7 +58,7 @@ def test_a_replaced_file_is_extracted_again(
 ) -> None:
     write_video(folder / "videos" / "red" / "1.mp4", seed=77, seconds=0.7)
     store = extract_again(folder)
-    assert "1 videos have changed and are extracted again" in capfd.readouterr().err
+    assert "1 video has changed and is extracted again" in capfd.readouterr().err
     rows = store.random.row_indices(np.arange(len(store)))
     extract(read_catalog(folder / "videos"), folder / "fresh", SMALL)
     fresh = open_store(folder / "fresh")

@@ -176,9 +176,9 @@ def test_an_ordinal_is_never_given_twice_and_a_deleted_row_is_noticed(tmp_path: 
     with sqlite3.connect(tmp_path / "store" / "ledger.sqlite") as connection:
         connection.execute("DELETE FROM videos WHERE ordinal = 1")
     connection.close()
-    with pytest.raises(StoreError, match="1 videos were deleted from the ledger"):
+    with pytest.raises(StoreError, match="1 video was deleted from the ledger"):
         open_store(tmp_path / "store")
-    assert ("ledger.sqlite", "1 videos were deleted from it") in verify_store(tmp_path / "store")
+    assert ("ledger.sqlite", "1 video was deleted from it") in verify_store(tmp_path / "store")
     assert len(extract(catalog, tmp_path / "store", SMALL)) == 4
     entries = open_store(tmp_path / "store").all_entries
     assert [entry.ordinal for entry in entries] == [0, 2, 3, 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,8 @@ from torch import zeros
 
 from clipset.checksums import seal
 from clipset.config import to_mapping
-from clipset.training.checkpoint import RunState
+from clipset.training.checkpoint import RunState, read_card, training_settings
+from clipset.training.config import weight_settings
 
 REFUSED = {
     "another seed of the clips": ("--set=extract.seed=5",),
@@ -56,17 +58,29 @@ def test_a_mistyped_folder_of_videos_leaves_a_finished_run_untouched(
     assert tree_digest(finished_run) == before
 
 
+@pytest.mark.parametrize("words", [("--set=pretrain.epochs=9",), ("--set=pretrain.preset=paper",)])
+@pytest.mark.parametrize("checkpoint", ["of this clipset", "of another clipset"])
 def test_a_stopped_training_of_other_settings_is_left_alone(
-    finished_run: Path, videos: Path, capfd: pytest.CaptureFixture[str]
+    checkpoint: str,
+    words: tuple[str, ...],
+    finished_run: Path,
+    videos: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """What a killed training left cannot be continued with other settings: nothing is touched."""
-    state = RunState(fingerprint="other", epoch=7, settings={}, dim=1280, seed=0)
+    card = read_card(finished_run / "model")
+    settings = weight_settings(training_settings(card))
+    state = RunState(
+        fingerprint=card.fingerprint, epoch=7, settings=settings, dim=card.dim, seed=card.seed
+    )
+    if checkpoint == "of another clipset":
+        state = replace(state, fingerprint="other", settings={})
     (finished_run / "model" / "checkpoints").mkdir()
     header = {"state": msgspec.json.encode(to_mapping(state)).decode()}
     path = finished_run / "model" / "checkpoints" / "epoch-000007.safetensors"
     path.write_bytes(seal(save({"model.x": zeros(1)}, metadata=header)))
     before = tree_digest(finished_run)
-    assert run("run", videos, "--out", finished_run, *TINY, "--set=pretrain.epochs=9") == 2
+    assert run("run", videos, "--out", finished_run, *TINY, *words) == 2
     assert "another run that was stopped at epoch 7" in capfd.readouterr().err
     assert tree_digest(finished_run) == before
 

@@ -119,3 +119,24 @@ def test_verify_checks_all_of_a_run(finished_run: Path, capfd: pytest.CaptureFix
     lines = capfd.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines[:-1]] == flipped
     assert lines[-1].endswith("3 with problems")
+
+
+def test_verify_names_the_outputs_that_are_not_those_that_the_run_wrote(
+    finished_run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changed = ["model/metrics.jsonl", "report.html", "results.json"]
+    for name in changed:
+        (finished_run / name).write_text((finished_run / name).read_text() + " ")
+    (finished_run / "comparisons.json").unlink()
+    assert run("verify", finished_run) == 1
+    assert capfd.readouterr().out.splitlines()[:-1] == [
+        "comparisons.json: is missing; run it again",
+        *(f"{name}: is not the file that `clipset run` wrote; run it again" for name in changed),
+    ]
+
+
+def test_a_report_that_is_written_again_is_a_file_of_the_run(finished_run: Path) -> None:
+    (finished_run / "report.html").write_text("something else")
+    assert run("verify", finished_run) == 1
+    assert run("report", finished_run) == 0
+    assert run("verify", finished_run) == 0

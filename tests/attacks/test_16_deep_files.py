@@ -126,13 +126,13 @@ def test_options_that_are_no_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", DEEP)
 def test_every_file_of_a_run_may_be_nested_too_deeply(
-    kind: str, finished_run: Path, videos: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
+    kind: str, finished_run: Path, videos: Path, tmp_path: Path, refused: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     video, out = videos / "red" / "0.mp4", tmp_path / "out"
     for name, words in {
         "run.json": ("report", finished_run),
         "results.json": ("report", finished_run),
-        "model/metrics.jsonl": ("report", finished_run),
         "store/manifest.json": ("verify", finished_run / "store"),
         "model/model.json": ("embed", finished_run / "store", "--model",
                              finished_run / "model", "--out", out),
@@ -142,6 +142,13 @@ def test_every_file_of_a_run_may_be_nested_too_deeply(
         path.write_text(DEEP[kind])
         assert path.name in refused(*words), name
         path.write_bytes(content)
+    metrics = finished_run / "model" / "metrics.jsonl"
+    metrics.write_text(DEEP[kind])
+    assert run("report", finished_run) == 0  # without curves, which is one line
+    [line] = [x for x in capsys.readouterr().err.splitlines() if "curves" in x or "clipset:" in x]
+    assert "the report has no training curves: line 1 of " in line
+    assert len(line) < 600
+    assert str(metrics) in line
     config = finished_run / "model" / "config.json"
     (finished_run / "model" / "model.json").rename(tmp_path / "model.json")
     inner = json.loads(config.read_text())

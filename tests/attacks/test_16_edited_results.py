@@ -99,12 +99,13 @@ EDITS: dict[str, list[str]] = {
         step(seconds=10**400), step(seconds="x"), step(name="../../etc"), step(name=3),
         '{"format": 1, "recipe": ' + '{"a":' * 500 + "1" + "}" * 501,
     ],
-    "model/metrics.jsonl": [
-        "x", "[1]", "3", '{"loss": 1}', '{"epoch": null, "loss": 1}', '{"epoch": 1, "loss": "x"}',
-        '{"epoch": 1, "loss": {}}', '{"epoch": 1, "loss": 1e308}', f'{{"epoch": {HUGE}}}',
-        '{"epoch": 1, "loss": 2}\n{"epoch": 2, "lo', f'{{"epoch": 1, "loss": {DEEP}}}',
-    ],
 }  # fmt: skip
+DAMAGED_METRICS = [
+    "x", "[1]", "3", '{"loss": 1}', '{"epoch": null, "loss": 1}', '{"epoch": 1, "loss": "x"}',
+    '{"epoch": 1, "loss": {}}', '{"epoch": 1, "loss": 1e308}', f'{{"epoch": {HUGE}}}',
+    '{"epoch": 1, "loss": 2}\n{"epoch": 2, "lo', f'{{"epoch": 1, "loss": {DEEP}}}', DEEP, DEEPER,
+    "\xff",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -122,6 +123,21 @@ def test_an_edited_file_is_one_line(
     if good is not None:
         path.write_bytes(good)
         assert run("report", finished_run) == 0
+
+
+def test_damaged_metrics_of_a_training_cost_the_report_its_curves_alone(
+    finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = finished_run / "model" / "metrics.jsonl", finished_run / "report.html"
+    for edit in DAMAGED_METRICS:
+        path.write_bytes(edit.encode("latin-1"))
+        page.unlink()
+        assert run("report", finished_run) == 0, edit[:200]
+        [line] = [x for x in capsys.readouterr().err.splitlines() if "training curves" in x]
+        assert "the report has no training curves: line " in line, edit[:200]
+        assert str(path) in line, edit[:200]
+        assert len(line) < 600, edit[:200]
+        assert "Training" in page.read_text(), edit[:200]
 
 
 def test_odd_but_honest_numbers_get_a_page(finished_run: Path) -> None:

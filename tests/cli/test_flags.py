@@ -41,6 +41,9 @@ def test_a_seed_that_is_typed_wins_over_the_recipe(
         ("extract VIDEOS more --out new", "unexpected argument 'more'; see `clipset extract --he"),
         ("catalog VIDEOS --out new.txt", "a catalog is written as .csv, got new.txt"),
         ("catalog VIDEOS --fold 2", "--fold and --task are those of a dataset; add --dataset"),
+        ("demo --videos 17.5 --out new", "--videos must be a whole number, got 17.5"),
+        ("settings --seed 1e3", "--seed must be a whole number, got 1e3"),
+        ("extract VIDEOS --out new --workers two", "--workers must be a whole number, got two"),
         ("demo --videos 3 --out new", "the demo needs at least 16 videos, got 3"),
         ("embed a.mp4 --run RUN --out RUN", "cannot write to RUN: it is the folder of a run"),
         ("evaluate RUN", "RUN is not a feature store (no manifest.json); its store is RUN/store"),
@@ -67,3 +70,14 @@ def test_a_slip_is_answered_in_one_line_that_says_what_is_allowed(
     assert said in err
     assert len(err.splitlines()) == 1
     assert not Path("new").exists()
+
+
+def test_an_empty_argument_is_not_taken_for_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["catalog", ""], ["extract", "videos", "--out", ""]):
+        assert run(*words) == 2
+        [line] = capfd.readouterr().err.splitlines()
+        assert "an argument is empty; perhaps a variable of the shell is not set" in line
+    assert list(tmp_path.iterdir()) == []

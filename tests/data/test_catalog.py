@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.data.catalog import (
+    MAX_TARGET,
     MISSING_VALUES,
     Catalog,
     Video,
@@ -51,7 +52,7 @@ VIDEOS = st.fixed_dictionaries(  # the fields of a Video
         "label": st.none() | WORDS,
         "split": st.none() | WORDS.map(split_name),
         "group": st.none() | WORDS,
-        "target": st.none() | NUMBERS,
+        "target": st.none() | st.floats(-MAX_TARGET, MAX_TARGET),
         "end": st.none() | NUMBERS.filter(lambda number: number > 0),
     }
 )
@@ -193,7 +194,15 @@ def test_parquet_without_pyarrow_says_what_to_install(
         ("c.csv", 'path\n"a.mp4\n', "is not a valid table"),
         ("c.csv", "path,end\na.mp4,soon\n", "the end of 'a.mp4' must be a number, got 'soon'"),
         ("c.csv", "path,end\na.mp4,-1\n", "the end of 'a.mp4' must be after 0 s, got -1.0"),
-        ("c.csv", "path,target\na.mp4,inf\n", "the target of 'a.mp4' must be a number, got inf"),
+        ("c.csv", "path,target\na.mp4,inf\n", r"must be a number from -1e\+15 to 1e\+15, got inf"),
+        ("c.csv", "path,target\na.mp4,-2e15\n", r"got -2000000000000000.0; use another unit"),
+        ("c.csv", "path,label,label\na.mp4,x,y\n", "has several columns 'label'; remove all but"),
+        (
+            "c.jsonl",
+            '{"path": "a", "label": "x"}\n\n{"path": "b", "label": ["x"]}\n',
+            "'label' in line 3 of .* must be a single value, got a list",
+        ),
+        ("c.jsonl", '{"path": {"a": 1}}', "'path' in line 1 of .* must be .* got an object"),
         ("c.jsonl", '{"path": "a"}\n{"path"', "line 2 of .* is not valid JSON"),
         ("c.jsonl", "[1]", "line 1 of .* is not a JSON object"),
         ("c.jsonl", "", "needs a column 'path'; its columns: none"),

@@ -108,3 +108,16 @@ def test_a_folder_that_cannot_be_read_says_so(
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(CatalogError, match=r"cannot read the folder .*: permission denied"):
         read_catalog(tmp_path)
+
+
+def test_runs_and_stores_among_the_videos_are_skipped_and_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    touch(tmp_path, "a.mp4", "run/sprite.mp4", "store/sprite.mp4", "mine/b.mp4", "odd/c.mp4")
+    (tmp_path / "run" / "run.json").write_text('{"recipe": {}, "steps": []}')
+    (tmp_path / "store" / "manifest.json").write_text('{"backbone": {}, "sampling": {}}')
+    (tmp_path / "mine" / "run.json").write_text('{"jogging": 5}')  # a file of the user's own
+    (tmp_path / "odd" / "manifest.json").write_text("no JSON")
+    assert ids(tmp_path) == ["a.mp4", "mine/b.mp4", "odd/c.mp4"]
+    assert "skipped: 2 runs or feature stores of clipset in " in capfd.readouterr().err
+    assert ids(tmp_path / "run") == ["sprite.mp4"]  # it was asked for by its name

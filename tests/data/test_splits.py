@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipset.data.catalog import Catalog, Video
-from clipset.data.splits import assign_splits, keep_fraction, select_part, subset_indices
+from clipset.data.splits import (
+    assign_splits,
+    explain_no_test,
+    keep_fraction,
+    select_part,
+    subset_indices,
+)
 from clipset.errors import CatalogError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol" / "low_shot_subset.json"
@@ -190,3 +196,26 @@ def test_a_part_that_does_not_exist_is_refused(part: str) -> None:
 def test_a_part_without_videos_is_refused() -> None:
     with pytest.raises(CatalogError, match=r"none of the 1 videos is in part"):
         list(map(partial(select_part, catalog_of(["a"])), ("1/2", "2/2")))
+
+
+def test_if_no_group_fits_the_share_the_smallest_is_for_testing() -> None:
+    groups: list[str | None] = ["x"] * 8 + ["y"] * 6
+    catalog = assign_splits(catalog_of(["a", "b"] * 7, groups), test_fraction=0.1, seed=0)
+    assert {video.group for video in catalog.split("test")} == {"y"}
+    assert catalog.has_drawn_splits
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups", "reason"),
+    [
+        (["a", "b"], None, "every label has only one video, which is for training"),
+        (["a"], None, "there is only one, which is for training"),
+        (["a", "b"] * 2, ["x"] * 4, "the videos form 1 group that cannot be divided"),
+    ],
+)
+def test_a_catalog_without_test_videos_says_why(
+    labels: list[str | None], groups: list[str | None] | None, reason: str
+) -> None:
+    catalog = assign_splits(catalog_of(labels, groups), test_fraction=0.5, seed=0)
+    assert counts(catalog, "test") == {}
+    assert explain_no_test(catalog).startswith(reason)

@@ -161,13 +161,14 @@ def test_without_a_number_of_epochs_held_out_videos_decide(
     monkeypatch.setattr("clipset.training.budget.MIN_HELD_OUT", 1)
     monkeypatch.setattr("clipset.training.budget.FEWEST_STEPS", 4)
     monkeypatch.setattr("clipset.training.budget.STEPS_PER_ROOT_VIDEO", 1)
-    for number in range(12):
+    for number in range(20):  # a tenth of them is two: a single one would have no negatives
         write_video(tmp_path / "videos" / f"{number}.mp4", seed=number, seconds=0.5)
     api.pretrain_end_to_end(
         tmp_path / "videos", tmp_path / "model", backbone=vit, extract={"workers": 0},
-        batch_size=12, clips_per_set=2, model={"width": 32, "num_layers": 1},
+        batch_size=20, clips_per_set=2, model={"width": 32, "num_layers": 1},
     )  # fmt: skip
-    assert read_card(tmp_path / "model").held_out == 1
+    card = read_card(tmp_path / "model")
+    assert (card.videos, card.held_out) == (18, 2)
     assert all("validation_loss" in line for line in metrics(tmp_path / "model"))
 
 

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,16 @@ def test_a_file_name_that_is_not_utf8_is_stored(tmp_path: Path) -> None:
     store = extract(read_catalog(folder), tmp_path / "store", SMALL)
     assert store.ids == ("caf\\xe9.mp4",)
     assert verify_store(tmp_path / "store", videos=True) == []
+
+
+def test_a_ledger_that_does_not_count_repairs_is_read_and_learns_to(folder: Path) -> None:
+    path = folder / "ledger.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE videos DROP COLUMN num_repairs")
+    connection.close()
+    entries = FeatureStore(folder).entries
+    assert {entry.num_repairs for entry in entries} == {0}
+    assert verify_store(folder) == []
+    with closing(Ledger(path, create=True)) as ledger:
+        ledger.write([replace(entries[0], num_repairs=2)])
+    assert FeatureStore(folder).entries[0].num_repairs == 2

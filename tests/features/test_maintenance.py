@@ -16,6 +16,9 @@ from clipset.features.extract import extract
 from clipset.features.maintenance import merge_stores, repair_store
 from clipset.features.store import FeatureStore, open_store, store_digest
 from clipset.features.verify import verify_store
+from clipset.probes.task import make_task
+from clipset.representation import embed_store
+from clipset.training.pretrain import pretrain
 
 
 @pytest.fixture(scope="module")
@@ -224,3 +227,28 @@ def test_the_verbs_repair_and_merge(
         main(["merge", str(copy), str(whole), "--out", str(tmp_path / "merged"), "--quiet"])
     assert "6 videos, 0 failed" in capsys.readouterr().out
     assert store_digest(tmp_path / "merged") == store_digest(whole)
+
+
+def test_nothing_is_computed_from_damaged_rows(copy: Path, tmp_path: Path) -> None:
+    flip_bits(copy)
+    for compute in (
+        lambda store: pretrain(store, tmp_path / "model"),
+        make_task,
+        lambda store: embed_store(store, None),
+    ):
+        with pytest.raises(StoreError) as caught:
+            compute(FeatureStore(copy))
+        assert f"2 videos of {copy} cannot be used (" in str(caught.value)
+        assert f"`clipset repair {copy}` extracts it again" in str(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_repaired_rows_count_as_others_also_if_they_are_the_same_bytes(copy: Path) -> None:
+    before = FeatureStore(copy).entries
+    flip_bits(copy)
+    repair_store(copy, workers=0)
+    after = FeatureStore(copy).entries
+    assert [entry.checksum for entry in after] == [entry.checksum for entry in before]
+    assert [entry.num_repairs for entry in after] == [1, 0, 0, 0, 0, 1]
+    same = [new.fingerprint == old.fingerprint for new, old in zip(after, before, strict=True)]
+    assert same == [False, True, True, True, True, False]

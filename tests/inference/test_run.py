@@ -17,7 +17,7 @@ from tests.conftest import SMALL, write_video
 import clipset
 from clipset.clips.sampling import WindowGrid
 from clipset.data.catalog import read_catalog_table, write_catalog
-from clipset.errors import BackboneError, ClipError, ModelError, ProbeError, RunError
+from clipset.errors import BackboneError, ClipError, ConfigError, ModelError, ProbeError, StoreError
 from clipset.inference.clips import list_new_videos
 from clipset.inference.head import load_head
 from clipset.inference.run import TrainedRun, embed_with_backbone, load_run
@@ -77,8 +77,11 @@ def test_only_as_many_labels_as_asked_for_come_back(
 ) -> None:
     [found] = trained.predict(new_videos[0], top=1)
     assert len(found.classes) == 1
-    with pytest.raises(RunError, match="top must be at least 1, got 0"):
-        trained.predict(new_videos, top=0)
+    for top in (0, 1.5, float("inf"), float("nan")):
+        with pytest.raises(
+            ConfigError, match=f"top must be a whole number of at least 1, got {top}"
+        ):
+            trained.predict(new_videos, top=top)  # type: ignore[arg-type]
 
 
 def test_a_file_that_cannot_be_read_says_why_and_the_others_go_on(
@@ -301,6 +304,25 @@ def test_without_labels_one_can_embed_but_not_predict(
     assert len(run.embed(new_videos[:1]).vectors) == 1
     with pytest.raises(ProbeError, match="predicting needs at least 2, embedding none"):
         run.predict(new_videos)
+    numbers = (replace(video, label=None, target=float(n)) for n, video in enumerate(catalog))
+    write_catalog(catalog.only(numbers), copied / "catalog.csv")
+    with pytest.raises(ProbeError, match=r"have targets \(numbers\); predicting needs labels"):
+        load_run(copied, workers=0).predict(new_videos)
+
+
+def test_a_classifier_is_not_fitted_to_damaged_rows(
+    run_folder: Path, new_videos: list[Path], tmp_path: Path
+) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run_folder, copied)
+    shutil.rmtree(copied / "head", ignore_errors=True)
+    rows = copied / "store" / "regular" / "features.npy"
+    content = bytearray(rows.read_bytes())
+    content[-1] ^= 1
+    rows.write_bytes(content)
+    with pytest.raises(StoreError, match=r"1 video of .* cannot be used .*`clipset repair "):
+        load_run(copied, workers=0).predict(new_videos)
+    assert not (copied / "head").exists()
 
 
 def test_a_long_video_gets_a_timeline_by_itself(trained: TrainedRun, long_video: Path) -> None:

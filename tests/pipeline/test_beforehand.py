@@ -120,3 +120,9 @@ def test_anything_else_in_the_folder_is_still_refused(
     (tmp_path / "letter.txt").write_text("dear")
     assert run("run", small_videos, "--out", tmp_path, *TINY, backbone, "--quiet") == 2
     assert "not a clipset run" in capfd.readouterr().err
+    (tmp_path / "store").mkdir()
+    (tmp_path / "run.json").write_text("{")
+    assert run("run", small_videos, "--out", tmp_path, *TINY, backbone, "--quiet") == 2
+    line = capfd.readouterr().err
+    assert "run.json is not valid JSON" in line
+    assert "to keep its work, move store into a new folder and run there" in line

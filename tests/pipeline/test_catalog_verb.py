@@ -48,3 +48,21 @@ def test_check_says_what_is_wrong_before_hours_are_spent(
     capfd.readouterr()
     assert run("catalog", "check", tmp_path, "--json", "--quiet") == 1
     assert list(json.loads(capfd.readouterr().out)["problems"]) == ["empty.mp4"]
+
+
+def test_a_catalog_that_was_edited_is_replaced_only_with_force(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "a.mp4").touch()
+    out = tmp_path / "catalog.csv"
+    words = ("catalog", tmp_path / "videos", "--out", out)
+    assert run(*words) == 0
+    written = out.read_text()
+    assert run(*words) == 0  # it is the same
+    out.write_text(written + "\n")
+    assert run(*words) == 2
+    assert f"{out} exists and differs; use another name, or --force" in capfd.readouterr().err
+    assert out.read_text() == written + "\n"
+    assert run(*words, "--force") == 0
+    assert out.read_text() == written

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.conftest import SMALL
+from tests.conftest import SMALL, record_rows
 from tests.features.test_own import OWN
 
 from clipset.errors import StoreError
 from clipset.evaluation.suite import run_suite
-from clipset.features.ledger import Ledger, LedgerEntry
 from clipset.features.store import FeatureStore, open_store
 from clipset.inference.run import load_run
 from clipset.model.config import ModelConfig
@@ -66,11 +65,7 @@ def test_videos_with_unequal_counts_are_read_and_trained_on(
     small_store: FeatureStore, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(small_store.folder, tmp_path / "store")
-    ledger = Ledger(folder / "ledger.sqlite")
-    entry: LedgerEntry = ledger.entries()[1]
-    fewer = {"random_count": 6, "regular_count": 3}
-    ledger.write([LedgerEntry(**{n: getattr(entry, n) for n in LedgerEntry.__slots__} | fewer)])
-    ledger.close()
+    record_rows(folder, {1: {"random_count": 6, "regular_count": 3}})
     unequal, videos = open_store(folder), np.arange(24)
     clips = read_clips(unequal, "regular", videos)
     whole = read_clips(small_store, "regular", videos)

@@ -112,6 +112,10 @@ def test_a_pre_training_that_may_end_early_is_estimated_at_most(
     monkeypatch.setattr(budget, "MIN_HELD_OUT", 1)
     with pytest.raises(SystemExit, match="0"):
         main(words)
+    assert "at most" not in capsys.readouterr().out  # a tenth of 18 is one, without a negative
+    monkeypatch.setattr(budget, "HELD_OUT_PART", 0.2)
+    with pytest.raises(SystemExit, match="0"):
+        main(words)
     printed = capsys.readouterr().out
     assert "at most" in printed
     assert "pre-training ends earlier if the loss of held-out videos is flat" in printed

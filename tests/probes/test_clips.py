@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.conftest import record_rows
 from torch import Generator
 
 from clipset.data.catalog import Catalog, Video
 from clipset.evaluation.suite import run_suite
 from clipset.features.importers import import_features
-from clipset.features.ledger import Ledger
 from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import most_similar
@@ -60,9 +59,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
 def unequal_store(store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     """The same videos; some have fewer clips."""
     folder = shutil.copytree(store.folder, tmp_path_factory.mktemp("unequal") / "store")
-    with closing(Ledger(folder / "ledger.sqlite")) as ledger:
-        entries = ledger.entries()[1:100:4]
-        ledger.write([replace(e, random_count=6, regular_count=5) for e in entries])
+    fewer = {"random_count": 6, "regular_count": 5}
+    record_rows(folder, dict.fromkeys(range(1, 100, 4), fewer))
     return FeatureStore(folder)
 
 

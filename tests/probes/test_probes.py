@@ -627,6 +627,48 @@ def test_several_unknown_classes_are_counted(small_store: FeatureStore) -> None:
         make_task(small_store, catalog)
 
 
+def test_a_class_without_a_readable_training_video_is_not_scored_if_splits_were_drawn(
+    small_store: FeatureStore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = small_store.catalog.only(
+        v for v in small_store.catalog if (v.label, v.split) != ("blue", "train")
+    )
+    with pytest.raises(ProbeError, match="no training video has the label 'blue' of the test"):
+        make_task(small_store, given)
+    task = make_task(small_store, replace(given, has_drawn_splits=True))
+    assert task.classes == ("green", "red")
+    assert len(task.test) == 4
+    assert task.not_scored == (
+        "2 videos of 'blue': no training video of the same label could be read"
+    )
+    assert f"not scored: {task.not_scored}\n" in capfd.readouterr().err
+    unlearned = given.only(v for v in given if v.split == "train" or v.label == "blue")
+    with pytest.raises(ProbeError, match="no training video has the label 'blue' of the test"):
+        make_task(small_store, replace(unlearned, has_drawn_splits=True))
+
+
+def test_a_video_that_could_not_be_read_is_named_where_its_class_is_missing(
+    small_store: FeatureStore,
+) -> None:
+    lost = Video(id="lost.mp4", path=Path("lost.mp4"), label="new", split="train")
+    labels = with_facts(small_store, label=lambda _, v: "new" if v.split == "test" else v.label)
+    store = FeatureStore(small_store.folder)
+    entry = replace(store.entries[0], id="lost.mp4", status="failed", reason="it is empty")
+    store.failed = [entry]
+    with pytest.raises(ProbeError, match=r"'new' .* \(lost.mp4 could not be read: it is empty\)"):
+        make_task(store, labels.only([*labels, lost]))
+
+
+def test_a_catalog_that_cannot_be_divided_says_so_instead_of_asking_for_a_split(
+    small_store: FeatureStore,
+) -> None:
+    catalog = with_facts(small_store, split=lambda *_: "train", group=lambda *_: "one")
+    with pytest.raises(ProbeError, match="the catalog's column split needs both train and test"):
+        make_task(small_store, catalog)
+    with pytest.raises(ProbeError, match="no test videos: the videos form 1 group that cannot be"):
+        make_task(small_store, replace(catalog, has_drawn_splits=True))
+
+
 def test_a_store_without_a_readable_video_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.mp4").write_text("not a video")

@@ -160,8 +160,10 @@ def _losses(store: Path, folder: Path, preset: str) -> list[float]:
     """Losses of each epoch under a preset of training."""
     out = folder / f"model-{preset}"
     settings = (f"pretrain.preset={preset}", *TRAINING)
-    if preset == "official":  # one hidden layer of predictions and sets
-        settings += ("pretrain.model.projection_hidden=[16]",)
+    settings += {  # the heads of the preset, but narrow
+        "paper": ("pretrain.model.target_hidden=[16, 16]",),
+        "official": ("pretrain.model.projection_hidden=[16]",),
+    }[preset]
     _call("pretrain", store, "--out", out, *_settings(*settings))
     return _read_losses(out)
 

@@ -227,6 +227,14 @@ def test_labels_without_probes_point_to_the_probes() -> None:
     assert "Run clipset evaluate" in parsed.text("probes")
 
 
+def test_the_page_says_why_nothing_was_evaluated() -> None:
+    note = "not evaluated: there are no test videos: add some"
+    content = ReportContent(title="Not yet", counts=Counts(classes=4), note=note)
+    parsed = Page(render_report(content))
+    for part in ("top", "probes"):
+        assert "Not evaluated: there are no test videos: add some." in parsed.text(part)
+
+
 def test_results_without_counts_say_why_there_is_no_matrix() -> None:
     content = ReportContent(title="Bare", results=[make_result("backbone", "knn")])
     parsed = Page(render_report(content))

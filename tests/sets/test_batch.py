@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import record_rows
 from tests.sets.test_sampling import draw_set_pair, numbered_clips
 
 from clipset.features.config import ImportConfig
 from clipset.features.importers import catalog_of_features, import_features
-from clipset.features.ledger import Kind, Ledger, LedgerEntry
+from clipset.features.ledger import Kind, LedgerEntry
 from clipset.features.store import ClipTable, FeatureStore, open_store
 from clipset.model.config import ModelConfig
 from clipset.model.encoder import SetEncoder
@@ -182,16 +183,7 @@ def store(tmp_path: Path) -> FeatureStore:
         catalog_of_features(tmp_path / "source"),
         ImportConfig(dtype="float32"),
     )
-    ledger = Ledger(folder / "ledger.sqlite")
-    entry: LedgerEntry = ledger.entries()[1]
-    ledger.write(
-        [
-            LedgerEntry(
-                **{n: getattr(entry, n) for n in LedgerEntry.__slots__} | {"regular_count": 3}
-            )
-        ]
-    )
-    ledger.close()
+    record_rows(folder, {1: {"regular_count": 3}})
     return open_store(folder)
 
 

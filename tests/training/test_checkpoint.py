@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import clipset
 from clipset.errors import ModelError
 from clipset.model.config import ModelConfig
 from clipset.training.card import ModelCard
-from clipset.training.checkpoint import ScaleModel, load_model, read_card
+from clipset.training.checkpoint import ScaleModel, find_model, load_model, read_card
 
 CONFIG = ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16)
 WEIGHTS = {"file": "w.pth", "licence": "Apache-2.0", "source": "https://example.org/w"}
@@ -81,7 +83,7 @@ def test_a_model_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="another kind of model"):
         clipset.ScaleModel.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "clipset", "format": 9}')
-    with pytest.raises(ModelError, match="format 9, not 2; another clipset wrote it"):
+    with pytest.raises(ModelError, match="format 9, not 3; another clipset wrote it"):
         clipset.ScaleModel.from_pretrained(tmp_path)
 
 
@@ -95,6 +97,17 @@ def test_a_name_that_is_no_folder_is_looked_for_on_the_hub_or_refused(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ModelError, match="hub did not give a model of that name"):
         clipset.ScaleModel.from_pretrained("nobody/nothing")
+
+
+@pytest.mark.parametrize("name", ["./model", "../model", "~/model", "runs/model", "model", "a/b/c"])
+def test_a_name_of_a_folder_is_never_looked_for_on_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ModelError, match=re.escape(f"model folder {name} not found; run")):
+        find_model(name)
 
 
 def test_without_the_hubs_package_the_line_says_what_to_install(

@@ -17,7 +17,11 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.training import trainer
 from clipset.training.config import PretrainConfig
-from clipset.training.pretrain import pretrain
+from clipset.training.pretrain import (
+    check_pretraining,
+    pretrain,
+    remove_outdated_checkpoints,
+)
 
 SMALL = PretrainConfig(
     model=ModelConfig(width=32, num_layers=1, projection_hidden=(32, 32), projection_dim=16),
@@ -210,7 +214,7 @@ def test_a_checkpoint_of_another_seed_width_or_version_is_left_alone(
         pretrain(small_store, stopped, SMALL, seed=1)
     newest = stopped / "checkpoints" / "epoch-000004.safetensors"
     tensors = load(newest.read_bytes())  # not mapped: the file is written anew below
-    state = {"fingerprint": "x", "epoch": 4, "settings": {}, "dim": 99, "seed": 0, "format": 3}
+    state = {"fingerprint": "x", "epoch": 4, "settings": {}, "dim": 99, "seed": 0, "format": 4}
     for change, message in (
         ({}, "width 99, now 1280"),
         ({"format": 7}, "another clipset wrote it"),
@@ -219,6 +223,25 @@ def test_a_checkpoint_of_another_seed_width_or_version_is_left_alone(
         newest.write_bytes(seal(save(tensors, header)))
         with pytest.raises(TrainingError, match=message):
             pretrain(small_store, stopped, SMALL)
+
+
+def test_checkpoints_on_other_videos_are_outdated_and_those_of_other_settings_are_not(
+    small_store: FeatureStore, stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove_outdated_checkpoints(small_store, stopped)
+    check_pretraining(small_store, stopped, SMALL, seed=0, device="cpu")
+    with pytest.raises(TrainingError, match="another run that was stopped at epoch 4"):
+        check_pretraining(small_store, stopped, replace(SMALL, epochs=9), seed=0, device="cpu")
+    assert (stopped / "checkpoints" / "epoch-000004.safetensors").is_file()
+    videos = [
+        replace(v, split="test" if v.label == "red" else v.split) for v in small_store.catalog
+    ]
+    fewer = FeatureStore(small_store.folder, small_store.catalog.only(videos))
+    check_pretraining(fewer, stopped, replace(SMALL, epochs=9), seed=0, device="cpu")
+    capsys.readouterr()
+    remove_outdated_checkpoints(fewer, stopped)
+    assert "are removed: other videos or features" in capsys.readouterr().err
+    assert not (stopped / "checkpoints").exists()
 
 
 def test_what_has_no_effect_on_the_weights_may_change_when_a_run_goes_on(

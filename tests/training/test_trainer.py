@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.conftest import record_rows
 
 from clipset.data.catalog import read_catalog_table, write_catalog
 from clipset.data.tasks import DataConfig, read_tasks
@@ -24,7 +25,7 @@ from clipset.training.checkpoint import load_model, read_card
 from clipset.training.config import PretrainConfig
 from clipset.training.data import ClipSource, prefetch
 from clipset.training.distributed import ProcessGroup
-from clipset.training.monitor import effective_rank, spread
+from clipset.training.monitor import Monitor, effective_rank, spread
 from clipset.training.pretrain import pretrain
 from clipset.training.validation import validation_videos
 
@@ -186,7 +187,8 @@ def test_a_collapsed_model_is_said_once_in_one_line(
         (path := store.folder / "random" / "boxes.npy").read_bytes()[:HEADER_BYTES]
         + bytes(path.stat().st_size - HEADER_BYTES)
     )
-    pretrain(store, tmp_path / "model", SMALL)
+    record_rows(store.folder)
+    pretrain(FeatureStore(store.folder), tmp_path / "model", SMALL)
     assert capsys.readouterr().err.count("the model has collapsed") == 1
 
 
@@ -195,11 +197,24 @@ def test_features_that_are_no_numbers_are_refused_before_any_work(
 ) -> None:
     store = copy_of(small_store, tmp_path / "store")
     change_features(store, slice(None), float("nan"))
+    record_rows(store.folder)
+    store = FeatureStore(store.folder)
     for memory in (2**40, 0):
         monkeypatch.setattr(source_module, "available_memory", lambda memory=memory: memory)
         with pytest.raises(StoreError, match="not finite"):
             pretrain(store, tmp_path / "model", SMALL)
     assert not (tmp_path / "model").exists()
+
+
+def test_metrics_that_were_cut_off_go_on_in_a_line_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for cut_line, epochs in ((b'{"epoch":2}', [1, 2, 3]), (b'{"ep\xff', [1, 3])):
+        path.write_bytes(b'{"epoch":1}\n' + cut_line)
+        Monitor(tmp_path, num_epochs=9, done=2).write({"epoch": 3})
+        assert [line["epoch"] for line in lines(tmp_path)] == epochs
+        assert ("lacks 1 of the 2 epochs" in capsys.readouterr().err) == (len(epochs) == 2)
 
 
 def test_a_store_with_missing_videos_or_a_single_one_is_refused(

@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             exit_code = _fail(
                 "standard output is closed, but --json prints to it; open it or omit --json"
             )
+        elif "" in words:
+            exit_code = _fail("an argument is empty; perhaps a variable of the shell is not set")
         elif any("\0" in word for word in words):
             exit_code = _fail("an argument contains a NUL character, which is not allowed")
         else:

@@ -40,6 +40,9 @@ app = VerbApp(
     name="clipset",
     help=join_lines("""Learn from sets of clips: better video features from any frozen backbone.
 
+    A backbone is a network that turns a clip (a few frames of a video) into a feature (a vector).
+    Frozen means that its weights are not changed.
+
     From a folder of videos to a report:
 
         clipset run VIDEOS --out DIR

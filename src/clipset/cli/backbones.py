@@ -11,14 +11,16 @@ from clipset.cli.app import VerbApp, app, make_table, show_result
 if TYPE_CHECKING:
     from rich.table import Table
 
-backbones_app = VerbApp(name="backbones", help_format="plaintext")
+USAGE = """clipset backbones [list] [OPTIONS]
+       clipset backbones check [OPTIONS] NAME"""
+backbones_app = VerbApp(name="backbones", help_format="plaintext", usage=USAGE)
 app.command(backbones_app)
 
 
 @backbones_app.command(name="list")
 @backbones_app.default
 def backbones_command(*, common: flags.Common = flags.COMMON) -> None:
-    """List the frozen networks, or check one of them.
+    """List the backbones: frozen networks that turn a clip into a feature.
 
     Every command with --backbone also takes hf:FOLDER (a Hugging Face model), file.py:make, or a
     TorchScript, ONNX or OpenVINO file.
@@ -38,9 +40,9 @@ def backbones_check_command(
     name: str,
     /,
     *,
-    frames: int | None = None,
-    stride: int | None = None,
-    size: int | None = None,
+    frames: flags.Int | None = None,
+    stride: flags.Int | None = None,
+    size: flags.Int | None = None,
     engine: str = "auto",
     common: flags.Computing = flags.COMPUTING,
 ) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from clipset.cli import flags
 from clipset.cli.app import VerbApp, app, show_result
 from clipset.errors import CatalogError
 from clipset.text import counted
 
-catalog_app = VerbApp(name="catalog", help_format="plaintext")
+USAGE = """clipset catalog [OPTIONS] VIDEOS
+       clipset catalog check [OPTIONS] VIDEOS"""
+catalog_app = VerbApp(name="catalog", help_format="plaintext", usage=USAGE)
 app.command(catalog_app)
 
 
@@ -23,9 +25,10 @@ def catalog_command(
     test_fraction: float = 0.25,
     dataset: Literal["ucf101", "hmdb51", "kinetics", "ssv2", "lvu"] | None = None,
     lists: Path | None = None,
-    fold: int = 1,
+    fold: flags.Int = 1,
     task: str | None = None,
     keep: float | None = None,
+    force: Annotated[bool, flags.SWITCH] = False,
     common: flags.Seeded = flags.SEEDED,
 ) -> None:
     """List videos with labels and splits in a .csv file, to edit and to use in other commands.
@@ -40,12 +43,14 @@ def catalog_command(
         out: The file to write.
         test_fraction: Fraction of the labelled videos used for testing, where no split is given.
         dataset: Read the official lists of this dataset.
-        lists: The official lists (a folder, or one .csv of Kinetics), if not below `videos`.
+        lists: The official lists: a folder, or a .csv file of Kinetics (by default they are
+            searched for in the folder VIDEOS).
         fold: Official split of UCF101 or HMDB51.
         task: Task of LVU, such as relationship or view_count.
         keep: Keep only this fraction of the training videos of each class (low-shot).
+        force: Replace the file if it exists; by default, a file that differs is refused.
     """
-    from clipset.data.catalog import describe_catalog, read_catalog, write_catalog
+    from clipset.data.catalog import describe_catalog, encode_catalog, read_catalog, write_catalog
     from clipset.data.datasets import LVU_TASKS, read_dataset
     from clipset.data.leaks import describe_leaks
     from clipset.data.splits import assign_splits, keep_fraction
@@ -68,6 +73,8 @@ def catalog_command(
     if keep is not None:
         listed = keep_fraction(listed, keep)
     leaks = describe_leaks([listed])
+    if not force and out.is_file() and out.read_bytes() != encode_catalog(listed):
+        raise CatalogError(f"{out} exists and differs; use another name, or --force to replace it")
     write_catalog(listed, out)
     result = {
         "catalog": out,

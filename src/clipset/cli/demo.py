@@ -11,7 +11,7 @@ from clipset.cli.tables import run_lines
 
 @app.command(name="demo")
 def demo_command(
-    *, out: Path = Path("demo"), videos: int = 200, common: flags.Training = flags.TRAINING
+    *, out: Path = Path("demo"), videos: flags.Int = 200, common: flags.Training = flags.TRAINING
 ) -> None:
     """Render videos, run the pipeline on them, and print the scores. CPU only, in minutes.
 

@@ -11,10 +11,10 @@ from clipset.cli.tables import report_failures
 from clipset.text import counted
 
 
-@app.command(name="embed")
+@app.command(name="embed", usage="clipset embed [OPTIONS] VIDEOS...")
 def embed_command(
     *videos: Path,
-    model: Path | None = None,
+    model: flags.Model = None,
     run: Path | None = None,
     backbone: str | None = None,
     out: Path = Path("vectors"),
@@ -33,28 +33,33 @@ def embed_command(
 
     Example: clipset embed videos --backbone efficientnet_lite0
 
-    The vectors in two lines of Python:
+    To read the vectors in Python, one row for each video:
 
-        rows = safetensors.numpy.load_file("vectors/vectors.safetensors")["pooled"]
+        from pandas import read_csv
+        from safetensors.numpy import load_file
 
-        videos = pandas.read_csv("vectors/videos.csv")
+        rows = load_file("vectors/vectors.safetensors")["pooled"]
+        videos = read_csv("vectors/videos.csv")
 
     Args:
-        videos: A feature store; or video files, folders and catalogs.
-        model: Store: a model's folder or hub name (without one, the backbone's features).
-        run: New videos: the folder of a finished run.
-        backbone: New videos without a run: the backbone. With a run: its backbone, if that is a
-            file or a hub model (mine.py:make, hf:FOLDER).
+        videos: One feature store; or new videos (files, folders and catalogs) with --run or
+            --backbone.
+        model: Only for a store: a model's folder or hub name (without one, the vectors are the
+            backbone's features).
+        run: Only for new videos: the folder of a finished run.
+        backbone: Only for new videos. Without --run: the backbone. With --run: the backbone of the
+            run, if that is a file or a hub model (mine.py:make, hf:FOLDER).
         out: The folder of `vectors.safetensors`, `videos.csv` and (with pyarrow) `videos.parquet`.
         parts: Parts of a vector: clip (the backbone's feature), token (the clip's output of the
             transformer), set (the set token, as in the paper); clip,token by default.
-        window: Store: longer videos also get a row for each window of so many seconds.
+        window: Only for a store: length of a window in seconds. A video that is longer than one
+            window also gets a row for each of its windows.
     """
     from clipset.api import embed
     from clipset.errors import ConfigError
     from clipset.features.store import open_store
     from clipset.files import check_output
-    from clipset.representation import parse_parts, write_vectors
+    from clipset.representation import check_vectors_folder, parse_parts, write_vectors
 
     vector_parts = parse_parts(parts) if parts else None
     is_new = run is not None or backbone is not None
@@ -65,6 +70,7 @@ def embed_command(
     if not is_new and model is None and vector_parts not in (None, ("clip",)):
         raise ConfigError(f"--parts {parts} needs a model; give one with --model")
     check_output(out, "folder")
+    check_vectors_folder(out)
     table = embed(
         videos if is_new else open_store(videos[0]), run=run, backbone=backbone, model=model,
         parts=vector_parts, window=window, device=common.device, workers=workers,

@@ -18,8 +18,8 @@ def estimate_command(
     source: Path,
     /,
     *,
-    videos: int | None = None,
-    machines: int = 1,
+    videos: flags.Int | None = None,
+    machines: flags.Int = 1,
     clips_per_second: float | None = None,
     samples_per_second: float | None = None,
     backbone: str | None = None,
@@ -39,9 +39,11 @@ def estimate_command(
         source: A folder of videos, a catalog, or a feature store.
         videos: Estimate for this many videos of the same kind.
         machines: Machines that share the extraction (`clipset extract --part`).
-        clips_per_second: Speed of the backbone on another machine (measured here by default).
-        samples_per_second: Speed of pre-training on another machine, in videos.
-        backbone: The frozen network; `clipset backbones` lists them.
+        clips_per_second: Speed of the backbone on another machine, in clips per second (measured on
+            this machine by default).
+        samples_per_second: Speed of pre-training on another machine, in videos per second (measured
+            on this machine by default).
+        backbone: The frozen network; `clipset backbones` lists the names.
     """
     from clipset.config import to_mapping
     from clipset.planning.run_estimate import estimate_run

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from cyclopts import Parameter
+
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
 from clipset.cli.tables import comparison_table, curve_table, score_table
@@ -16,18 +18,24 @@ def evaluate_command(
     store: Path,
     /,
     *,
-    model: Path | None = None,
+    model: flags.Model = None,
     out: Path | None = None,
     catalog: Path | None = None,
-    probes: Annotated[tuple[ProbeName, ...] | None, flags.SWITCH] = None,
-    seeds: int | None = None,
+    probes: Annotated[
+        tuple[ProbeName, ...] | None, Parameter(metavar="CHOICE"), flags.SWITCH
+    ] = None,
+    seeds: flags.Int | None = None,
     low_shot_curve: flags.Switch = False,
     recipe: flags.RecipeFile = None,
-    set: flags.Changes = (),
+    set: Annotated[flags.Changes, flags.setting_flag("evaluate.label_fraction=0.1")] = (),
     allow_leaks: flags.Switch = False,
     common: flags.Seeded = flags.SEEDED,
 ) -> None:
     """Score features by probes: k-NN, linear, MLP, transformer, fine-tuning. Needs labels.
+
+    A probe is a simple classifier. `knn` sees the backbone's features, `scale_knn` also the
+    outputs of the model; likewise the other pairs. `transformer` is trained from random weights,
+    `finetune` from those of the model. Probes that need a model are skipped without --model.
 
     Hyper-parameters are selected on a part of the training videos (or the split `val`), never on
     the test split. Numeric targets are predicted by regression.
@@ -42,9 +50,12 @@ def evaluate_command(
         model: A model's folder or hub name; without one, only the backbone is evaluated.
         out: A file for the results; comparisons and predictions go beside it.
         catalog: Labels and splits from this catalog instead of the store's own.
-        probes: Probes to run; may be repeated.
-        seeds: Repetitions of each trained probe.
-        low_shot_curve: Score with 1, 2, 5, 10, 25, 50 and 100 % of the training labels instead.
+        probes: A probe to run; repeat the flag for more (by default all but attentive and
+            scale_attentive).
+        seeds: Number of repetitions of each trained probe (3 by default). The first uses the seed
+            of --seed, the next ones the numbers after it.
+        low_shot_curve: Only score with 1, 2, 5, 10, 25, 50 and 100 % of the training labels, by
+            default linear, scale_linear, transformer and finetune.
         allow_leaks: Continue despite leaks between splits or unknown ids in --catalog; list them.
     """
     from clipset.config import to_mapping

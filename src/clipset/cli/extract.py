@@ -17,19 +17,20 @@ def extract_command(
     *,
     out: Path,
     backbone: str | None = None,
-    frames: int | None = None,
-    size: int | None = None,
+    frames: flags.Int | None = None,
+    size: flags.Int | None = None,
     workers: flags.Workers = None,
     retry_failed: Annotated[bool | None, flags.SWITCH] = None,
     part: str | None = None,
     ray: str | None = None,
     recipe: flags.RecipeFile = None,
-    set: flags.Changes = (),
+    set: Annotated[flags.Changes, flags.setting_flag("extract.stride=4")] = (),
     common: flags.Computing = flags.COMPUTING,
 ) -> None:
     """Run a backbone on the clips of every video and store the features. Run again, it resumes.
 
-    Exits with 1 if every video failed.
+    Exits with 1 if every video failed. The random clips are drawn with --seed (0 by default): the
+    same seed gives the same clips.
 
     Example: clipset extract catalog.csv --out store --size 112 \\
         --set extract.sampling.flip=false
@@ -37,11 +38,13 @@ def extract_command(
     Args:
         videos: A folder or a catalog.
         out: The store's folder.
-        backbone: The frozen network; `clipset backbones` lists them.
+        backbone: The frozen network; `clipset backbones` lists the names.
         frames: Frames of a clip (the backbone's own number by default).
         size: Height and width of a clip in pixels.
-        retry_failed: Decode failed videos again.
-        part: Extract one part of the videos, such as 2/8, in each job; `clipset merge` joins them.
+        retry_failed: Decode all failed videos again (by default only those with an error that may
+            be gone, such as a missing file or a timeout).
+        part: Extract only this part of the videos: 2/8 is the second of eight. `clipset merge`
+            joins the stores of all parts.
         ray: Extract on the Ray cluster at this address; without an address, on this machine.
     """
     from clipset.data.splits import select_part

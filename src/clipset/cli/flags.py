@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from clipset.errors import ConfigError
 
 SWITCH = Parameter(negative="", show_default=False)
 HIDDEN = Parameter(show=False)
 Switch = Annotated[bool, SWITCH]
-Seed = Annotated[int | None, Parameter(help="Same seed, same result (0 by default).")]
+
+
+def read_whole_number(type_: type[int], tokens: Sequence[Token]) -> int:
+    """The number that is typed; one with a fraction is refused, not rounded."""
+    [token] = tokens
+    try:
+        return type_(token.value)
+    except ValueError:
+        name = token.keyword or "the argument"
+        raise ConfigError(f"{name} must be a whole number, got {token.value}") from None
+
+
+Int = Annotated[int, Parameter(converter=read_whole_number)]
+Seed = Annotated[Int | None, Parameter(help="Same seed, same result (0 by default).")]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda or mps.")]
 Preset = Annotated[str | None, Parameter(help="Named settings: recommended, paper or official.")]
 RecipeFile = Annotated[
     Path | None,
     Parameter(help="A TOML file (`clipset settings --toml` prints one); flags win over it."),
 ]
-Changes = Annotated[
-    tuple[str, ...],
-    Parameter(name="--set", help="One setting, such as `pretrain.epochs=100`; may be repeated."),
-    SWITCH,
-]
+
+
+def setting_flag(example: str) -> Parameter:
+    """The flag --set of a verb, with an example of a setting that has an effect there."""
+    help_text = f"Change a setting, such as `{example}`; repeat the flag for more settings."
+    return Parameter(name="--set", metavar="NAME=VALUE", help=help_text)
+
+
+Changes = Annotated[tuple[str, ...], setting_flag("pretrain.epochs=100"), SWITCH]
 AllowLeaks = Annotated[
     bool, Parameter(help="Continue although splits share files or groups; they are listed."), SWITCH
 ]
 Workers = Annotated[
-    int | None,
+    Int | None,
     Parameter(help="Decoding processes (one per core, at most 8; 0: decode in the main process)."),
 ]
+Model = Annotated[str | None, Parameter(metavar="MODEL")]
+"""A folder or a hub name: a path would lose the `./` that tells them apart."""
 OwnBackbone = Annotated[
     str | None,
     Parameter(help="The backbone, if that is a file or a hub model: mine.py:make, hf:FOLDER."),

@@ -28,8 +28,9 @@ def import_command(
 ) -> None:
     """Make a store of existing features: one file (npy, npz, pt, h5) for each video.
 
-    A file holds an array (V, D), one row for each clip; arrays `times` and `boxes` may give their
-    coordinates. Random and regular clips are the same rows.
+    A file holds an array (V, D): V clips of a video, D numbers each. Two more arrays, `times` and
+    `boxes`, may say where the clips are in the video. `clipset extract` stores random clips for
+    training and regular clips for evaluation; here, the same clips serve as both.
 
     Example: clipset import features --out store --clip-seconds 2
 
@@ -38,6 +39,12 @@ def import_command(
         out: The store's folder.
         catalog: A catalog with the ids, labels and splits of the videos.
         test_fraction: Fraction of the labelled videos used for testing, where no split is given.
+        config.clips: Number of clips to store for each video, evenly spread over those in its file
+            (by default all; then every file must have as many).
+        config.clip_seconds: Duration of a clip in seconds, where a file does not say when
+            clips end.
+        config.key: Name of the array with the features, in a file with several arrays.
+        config.dtype: Number type of the stored features.
     """
     from clipset.data.catalog import read_catalog
     from clipset.data.splits import assign_splits

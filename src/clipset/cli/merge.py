@@ -9,14 +9,16 @@ from clipset.cli.app import app, show_result
 from clipset.text import counted
 
 
-@app.command(name="merge")
+@app.command(name="merge", usage="clipset merge --out PATH [OPTIONS] STORES...")
 def merge_command(*stores: Path, out: Path, common: flags.Common = flags.COMMON) -> None:
-    """Merge stores that were made with the same settings, on one machine or many.
+    """Merge several stores into one, such as the parts of `clipset extract --part`.
+
+    All stores must have been made with the same settings.
 
     Example: clipset merge half-1 half-2 --out store
 
     Args:
-        stores: The folders of the stores, in the order of their videos.
+        stores: The folders of the stores, at least one; their videos keep this order.
         out: The merged store's folder.
     """
     from clipset.features.maintenance import merge_stores

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-@app.command(name="predict")
+@app.command(name="predict", usage="clipset predict --run PATH [OPTIONS] VIDEOS...")
 def predict_command(
     *videos: Path,
     run: Path,
-    top: int = DEFAULT_TOP,
+    top: flags.Int = DEFAULT_TOP,
     window: float | None = None,
     step: float | None = None,
     timeline: bool | None = None,
@@ -34,7 +34,8 @@ def predict_command(
     """Predict the labels of new videos, with calibrated probabilities.
 
     The first time, a classifier is selected, calibrated and trained on the run's training videos.
-    A video much longer than those also gets a timeline. Exits with 1 if no video can be read.
+    A long video also gets a timeline: the label of each window. Long means longer than every video
+    of the run, and than three times their median. Exits with 1 if no video can be read.
 
     Example: clipset predict new.mp4 --run runs/first
 
@@ -46,14 +47,17 @@ def predict_command(
         --csv timeline.csv
 
     Args:
-        videos: Files, folders or catalogs.
+        videos: Video files, folders or catalogs, at least one.
         run: The folder of a finished run.
         top: Labels per video.
-        window: Seconds of one window of a timeline (the run's median duration by default).
+        window: Length of a window of a timeline in seconds (by default the median duration of the
+            run's videos).
         step: Seconds between windows (half a window by default).
-        timeline: Make a timeline of every video, or of none; by default of the long ones.
+        timeline: Make a timeline of every video, or of none (by default of long videos; of
+            every video if --window or --step is given).
         csv: A file for the rows: video, start, end, label, probability.
-        probe: The probe (the best by default); labels: the classifier exported in `clipset serve`.
+        probe: The probe that predicts (by default the best on validation videos). `labels` is not a
+            probe: it is the classifier that was exported from the page of `clipset serve`.
     """
     from clipset.files import check_output
     from clipset.inference.run import load_run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
@@ -11,21 +12,24 @@ from clipset.errors import ConfigError
 
 @app.command(name="pretrain")
 def pretrain_command(
-    store: Path,
+    source: Path,
     /,
     *,
     out: Path,
     preset: flags.Preset = None,
-    epochs: int | None = None,
+    epochs: flags.Int | None = None,
     end_to_end: flags.Switch = False,
     backbone: str | None = None,
     drop: float | None = None,
     recipe: flags.RecipeFile = None,
-    set: flags.Changes = (),
+    set: Annotated[flags.Changes, flags.setting_flag("pretrain.batch_size=64")] = (),
     allow_leaks: flags.AllowLeaks = False,
     common: flags.Training = flags.TRAINING,
 ) -> None:
-    """Train the set transformer on a store (masked clips, set contrast). Run again, it resumes.
+    """Train the set transformer on a store, without labels. Run again, it resumes.
+
+    It learns to predict the features of hidden clips from the other clips of a video, and to
+    recognise which two sets of clips are from the same video.
 
     Example: clipset pretrain store --out model --epochs 500
 
@@ -38,7 +42,7 @@ def pretrain_command(
         torchrun --nproc-per-node 4 --no-python clipset pretrain store --out model
 
     Args:
-        store: The store's folder; with --end-to-end, a folder of videos or a catalog.
+        source: The store's folder. With --end-to-end: a folder of videos or a catalog instead.
         out: The model's folder.
         epochs: Epochs of training (chosen from the data by default).
         end_to_end: Decode the videos and train a video transformer together with the model.
@@ -64,9 +68,9 @@ def pretrain_command(
         raise ConfigError("--backbone and --drop need --end-to-end; a store has its features")
     with join_process_group(device) as processes:
         if end_to_end:
-            catalog = processes.run(lambda: join_tasks(read_tasks(store, settings.data)))
+            catalog = processes.run(lambda: join_tasks(read_tasks(source, settings.data)))
         else:
-            feature_store = processes.run(lambda: open_store(store))
+            feature_store = processes.run(lambda: open_store(source))
             catalog = feature_store.catalog
         if config.ssl_split == "train":
             checked = [catalog] if processes.is_main else []

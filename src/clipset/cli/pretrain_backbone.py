@@ -19,21 +19,25 @@ def pretrain_backbone_command(
     out: Path,
     method: str | None = None,
     vit: str | None = None,
-    frames: int | None = None,
-    size: int | None = None,
+    frames: flags.Int | None = None,
+    size: flags.Int | None = None,
     minutes: float | None = None,
-    epochs: int | None = None,
+    epochs: flags.Int | None = None,
     set: Annotated[
         tuple[str, ...],
-        Parameter(help="Another setting, such as `batch_size=32`; may be repeated."),
+        Parameter(
+            metavar="NAME=VALUE",
+            help="Another setting, such as `batch_size=32`; repeat the flag for more settings.",
+        ),
         flags.SWITCH,
     ] = (),
     common: flags.Training = flags.TRAINING,
 ) -> None:
     """Train a video backbone without labels: VideoMAE or MoCo v3. Run again, it resumes.
 
-    Writes backbone.safetensors, which every command takes as --backbone, and the backbones of a
-    quarter and of half of the training beside it. If the catalog has splits, only `train` is used.
+    Writes backbone.safetensors, which every command takes as --backbone. quarter.safetensors and
+    half.safetensors are the backbone after a quarter and after half of the training. If the catalog
+    has splits, only `train` is used.
 
     Example: clipset pretrain-backbone videos --out vit --minutes 60
 
@@ -46,8 +50,8 @@ def pretrain_backbone_command(
         vit: Size of the transformer: mini, tiny, small or base (tiny by default).
         frames: Frames of a clip (8 by default).
         size: Height and width of a clip in pixels (112 by default).
-        minutes: Minutes of training; reading the videos comes on top.
-        epochs: Passes over the videos instead (100 by default).
+        minutes: Minutes of training, not counting the time to read the videos.
+        epochs: Passes over the videos (100 by default). Not allowed together with --minutes.
     """
     from clipset.backbones.trained import read_header
     from clipset.config import build

@@ -18,13 +18,16 @@ def repair_command(
     backbone: flags.OwnBackbone = None,
     common: flags.Computing = flags.COMPUTING,
 ) -> None:
-    """Extract damaged rows again: those that `verify` reports. Exits with 1 if some stay lost.
+    """Extract the damaged rows of a store again: those that `clipset verify` reports.
+
+    Exits with 1 if the rows of a video could not be extracted again.
 
     Example: clipset repair store
 
     Args:
         store: The store's folder.
-        timeout: Seconds after which a video counts as failed (300 by default); needs workers.
+        timeout: Seconds after which a video counts as failed (300 by default); not allowed with
+            --workers 0.
     """
     from clipset.features.maintenance import repair_store
 

@@ -10,8 +10,11 @@ from cyclopts import Parameter
 from clipset.cli import flags
 from clipset.cli.app import app, show_result
 
+USAGE = """clipset reproduce --out PATH [OPTIONS] TABLE
+       clipset reproduce --list"""
 
-@app.command(name="reproduce")
+
+@app.command(name="reproduce", usage=USAGE)
 def reproduce_command(
     table: str | None = None,
     /,
@@ -19,7 +22,7 @@ def reproduce_command(
     out: Path | None = None,
     data: Path | None = None,
     store: Path | None = None,
-    backbone: Annotated[tuple[str, ...], flags.SWITCH] = (),
+    backbone: Annotated[tuple[str, ...], Parameter(metavar="STR"), flags.SWITCH] = (),
     recipe: Path | None = None,
     set: flags.Changes = (),
     list: Annotated[flags.Switch, Parameter(name="--list")] = False,
@@ -29,8 +32,9 @@ def reproduce_command(
 ) -> None:
     """Run a table of the paper and print our numbers beside the paper's. Run again, it resumes.
 
-    Writes table.json, table.txt, table.md, table.tex and table.html. A failed cell is recorded
-    with its reason, and the others are run.
+    Writes table.json, table.txt, table.md, table.tex and table.html. A cell is one number of the
+    table, such as the accuracy of one probe with one backbone. Cells are run one after another. If
+    one fails, the table records the reason, and the others are run.
 
     Example: clipset reproduce --list
 
@@ -43,14 +47,15 @@ def reproduce_command(
         --out tables/masking
 
     Args:
-        table: The table: resources, ucf101, hmdb51, ssv2, k400, k400-low-shot, lvu, …
+        table: The table: resources, ucf101, hmdb51, ssv2, k400, k400-low-shot, lvu,
+            ablation-losses, ablation-masking, ablation-capacity or ablation-clips-batch.
         out: The table's folder.
         data: The dataset's folder, with its official lists (for ablations: any videos).
-        store: Use this feature store for every cell instead.
-        backbone: Run only this backbone (any, not only the paper's); may be repeated.
+        store: A feature store for all cells, in place of --data.
+        backbone: Run only this backbone (any, not only the paper's); repeat the flag for more.
         recipe: A TOML file instead of the table's recipe.
         list: List the tables.
-        render: Only write the table again from finished cells.
+        render: Run nothing; write the files of the table again from the cells that are finished.
     """
     from clipset.errors import ConfigError
     from clipset.reproduce.paper import TABLES

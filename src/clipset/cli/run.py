@@ -18,7 +18,7 @@ def run_command(
     out: Path,
     preset: flags.Preset = None,
     backbone: str | None = None,
-    epochs: int | None = None,
+    epochs: flags.Int | None = None,
     minutes: float | None = None,
     retry_failed: Annotated[bool | None, flags.SWITCH] = None,
     recipe: flags.RecipeFile = None,
@@ -38,10 +38,11 @@ def run_command(
     Args:
         videos: A folder (sub-folders are labels) or a catalog (.csv with a column `path`).
         out: The run's folder: store, model, vectors, results.json, report.html.
-        backbone: The frozen network; `clipset backbones` lists them.
+        backbone: The frozen network; `clipset backbones` lists the names.
         epochs: Epochs of pre-training (chosen from the data by default).
         minutes: Time for the whole run: pre-training and probes are cut to fit, extraction is not.
-        retry_failed: Decode every failed video again, not only those with a transient error.
+        retry_failed: Decode all failed videos again (by default only those with an error that may
+            be gone, such as a missing file or a timeout).
     """
     from clipset.pipeline import run
     from clipset.recipe import read_recipe

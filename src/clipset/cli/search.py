@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
+
 from clipset.cli import flags
 from clipset.cli.app import app, make_table, show_result
 from clipset.errors import ConfigError
@@ -16,15 +18,19 @@ if TYPE_CHECKING:
     from clipset.retrieval.search import SearchAnswer
 
 
-@app.command(name="search")
+USAGE = """clipset search --run PATH [OPTIONS] EXAMPLES...
+       clipset search --run PATH --text STR [OPTIONS] [EXAMPLES...]"""
+
+
+@app.command(name="search", usage=USAGE)
 def search_command(
     *examples: str,
     run: Path,
-    unlike: Annotated[tuple[str, ...], flags.SWITCH] = (),
+    unlike: Annotated[tuple[str, ...], Parameter(metavar="EXAMPLE"), flags.SWITCH] = (),
     text: str | None = None,
     moments: flags.Switch = False,
-    where: Annotated[tuple[str, ...], flags.SWITCH] = (),
-    top: int | None = None,
+    where: Annotated[tuple[str, ...], Parameter(metavar="COLUMN=VALUE"), flags.SWITCH] = (),
+    top: flags.Int | None = None,
     backbone: flags.OwnBackbone = None,
     workers: flags.Workers = None,
     common: flags.Computing = flags.COMPUTING,
@@ -32,7 +38,8 @@ def search_command(
     """Find videos or moments of a run that are similar to examples or to a text, best first.
 
     An example is a video of the run (its id or file), any other file, or a moment of a video, in
-    seconds. The score is the cosine similarity (1: the same), minus half of that to --unlike.
+    seconds. The score is the mean cosine similarity to the examples (1: the same). With --unlike,
+    half of the mean similarity to those examples is subtracted.
 
     Example: clipset search goal.mp4 --run runs/first
 
@@ -41,17 +48,19 @@ def search_command(
     Example: clipset search a.mp4 b.mp4 --unlike c.mp4 --run runs/first \\
         --where split=train
 
-    Example: clipset search --text "a dog jumps" --run runs/first \\
-        --where label=dog --where label=
+    Example: clipset search --text "an animal jumps" --run runs/first \\
+        --where label=dog --where label=cat
 
     Args:
-        examples: Videos of the run, files, or moments such as `clip.mp4@12.5-16`.
+        examples: Videos of the run, files, or moments such as `clip.mp4@12.5-16`. At least one, or
+            --text.
         run: The folder of a finished run.
-        unlike: An example of what is not meant; may be repeated.
+        unlike: An example of what is not meant; repeat the flag for more.
         text: A description, if the backbone has a text tower (CLIP, SigLIP, VideoPrism, …).
         moments: Find moments of videos instead of whole videos.
         where: Only videos with this value in a column of the catalog, such as `label=goal`
-            (`label=`: no label). If repeated: with any of a column's values, in all columns.
+            (`label=`: videos without a label). Repeat the flag with the same column to allow
+            another value, with another column to add a condition.
         top: Number of results (10 by default).
     """
     from clipset.api import search

@@ -15,7 +15,7 @@ def serve_command(
     /,
     *,
     host: str = "127.0.0.1",
-    port: int = 8000,
+    port: flags.Int = 8000,
     no_browser: flags.Switch = False,
     cache_gb: float = 2.0,
     backbone: flags.OwnBackbone = None,

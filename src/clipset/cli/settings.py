@@ -13,7 +13,7 @@ from clipset.cli import flags
 from clipset.cli.app import app, show_result
 
 
-@app.command(name="settings")
+@app.command(name="settings", usage="clipset settings [OPTIONS] [SECTION]")
 def settings_command(
     section: Annotated[str, Parameter(show_default=False)] = "",
     /,

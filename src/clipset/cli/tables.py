@@ -39,7 +39,8 @@ def run_lines(result: RunResult) -> Iterator[str | Table]:
     if result.failed:
         yield f"{counted(result.failed, 'video')} could not be read; the report lists them"
     if result.damaged:
-        yield f"{result.damaged} damaged videos were used; the report lists them"
+        damaged = counted(result.damaged, "damaged video was", "damaged videos were")
+        yield f"{damaged} used; the report lists them"
     yield "  ".join(f"{name} {seconds:.1f} s" for name, seconds in result.seconds.items())
     yield f"report: {result.report}"
     if result.vectors.is_dir():  # not of several tasks

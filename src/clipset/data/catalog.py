@@ -6,14 +6,15 @@ import math
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clipset.config import fingerprint
+from clipset.config import fingerprint, read_json
 from clipset.data.tables import SUFFIXES, read_table
-from clipset.errors import CatalogError
+from clipset.errors import CatalogError, ConfigError
 from clipset.files import write_atomic
 from clipset.progress import log
 from clipset.text import (
@@ -47,7 +48,12 @@ SPLIT_NAMES = {
 }  # fmt: skip
 MISSING_VALUES = frozenset(("", "nan", "NaN", "None", "null", "NULL", "NA", "N/A", "n/a", "<NA>"))
 """How pandas and others write a missing value."""
+MAX_TARGET = 1e15  # the squared errors of many videos fit into 32-bit floats
 TEXT_COLUMNS = ("label", "split", "group")
+OWN_FILES = {  # files by which a run or a feature store is known, and keys that they have
+    "run.json": {"recipe", "steps"},
+    "manifest.json": {"backbone", "sampling"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +83,11 @@ class Video:
                 raise CatalogError(
                     f"the {field} {text!a} has a NUL or bytes that are not UTF-8; escape them"
                 )
-        if self.target is not None and not math.isfinite(self.target):
-            raise CatalogError(f"the target of {self.id!r} must be a number, got {self.target}")
+        if self.target is not None and not abs(self.target) <= MAX_TARGET:
+            raise CatalogError(
+                f"the target of {self.id!r} must be a number from {-MAX_TARGET:g} to "
+                f"{MAX_TARGET:g}, got {self.target}; use another unit"
+            )
         if own := [name for name, _ in self.columns if not name or name.lower() in COLUMN_NAMES]:
             raise CatalogError(f"{self.id!r} has another column called {own[0]!r}; rename it")
         if self.end is not None and not 0.0 < self.end < math.inf:
@@ -92,10 +101,14 @@ class Video:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """An ordered list of videos with unique ids."""
+    """An ordered list of videos with unique ids.
+
+    `has_drawn_splits` says that clipset divided the videos at random, as no splits were given.
+    """
 
     name: str
     videos: tuple[Video, ...]
+    has_drawn_splits: bool = False
 
     def __post_init__(self) -> None:
         counts = Counter(video.id for video in self.videos)
@@ -135,7 +148,7 @@ class Catalog:
 
     def only(self, videos: Iterable[Video]) -> Catalog:
         """A catalog of the same name with the given videos."""
-        return Catalog(name=self.name, videos=tuple(videos))
+        return replace(self, videos=tuple(videos))
 
     @property
     def fingerprint(self) -> str:
@@ -169,7 +182,12 @@ def find_missing(catalog: Catalog) -> tuple[list[str], list[str]]:
 
 
 def write_catalog(catalog: Catalog, table_path: str | Path) -> None:
-    """Write a catalog as csv with absolute paths; `read_catalog` restores it.
+    """Write a catalog as csv with absolute paths; `read_catalog` restores it."""
+    write_atomic(Path(table_path), encode_catalog(catalog))
+
+
+def encode_catalog(catalog: Catalog) -> bytes:
+    """The content of a catalog's csv file.
 
     Cells that a spreadsheet would take for a formula get an apostrophe, which reading removes.
     """
@@ -179,7 +197,7 @@ def write_catalog(catalog: Catalog, table_path: str | Path) -> None:
         cells = {column: getattr(video, column) for column in COLUMN_NAMES}
         cells["path"] = path_text(video.path.absolute())
         rows.append([*cells.values(), *map(dict(video.columns).get, others)])
-    write_atomic(Path(table_path), csv_text(rows).encode("utf-8", errors="surrogateescape"))
+    return csv_text(rows).encode("utf-8", errors="surrogateescape")
 
 
 def read_catalog(source: str | Path, *, name: str | None = None) -> Catalog:
@@ -241,7 +259,8 @@ def list_videos(video_folder: Path) -> list[Path]:
 def walk_files(folder: Path, *, quiet: bool = False) -> Iterator[Path]:
     """The files under a folder: skips hidden ones, follows links.
 
-    A sub-folder that cannot be read is skipped, with a message unless `quiet`.
+    Runs and feature stores in sub-folders are skipped, and so is a sub-folder that cannot be read;
+    with a message unless `quiet`.
     """
 
     def skip(error: OSError) -> None:
@@ -253,14 +272,33 @@ def walk_files(folder: Path, *, quiet: bool = False) -> Iterator[Path]:
             log(f"skipped: {message}")
 
     visited: set[str] = set()
+    own_folders: list[str] = []
     for parent, sub_folders, file_names in os.walk(folder, onerror=skip, followlinks=True):
         real_path = os.path.realpath(parent)
         if real_path in visited:
             sub_folders.clear()
             continue
         visited.add(real_path)
+        if Path(parent) != folder and _is_own_folder(Path(parent), file_names):
+            own_folders.append(parent)
+            sub_folders.clear()
+            continue
         sub_folders[:] = sorted((n for n in sub_folders if not n.startswith(".")), reverse=True)
         yield from (Path(parent, name) for name in file_names if not name.startswith("."))
+    if own_folders and not quiet:
+        what = counted(len(own_folders), "run or feature store", "runs or feature stores")
+        log(f"skipped: {what} of clipset in {folder}, such as {own_folders[0]}")
+
+
+def _is_own_folder(folder: Path, file_names: Sequence[str]) -> bool:
+    """Whether a folder is a run or a feature store."""
+    for name, keys in OWN_FILES.items():
+        if name in file_names:
+            with suppress(ConfigError):
+                content = read_json(folder / name)
+                if isinstance(content, dict) and keys <= content.keys():
+                    return True
+    return False
 
 
 def natural_key(text: str) -> list[tuple[int, int, str]]:

@@ -15,6 +15,7 @@ import numpy as np
 from clipset.data.catalog import Catalog, Video
 from clipset.data.leaks import find_file_keys
 from clipset.errors import CatalogError
+from clipset.text import counted
 
 
 def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catalog:
@@ -44,7 +45,22 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
             return "test"
         return None if video.id in related_ids else "train"
 
-    return catalog.only(replace(video, split=split_of(video)) for video in catalog)
+    videos = tuple(replace(video, split=split_of(video)) for video in catalog)
+    return replace(catalog, videos=videos, has_drawn_splits=True)
+
+
+def explain_no_test(catalog: Catalog) -> str:
+    """Why no test videos could be drawn, and what helps."""
+    videos = [video for video in catalog if video.is_labelled]
+    sizes = Counter(video.label for video in videos)
+    if max(sizes.values()) == 1:
+        several = "every label has only one video" if len(sizes) > 1 else "there is only one"
+        return f"{several}, which is for training; add at least a second video of a label"
+    num_groups = counted(len(_group_videos(videos)), "group")
+    return (
+        f"the videos form {num_groups} that cannot be divided (the same group, or copies of a "
+        f"file), and training needs every label; add videos of other groups, or a column split"
+    )
 
 
 def select_part(catalog: Catalog, part: str) -> Catalog:
@@ -126,7 +142,8 @@ def _draw_test_ids(
     """The ids of the test videos.
 
     Groups are visited in random order. A group is drawn if that brings its classes closer to their
-    target sizes, and leaves each of them a training video.
+    target sizes, and leaves each of them a training video. If there is none, the smallest group
+    that leaves each class a training video is drawn.
     """
     class_sizes = Counter(video.label for video in videos)
     target_sizes = {  # at least one video, if one is left for training
@@ -136,16 +153,19 @@ def _draw_test_ids(
     test_sizes: Counter[str | None] = Counter()
     test_ids: set[str] = set()
     groups = _group_videos(videos)
+    smallest_group: list[Video] = []
     for group_index in generator.permutation(len(groups)):
         group = groups[group_index]
         added = Counter(video.label for video in group)
+        if all(n < class_sizes[label] for label, n in added.items()):
+            smallest_group = min(smallest_group or group, group, key=len)
         leaves_some = all(test_sizes[label] + n < class_sizes[label] for label, n in added.items())
         before = sum(abs(target_sizes[label] - test_sizes[label]) for label in added)
         after = sum(abs(target_sizes[label] - test_sizes[label] - n) for label, n in added.items())
         if leaves_some and after < before:
             test_sizes.update(added)
             test_ids.update(video.id for video in group)
-    return test_ids
+    return test_ids or {video.id for video in smallest_group}
 
 
 def _group_videos(videos: list[Video]) -> list[list[Video]]:

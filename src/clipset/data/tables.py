@@ -19,6 +19,8 @@ from clipset.text import decode_western, deneutralise, escape_undecodable, text_
 MAX_OTHER_TEXT = 1000  # characters of a cell in a column without a meaning for clipset
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = (",", ";", "\t")
+Records = dict[int, dict[str, Any]]
+"""The rows of a table by their line numbers."""
 BYTE_ORDER_MARKS = (  # the longer ones first
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -52,14 +54,29 @@ def read_table(
     } | dict(columns or {})
     if required not in matched:
         raise CatalogError(f"{table_path} needs a column {required!r}; {available}")
+    for column in matched.values():
+        if header.count(column) > 1:
+            raise CatalogError(f"{table_path} has several columns {column!r}; remove all but one")
+        _refuse_nested(records, column, table_path)
     rows = []
-    for record in records:
+    for record in records.values():
         cells = {key: record.get(column) for key, column in matched.items()}
         rows.append({key: _to_text(cell) for key, cell in cells.items() if cell not in (None, "")})
     for key in matched:
         _decode_column(rows, key, table_path)
     names = [name for name in header if name not in matched.values()]
-    return rows, _read_others(records, [name for name in names if name.lower() not in common_names])
+    other_names = [name for name in names if name.lower() not in common_names]
+    return rows, _read_others(list(records.values()), other_names)
+
+
+def _refuse_nested(records: Records, column: str, table_path: Path) -> None:
+    """Refuse a list or an object in a column of single values."""
+    for line_number, record in records.items():
+        value = record.get(column)
+        if isinstance(value, list | dict):
+            line = f"line {line_number} of {table_path}"
+            kind = "a list" if isinstance(value, list) else "an object"
+            raise CatalogError(f"{column!r} in {line} must be a single value, got {kind}")
 
 
 def _read_others(records: list[dict[str, Any]], column_names: list[str]) -> list[dict[str, str]]:
@@ -112,16 +129,16 @@ def decode_json(text: str, source: str) -> Any:
         raise CatalogError(f"{source} is not valid JSON: {error}") from None
 
 
-def _read_records(table_path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+def _read_records(table_path: Path) -> tuple[list[str], Records]:
     """The columns and the rows of a table; the suffix selects the format."""
     suffix = table_path.suffix.lower()
     if suffix not in (".jsonl", ".parquet"):
         return _read_csv(table_path)
     records = _read_parquet(table_path) if suffix == ".parquet" else _read_json_lines(table_path)
-    return list(dict.fromkeys(column for record in records for column in record)), records
+    return list(dict.fromkeys(column for record in records.values() for column in record)), records
 
 
-def _read_csv(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+def _read_csv(path: Path) -> tuple[list[str], Records]:
     text = read_text(path)
     delimiter = max(DELIMITERS, key=text.split("\n", 1)[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -139,21 +156,22 @@ def _read_csv(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
             raise CatalogError(
                 f"row {row_number} of {path} has {len(line)} fields; the header has {len(header)}"
             )
-    return header, [dict(zip(header, line, strict=True)) for line in lines[1:]]
+    rows = (dict(zip(header, line, strict=True)) for line in lines[1:])
+    return header, dict(enumerate(rows, start=2))
 
 
-def _read_json_lines(table_path: Path) -> list[dict[str, Any]]:
-    records = []
+def _read_json_lines(table_path: Path) -> Records:
+    records = {}
     for line_number, line in enumerate(read_text(table_path).split("\n"), start=1):
         if line.strip():
             record = decode_json(line, f"line {line_number} of {table_path}")
             if not isinstance(record, dict):
                 raise CatalogError(f"line {line_number} of {table_path} is not a JSON object")
-            records.append(record)
+            records[line_number] = record
     return records
 
 
-def _read_parquet(table_path: Path) -> list[dict[str, Any]]:
+def _read_parquet(table_path: Path) -> Records:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -165,7 +183,7 @@ def _read_parquet(table_path: Path) -> list[dict[str, Any]]:
     except (ArrowException, OSError) as error:
         first_line = str(error).split("\n", 1)[0]
         raise CatalogError(f"{table_path} is not a readable parquet file: {first_line}") from None
-    return records
+    return dict(enumerate(records, start=1))
 
 
 def _to_text(value: Any) -> str:

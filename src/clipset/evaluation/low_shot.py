@@ -39,7 +39,8 @@ def run_low_shot(
     A fraction that adds no video to the one before (each class has at least one) is skipped. The
     pre-trained model stays the same: it has learned from no label.
     """
-    catalog = catalog or store.catalog
+    readable, catalog = set(store.ids), catalog or store.catalog
+    catalog = catalog.only(video for video in catalog if video.id in readable)
     results: dict[float, list[ProbeResult]] = {}
     num_videos: dict[float, int] = {}
     for fraction, subset in nested_subsets(catalog, fractions, seed).items():

@@ -29,7 +29,7 @@ class LedgerEntry:
     `frames_missing` of the `frames_needed` by clips did not decode and were replaced.
     `claimed_duration` is that of the file's timestamps, if it cannot be true. After a `transient`
     failure a retry may succeed. `file` is the state of the file that was read, and `video_end` the
-    end that the catalog gives the video.
+    end that the catalog gives the video. `num_repairs` counts how often its rows were damaged.
     """
 
     ordinal: int
@@ -53,6 +53,16 @@ class LedgerEntry:
     video_end: float | None = None
     frames_needed: int | None = None
     claimed_duration: float | None = None
+    num_repairs: int = 0
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Identifies the rows for whatever is computed from them.
+
+        Repaired rows count as others, even if they were restored to the same bytes: what was
+        computed while they were damaged has to be computed again.
+        """
+        return f"{self.checksum}, repair {self.num_repairs}" if self.num_repairs else self.checksum
 
     @property
     def damage(self) -> str | None:
@@ -75,7 +85,7 @@ class LedgerEntry:
 
     def reset(self) -> LedgerEntry:
         """The same video as a pending one."""
-        return LedgerEntry(ordinal=self.ordinal, id=self.id)
+        return LedgerEntry(ordinal=self.ordinal, id=self.id, num_repairs=self.num_repairs)
 
     def failed(self, reason: str, transient: bool, file: FileState | None) -> LedgerEntry:
         """The same video as one that failed and has no rows."""
@@ -84,7 +94,8 @@ class LedgerEntry:
 
 
 _COLUMNS = tuple(field.name for field in fields(LedgerEntry))
-_SCHEMA = """
+_REPAIRS = "num_repairs INTEGER NOT NULL DEFAULT 0"  # a column that older ledgers do not have
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS videos (
     ordinal INTEGER PRIMARY KEY,
     id TEXT UNIQUE NOT NULL,
@@ -96,7 +107,7 @@ CREATE TABLE IF NOT EXISTS videos (
     frames_expected INTEGER, frames_found INTEGER, frames_missing INTEGER,
     checksum TEXT, seconds REAL,
     transient INTEGER NOT NULL, file TEXT, video_end REAL,
-    frames_needed INTEGER, claimed_duration REAL
+    frames_needed INTEGER, claimed_duration REAL, {_REPAIRS}
 );
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
@@ -122,7 +133,10 @@ class Ledger:
             with self._errors():
                 if create:
                     self._connection.executescript(_SCHEMA)
-                self._check_columns()
+                self._has_repairs = self._check_columns()
+                if create and not self._has_repairs:
+                    self._connection.execute(f"ALTER TABLE videos ADD COLUMN {_REPAIRS}")
+                    self._has_repairs = True
         except BaseException:
             self.close()
             raise
@@ -162,7 +176,8 @@ class Ledger:
 
     def entries(self, *statuses: Status) -> Sequence[LedgerEntry]:
         """All entries, or those of some statuses, in the order of the catalog."""
-        rows = self._query(f"SELECT {', '.join(_COLUMNS)} FROM videos ORDER BY ordinal")
+        columns = _COLUMNS if self._has_repairs else (*_COLUMNS[:-1], "0")
+        rows = self._query(f"SELECT {', '.join(columns)} FROM videos ORDER BY ordinal")
         entries = [_from_row(row) for row in rows]
         return [entry for entry in entries if not statuses or entry.status in statuses]
 
@@ -193,12 +208,12 @@ class Ledger:
             raise StoreError(f"the ledger {self.path} is damaged: its {fact_name} is {value!r}")
         return int(value)
 
-    def _check_columns(self) -> None:
-        """Refuse the ledger of another version, or of another program."""
+    def _check_columns(self) -> bool:
+        """Refuse the ledger of another version or program; returns whether it counts repairs."""
         self._connection.execute("PRAGMA trusted_schema = OFF")
         columns = {row[1] for row in self._connection.execute("PRAGMA table_info(videos)")}
-        if columns == set(_COLUMNS):
-            return
+        if columns | {"num_repairs"} == set(_COLUMNS):
+            return "num_repairs" in columns
         problem = "it has no table of videos"
         if columns:
             missing, unknown = sorted(set(_COLUMNS) - columns), sorted(columns - set(_COLUMNS))

@@ -92,6 +92,7 @@ def _replace_rows(
     """Write the rows of a repaired video; one that failed never uses its damaged rows again."""
     if isinstance(video, BackboneError):
         raise BackboneError(f"{entry.id}: {video}") from None
+    entry = replace(entry, num_repairs=entry.num_repairs + 1)
     if isinstance(video, EncodedVideo) and video.update(entry).rows() != entry.rows():
         video = VideoError("the file has changed: it has another number of clips")
     if isinstance(video, VideoError):

@@ -99,6 +99,8 @@ class FeatureStore:
     give other labels and splits than those that the store was made with.
     """
 
+    has_checked_rows = False  # against their checksums, since the store was opened
+
     def __init__(self, store_folder: str | Path, catalog: Catalog | None = None) -> None:
         self.folder = store_folder = Path(store_folder)
         self.manifest = read_manifest(store_folder)
@@ -200,7 +202,8 @@ def open_store(store_folder: str | Path, catalog: Catalog | None = None) -> Feat
     store = FeatureStore(store_folder, catalog)
     if store.num_lost:
         raise StoreError(
-            f"{store.num_lost} videos were deleted from the ledger of {store_folder}; "
+            f"{counted(store.num_lost, 'video was', 'videos were')} deleted from the ledger of "
+            f"{store_folder}; "
             f"run `clipset extract` again to restore them"
         )
     if store.pending:
@@ -227,6 +230,14 @@ def retry_hint(num_failed: int) -> str:
     """One line about videos that failed in an earlier run."""
     videos = counted(num_failed, "video")
     return f"not retried: {videos} that failed before; --retry-failed does it"
+
+
+def repair_hint(store_folder: Path) -> str:
+    """What to do about damaged rows."""
+    return (
+        f"`clipset verify {store_folder}` lists what is damaged, "
+        f"`clipset repair {store_folder}` extracts it again"
+    )
 
 
 def check_any_read(store: FeatureStore) -> None:

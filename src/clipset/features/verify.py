@@ -9,10 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipset.data.file_state import read_file_state, resolve_path
+from clipset.errors import StoreError
 from clipset.features.ledger import KINDS, Kind, LedgerEntry
-from clipset.features.store import IMPORTED, FeatureStore, count_rows, row_checksum
+from clipset.features.store import (
+    IMPORTED,
+    FeatureStore,
+    count_rows,
+    repair_hint,
+    row_checksum,
+)
 from clipset.progress import bar
 from clipset.row_files import HEADER_BYTES, has_header, open_all_rows
+from clipset.text import counted
 
 StoreProblem = tuple[str, str]
 """The id of a video or the name of a file, and what is wrong with it."""
@@ -38,7 +46,8 @@ def verify_store(folder: str | Path, *, videos: bool = False) -> list[StoreProbl
 def _compare_parts(store: FeatureStore) -> Iterator[StoreProblem]:
     """Compare manifest, ledger and catalog."""
     if store.num_lost:
-        yield "ledger.sqlite", f"{store.num_lost} videos were deleted from it"
+        num_lost = counted(store.num_lost, "video was", "videos were")
+        yield "ledger.sqlite", f"{num_lost} deleted from it"
     if store.manifest.fingerprint != store.manifest_fingerprint:
         yield "manifest.json", "is not the one that the rows were made with"
     entries = {entry.id: entry for entry in store.all_entries}
@@ -81,6 +90,19 @@ def find_damaged_rows(store: FeatureStore, done: Sequence[LedgerEntry]) -> Itera
         else:
             if row_checksum(video_rows.values()) != entry.checksum:
                 yield entry.id, "its rows are not the ones that were written"
+
+
+def check_rows(store: FeatureStore) -> None:
+    """Refuse damaged rows, before anything is computed from them; a store is checked once."""
+    if store.has_checked_rows:
+        return
+    if damaged := list(find_damaged_rows(store, store.entries)):
+        [(video_id, problem), *_] = damaged
+        raise StoreError(
+            f"{counted(len(damaged), 'video')} of {store.folder} cannot be used ({video_id}: "
+            f"{problem}); {repair_hint(store.folder)}"
+        )
+    store.has_checked_rows = True
 
 
 def _find_damaged_files(store: FeatureStore, done: Sequence[LedgerEntry]) -> Iterator[StoreProblem]:

@@ -34,6 +34,7 @@ from clipset.files import write_json
 from clipset.process.locks import exclusive, is_empty
 from clipset.progress import bar, log
 from clipset.row_files import GrowingArray
+from clipset.text import counted
 
 COMMIT_SECONDS = 1.0  # entries wait at most this long for their transaction
 
@@ -109,11 +110,13 @@ class StoreWriter:
         moved, changed = compare_files(store_folder, ledger.entries(), self._sources.values())
         write_catalog(self.catalog, store_folder / "catalog.csv")
         if ledger.num_lost:
-            log(f"{ledger.num_lost} videos were deleted from {ledger.path}")
+            num_lost = counted(ledger.num_lost, "video was", "videos were")
+            log(f"{num_lost} deleted from {ledger.path}")
         ledger.write([*moved, *changed])
         ledger.append(video.id for video in self.catalog)
         if changed:
-            log(f"{len(changed)} videos have changed and are extracted again")
+            words = "video has changed and is", "videos have changed and are"
+            log(f"{counted(len(changed), *words)} extracted again")
         for kind in KINDS:
             (store_folder / kind).mkdir(exist_ok=True)
 

@@ -13,10 +13,11 @@ import numpy as np
 from clipset.clips.sampling import Window, WindowGrid
 from clipset.config import build, fingerprint
 from clipset.data.catalog import Catalog, Video
-from clipset.errors import OutputError, ProbeError, RunError, VideoError
+from clipset.errors import ConfigError, OutputError, ProbeError, VideoError
 from clipset.features.config import ExtractConfig
 from clipset.features.extract import plan_store
 from clipset.features.store import FeatureStore, open_run_store
+from clipset.features.verify import check_rows
 from clipset.inference import DEFAULT_TOP
 from clipset.inference.clips import ClipReader, Sources, VideoClips, list_new_videos
 from clipset.inference.head import (
@@ -44,6 +45,7 @@ from clipset.representation import (
     part_widths,
 )
 from clipset.runs import read_run
+from clipset.text import counted
 from clipset.training.checkpoint import ScaleModel, load_model, training_settings
 from clipset.training.joint import PretrainingSetup
 
@@ -156,26 +158,24 @@ class TrainedRun:
             config = replace(config, probes=(find_probe(self.probe),))
         seed = int(self.content.get("seed", 0))
         if len(classes) < 2:
-            raise ProbeError(
-                f"the training videos of {self.folder} have {len(classes)} labels; "
-                f"predicting needs at least 2, embedding none"
-            )
+            raise ProbeError(self._describe_missing_labels(len(classes)))
         val_videos = {}
         if "test" in splits:  # else the probes are tested on `val`
             labelled = self._labelled_videos("val").items()
             val_videos = {index: video for index, video in labelled if video.label in classes}
-        checksums = [self.store.entries[index].checksum for index in (*train_videos, *val_videos)]
+        rows = [self.store.entries[index].fingerprint for index in (*train_videos, *val_videos)]
         pretraining, model_fingerprint = None, ""
         if self.model is not None:
             model_fingerprint = self.model.card.fingerprint
             pretraining = PretrainingSetup(self.store, training_settings(self.model.card))
         identity = fingerprint(
-            FORMAT, config, seed, self.store.manifest, checksums, self.catalog.fingerprint,
+            FORMAT, config, seed, self.store.manifest, rows, self.catalog.fingerprint,
             model_fingerprint,
         )  # fmt: skip
         head = load_head(head_folder, identity)
         if head is not None:
             return head
+        check_rows(self.store)
         class_index = {label: index for index, label in enumerate(classes)}
         open_videos = partial(
             open_labelled, self.store, class_index=class_index, model=self.architecture
@@ -189,6 +189,18 @@ class TrainedRun:
         except OutputError as error:
             log(f"{error.problem}; the classifier is fitted again next time")
         return head
+
+    def _describe_missing_labels(self, num_labels: int) -> str:
+        """Why the run has no classifier."""
+        if not num_labels and any(video.target is not None for video in self.catalog):
+            return (
+                f"the videos of {self.folder} have targets (numbers); predicting needs labels, and "
+                f"`clipset embed --run {self.folder}` gives vectors for a regression of your own"
+            )
+        return (
+            f"the training videos of {self.folder} have {counted(num_labels, 'label')}; "
+            f"predicting needs at least 2, embedding none"
+        )
 
     def _load_labels_head(self, *, has_labels: bool) -> Head | None:
         """The head that was exported from the page, if it is requested or there is no other."""
@@ -225,8 +237,8 @@ class TrainedRun:
         every video, or for none; by default every video if a window or step is given, else the
         long ones.
         """
-        if top < 1:
-            raise RunError(f"top must be at least 1, got {top}")
+        if top < 1 or top % 1:
+            raise ConfigError(f"top must be a whole number of at least 1, got {top}")
         durations = self.store.durations
         median_duration = float(np.median(durations))
         min_duration = max(LONG_FACTOR * median_duration, float(durations.max()))

@@ -24,6 +24,7 @@ from clipset.probes.config import EvaluateConfig
 from clipset.progress import is_quiet, log, set_later_work
 from clipset.recipe import Recipe
 from clipset.runs import RunFolder, read_run
+from clipset.text import counted
 from clipset.training.budget import (
     MAX_HELD_OUT,
     count_max_epochs,
@@ -245,7 +246,8 @@ class RunClock:
         return {
             "pretrain_epochs": epochs,
             "probe_epochs": probe_epochs,
-            "cut": f"{late}pre-training has {epochs} epochs instead of up to {planned_epochs}, "
+            "cut": f"{late}pre-training has {counted(epochs, 'epoch')} instead of up to "
+            f"{planned_epochs}, "
             f"probes have {probe_epochs} instead of up to {planned_probes}",
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,13 +12,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clipset.data.catalog import Catalog, Video
-from clipset.data.splits import scored_split, subset_indices
+from clipset.data.splits import explain_no_test, scored_split, subset_indices
 from clipset.errors import ProbeError
 from clipset.features.ledger import LedgerEntry
 from clipset.features.store import FeatureStore
+from clipset.features.verify import check_rows
 from clipset.model.config import ModelConfig
 from clipset.progress import log
 from clipset.sets.stored_clips import Clips, StoredClips, concat_clips, fits_memory, open_clips
+from clipset.text import counted
 from clipset.training.config import PretrainConfig
 from clipset.training.joint import PretrainingSetup
 
@@ -119,7 +122,8 @@ class HeldOut:
 class EvaluationTask:
     """Classes to predict (none: targets), train and test videos, optionally validation videos.
 
-    `pretraining` is the setup of the model's pre-training, if known.
+    `pretraining` is the setup of the model's pre-training, if known. `not_scored` is a line about
+    test videos that are left out, if there are any.
     """
 
     classes: tuple[str, ...]
@@ -128,6 +132,7 @@ class EvaluationTask:
     split: str = "test"  # name of the split of the test videos
     validation: LabelledVideos | None = None
     pretraining: PretrainingSetup | None = None
+    not_scored: str = ""
 
     @property
     def is_regression(self) -> bool:
@@ -168,12 +173,15 @@ def make_task(
     """The task of a catalog's labels (or targets) and splits.
 
     Tested on `test`, else on `val`; with both, `val` is the validation split. Boxes are those of
-    the model; `training` holds the settings of its pre-training, if known.
+    the model; `training` holds the settings of its pre-training, if known. Where the splits were
+    drawn at random, test videos of classes without a readable training video are left out.
     """
     if not len(store):
         first_reason = store.failed[0].reason if store.failed else "it is empty"
         raise ProbeError(f"no video of the store could be read; the first: {first_reason}")
-    by_id = {video.id: video for video in catalog or store.catalog}
+    check_rows(store)
+    listed = catalog or store.catalog
+    by_id = {video.id: video for video in listed}
     videos = {index: by_id[id] for index, id in enumerate(store.ids) if id in by_id}
     is_regression = all(video.label is None for video in videos.values())
     labelled_videos = {
@@ -186,12 +194,16 @@ def make_task(
         {index: video for index, video in labelled_videos.items() if video.split == name}
         for name in ("train", split, "val")
     )
-    _check_labels(labelled_videos, train_videos, test_videos, is_regression)
+    not_scored = ""
+    if listed.has_drawn_splits and train_videos and not is_regression:
+        test_videos, not_scored = _leave_out_unlearned(test_videos, train_videos)
+    _check_splits(listed, labelled_videos, train_videos, test_videos)
+    _check_labels(labelled_videos, train_videos, is_regression)
     if len(labelled_videos) < len(videos):
         kind = "target" if is_regression else "label"
         log(f"{len(videos) - len(labelled_videos)} of {len(videos)} videos have no {kind}: skipped")
     classes = () if is_regression else tuple(sorted({v.label or "" for v in train_videos.values()}))
-    _check_test_classes(test_videos, classes, split)
+    _check_test_classes(store, listed, test_videos, classes, split)
     class_index = {name: index for index, name in enumerate(classes)}
     if split == "val":
         val = {}
@@ -217,6 +229,7 @@ def make_task(
         split=split,
         validation=open_videos(val) if val else None,
         pretraining=pretraining_setup(store, catalog, training) if training else None,
+        not_scored=not_scored,
     )
 
 
@@ -267,17 +280,43 @@ def _target_tensor(
     return torch.tensor([video.target or 0.0 for video in videos.values()])
 
 
-def _check_labels(
-    labelled: VideosByIndex, train: VideosByIndex, test: VideosByIndex, is_regression: bool
+def _leave_out_unlearned(test: VideosByIndex, train: VideosByIndex) -> tuple[VideosByIndex, str]:
+    """The test videos of classes that have a training video, and a line that names the others.
+
+    Splits are drawn before the files are read: one that is unreadable costs its class alone.
+    """
+    learned = {video.label for video in train.values()}
+    line, kept = "", {index: video for index, video in test.items() if video.label in learned}
+    if not kept:
+        return test, ""  # refused below, with the reason
+    if left_out := Counter(v.label or "" for v in test.values() if v.label not in learned):
+        counts = ", ".join(f"{counted(n, 'video')} of {label!r}" for label, n in left_out.items())
+        line = f"{counts}: no training video of the same label could be read"
+        log(f"not scored: {line}")
+    return kept, line
+
+
+def _check_splits(
+    catalog: Catalog, labelled: VideosByIndex, train: VideosByIndex, test: VideosByIndex
 ) -> None:
+    """Refuse labels without training videos, or without test videos."""
     if not labelled:
         raise ProbeError("no readable video has a label; probes need labels")
     for split, videos in (("train", train), ("test", test)):
-        if not videos:
-            raise ProbeError(
-                f"no labelled, readable video is in the split {split!r}; "
-                f"the catalog's column split needs both train and test"
-            )
+        if videos:
+            continue
+        if any(video.split == split and video.is_labelled for video in catalog):
+            raise ProbeError(f"no labelled video of the split {split!r} could be read")
+        if catalog.has_drawn_splits:
+            raise ProbeError(f"there are no test videos: {explain_no_test(catalog)}")
+        raise ProbeError(
+            f"no labelled video is in the split {split!r}; "
+            f"the catalog's column split needs both train and test"
+        )
+
+
+def _check_labels(labelled: VideosByIndex, train: VideosByIndex, is_regression: bool) -> None:
+    """Refuse labels among which there is nothing to tell apart."""
     if not is_regression and len({video.label for video in labelled.values()}) < 2:
         raise ProbeError("all videos have the same label; probes need at least two classes")
     train_labels = sorted({video.label or "" for video in train.values()})
@@ -290,12 +329,21 @@ def _check_labels(
         raise ProbeError("all training videos have the same target; probes need at least two")
 
 
-def _check_test_classes(test: VideosByIndex, classes: tuple[str, ...], split: str) -> None:
+def _check_test_classes(
+    store: FeatureStore,
+    catalog: Catalog,
+    test: VideosByIndex,
+    classes: tuple[str, ...],
+    split: str,
+) -> None:
     """Refuse test classes without training videos."""
     unknown_classes = sorted({video.label or "" for video in test.values()} - set(classes))
     if classes and unknown_classes:
         more = f" (and {len(unknown_classes) - 1} more)" if len(unknown_classes) > 1 else ""
+        label, failed = unknown_classes[0], {entry.id: entry.reason for entry in store.failed}
+        unreadable = [v.id for v in catalog if (v.split, v.label) == ("train", label)]
+        reasons = [f"{id} could not be read: {failed[id]}" for id in unreadable if id in failed]
         raise ProbeError(
-            f"no training video has the label {unknown_classes[0]!r}{more} of the {split} split; "
-            f"add one or remove it from the catalog"
+            f"no training video has the label {label!r}{more} of the {split} split"
+            f"{f' ({reasons[0]})' if reasons else ''}; add one or remove it from the catalog"
         )

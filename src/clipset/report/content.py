@@ -174,7 +174,8 @@ class ReportContent:
     """The whole page. Any part may be empty: the page then says why and what to do.
 
     `curves` maps a training metric to (epoch, value) pairs, `failed` the id of a video that could
-    not be read to the reason. Videos in `damaged` were used although frames are missing.
+    not be read to the reason. Videos in `damaged` were used although frames are missing. `note`
+    says why there are no results, or not all.
     """
 
     title: str
@@ -183,6 +184,7 @@ class ReportContent:
     facts: Facts = field(default_factory=dict)
     steps: Sequence[Step] = ()
     results: Sequence[ProbeResult] = ()
+    note: str = ""
     comparisons: Sequence[Comparison] = ()
     calibration: Sequence[Calibration] = ()
     low_shot: Sequence[LowShotCurve] = ()
@@ -192,3 +194,8 @@ class ReportContent:
     neighbours: Sequence[Neighbours] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     damaged: Sequence[LedgerEntry] = ()
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether videos have a label or a target."""
+        return bool(self.counts.classes) or any(p.target is not None for p in self.map_points)

@@ -21,7 +21,7 @@ from clipset.report.confusion import confusion_data
 from clipset.report.content import Facts, Panel, ReportContent, group_results
 from clipset.report.headline import describe_panel, write_headline
 from clipset.report.video_map import map_data
-from clipset.text import visible
+from clipset.text import counted, visible
 
 MANY_CLASSES = 40  # with more, only the largest gains and losses are unfolded
 UNFOLDED_CLASSES = 15
@@ -114,7 +114,7 @@ def _render(template_name: str, **variables: Any) -> str:
     )
     environment.filters["jpeg"] = _jpeg_source
     environment.filters["unbroken"] = _keep_intervals_together
-    environment.globals["wording"] = wording
+    environment.globals |= {"wording": wording, "counted": counted}
     style = Markup(_read_asset("report.css"))
     return environment.get_template(template_name).render(style=style, **variables)
 

@@ -17,7 +17,7 @@ from PIL import Image
 from clipset.clips.sampling import frame_indices_at
 from clipset.config import parse_json
 from clipset.decoding.reader import open_video
-from clipset.errors import ReportError, VideoError
+from clipset.errors import ConfigError, ReportError, VideoError
 from clipset.evaluation.calibration import reliability
 from clipset.evaluation.results import (
     Comparison,
@@ -33,7 +33,8 @@ from clipset.evaluation.results import (
 from clipset.evaluation.statistics import MEAN
 from clipset.features.store import FeatureStore, open_run_store
 from clipset.files import check_output
-from clipset.progress import bar
+from clipset.process.locks import exclusive
+from clipset.progress import bar, log
 from clipset.report.content import (
     Calibration,
     Counts,
@@ -56,7 +57,7 @@ from clipset.report.wording import (
     row_order,
 )
 from clipset.representation import VectorTable, nearest, read_vectors
-from clipset.runs import read_run
+from clipset.runs import read_run, record_output
 from clipset.text import counted
 
 MAX_THUMBNAILS = 800
@@ -64,17 +65,28 @@ NUM_QUERIES = 6
 NUM_HITS = 5
 STRIP_FRAMES = 5
 THUMBNAIL_HEIGHT = 72  # pixels
+Curves = dict[str, list[tuple[Number, Number]]]
 
 
 def report_run(run_folder: str | Path) -> Path:
     """Write the page of a run; with several tasks, a table of them with links."""
     run_folder = Path(run_folder)
-    run_record, page_path = read_run(run_folder), run_folder / "report.html"
+    page_path = run_folder / "report.html"
+    read_run(run_folder)
     check_output(page_path, "file")
-    results = read_optional(run_folder / "results.json", ProbeResult)
-    if not any(result.task for result in results):
-        write_report(collect_content(run_folder), page_path)
-        return page_path
+    with exclusive(run_folder):
+        results = read_optional(run_folder / "results.json", ProbeResult)
+        if any(result.task for result in results):
+            write_table_page(_collect_tasks(run_folder, results), page_path)
+        else:
+            write_report(collect_content(run_folder), page_path)
+        record_output(run_folder, page_path.name)
+    return page_path
+
+
+def _collect_tasks(run_folder: Path, results: Sequence[ProbeResult]) -> TablePage:
+    """The page of a run with several tasks."""
+    run_record = read_run(run_folder)
     task_names = [step["name"] for step in run_record.get("steps", [])]
     by_task = {
         name: read_results(run_folder / name)
@@ -83,14 +95,13 @@ def report_run(run_folder: str | Path) -> Path:
     }
     mean_results = [result for result in results if result.task == MEAN]
     comparisons = read_records(run_folder / "comparisons.json", Comparison)
-    page = _tasks_page(run_record.get("name", ""), by_task, mean_results, comparisons)
-    write_table_page(page, page_path)
-    return page_path
+    return _tasks_page(run_record.get("name", ""), by_task, mean_results, comparisons)
 
 
 def collect_content(run_folder: Path) -> ReportContent:
     """Everything in the folder of a run; files that do not exist leave their part empty."""
     run_record = read_run(run_folder)
+    steps = run_record.get("steps", [])
     store = open_run_store(run_folder)
     vector_table = read_vectors(run_folder / "vectors")
     spec = store.manifest.backbone
@@ -113,14 +124,15 @@ def collect_content(run_folder: Path) -> ReportContent:
                 seconds=step.get("seconds", 0.0),
                 note="done before" if step.get("skipped") else "",
             )
-            for step in run_record.get("steps", [])
+            for step in steps
         ],
         results=read_optional(run_folder / "results.json", ProbeResult),
+        note=next((s["note"] for s in steps if s["name"] == "evaluate" and s.get("note")), ""),
         comparisons=read_optional(run_folder / "comparisons.json", Comparison),
         calibration=read_calibration(run_folder / "predictions.safetensors"),
         low_shot=read_optional(run_folder / "low_shot.json", LowShotCurve),
         retrieval=read_optional(run_folder / "retrieval.json", RetrievalResult),
-        curves=_read_curves(run_folder / "model" / "metrics.jsonl"),
+        curves=_readable_curves(run_folder / "model" / "metrics.jsonl"),
         map_points=_collect_map(vector_table, store),
         neighbours=_collect_neighbours(vector_table, store),
         failed={entry.id: entry.reason or "" for entry in store.failed},
@@ -173,9 +185,18 @@ def _collect_facts(run_record: Mapping[str, Any], store: FeatureStore) -> Facts:
     }
 
 
-def _read_curves(path: Path) -> dict[str, list[tuple[Number, Number]]]:
+def _readable_curves(path: Path) -> Curves:
+    """Training metrics by epoch; none, with a line, if the file is damaged."""
+    try:
+        return read_curves(path)
+    except (ReportError, ConfigError) as error:
+        log(f"the report has no training curves: {error}")
+        return {}
+
+
+def read_curves(path: Path) -> Curves:
     """Training metrics by epoch; JSON has null for a number that is not finite."""
-    curves: dict[str, list[tuple[Number, Number]]] = {}
+    curves: Curves = {}
     metric_lines = path.read_bytes().splitlines() if path.is_file() else []
     for line_number, line in enumerate(metric_lines, start=1):
         source = f"line {line_number} of {path}"

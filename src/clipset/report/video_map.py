@@ -38,7 +38,7 @@ def map_positions(vectors: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N 2"]
     Only distinct vectors are laid out; duplicates lie on a small spiral around the first of them.
     """
     if not np.isfinite(vectors).all():
-        raise ReportError("the vectors have values that are not finite; run `clipset embed` again")
+        raise ReportError("the vectors have values that are not finite; run `clipset run` again")
     if len(vectors) > MAX_FITTED:
         return _place_beside_sample(vectors)
     distinct, group_index = _distinct_rows(vectors.astype(np.float64))

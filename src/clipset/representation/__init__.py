@@ -12,6 +12,7 @@ from clipset.representation.table import (
     PAPER_PARTS,
     VectorPart,
     VectorTable,
+    check_vectors_folder,
     nearest,
     parse_parts,
     read_vectors,
@@ -20,8 +21,7 @@ from clipset.representation.table import (
 from clipset.representation.time_course import course_widths, video_vectors
 
 __all__ = [
-    "DEFAULT_PARTS", "PAPER_PARTS", "VectorPart", "VectorTable", "concat_parts", "course_widths",
-    "embed_store", "encode_clips", "nearest", "pad_clips", "parse_parts", "part_widths",
-    "read_vectors", "video_vectors",
-    "write_vectors",
+    "DEFAULT_PARTS", "PAPER_PARTS", "VectorPart", "VectorTable", "check_vectors_folder",
+    "concat_parts", "course_widths", "embed_store", "encode_clips", "nearest", "pad_clips",
+    "parse_parts", "part_widths", "read_vectors", "video_vectors", "write_vectors",
 ]  # fmt: skip

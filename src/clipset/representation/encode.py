@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from clipset.errors import StoreError
 from clipset.features.store import FeatureStore
+from clipset.features.verify import check_rows
 from clipset.model.encoder import SetEncoder
 from clipset.representation.table import DEFAULT_PARTS, PAPER_PARTS, VectorPart, VectorTable
 from clipset.sets.batch import ClipBatch
@@ -46,6 +47,7 @@ def embed_store(
 
     With a window (seconds), the clips of each window are also encoded as a set of their own.
     """
+    check_rows(store)
     parts = ("clip",) if encoder is None else parts
     if window is None:
         spans = [Span(index, 0.0, entry.duration) for index, entry in enumerate(store.entries)]

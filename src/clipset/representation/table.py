@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clipset.checksums import find_damage, seal
-from clipset.errors import StoreError
+from clipset.errors import ConfigError, OutputError, StoreError
 from clipset.files import write_together, writing
 from clipset.model.knn import most_similar
 from clipset.representation.time_course import video_vectors
@@ -59,6 +60,19 @@ class VectorTable:
         if "set" in self.parts:
             return mean_over_clips(vectors, valid_mask).numpy()
         return video_vectors(vectors, valid_mask, self.part_widths or vectors.shape[2:]).numpy()
+
+
+def check_vectors_folder(folder: Path) -> None:
+    """Refuse a folder with a table of the same name that clipset did not write."""
+    is_own = False
+    with suppress(OSError, SafetensorError):
+        is_own = (folder / "vectors.safetensors").is_file()
+        with safe_open(folder / "vectors.safetensors", "np") as file:
+            is_own = "checksum" in (file.metadata() or {})
+    for path in (folder / "videos.csv", folder / "videos.parquet"):
+        if path.exists() and not is_own:
+            problem = f"{path} exists, and clipset did not write it"
+            raise OutputError(f"cannot write the vectors: {problem}", "use another folder", problem)
 
 
 def write_vectors(table: VectorTable, folder: Path) -> None:
@@ -117,12 +131,12 @@ def read_vectors(folder: Path) -> VectorTable:
     """A table that `write_vectors` wrote; its arrays are read from disk as they are used."""
     vectors_path = folder / "vectors.safetensors"
     if not vectors_path.is_file():
-        raise StoreError(f"{folder} holds no vectors; run `clipset embed` first")
+        raise StoreError(f"{folder} holds no vectors; run {_owner(folder)} first")
     damage = find_damage(vectors_path, beside="videos.csv")
     if damage is not None or not (folder / "videos.csv").is_file():
         raise StoreError(
             f"the vectors in {folder} are damaged: {damage or 'videos.csv not found'}; "
-            f"run `clipset embed` again"
+            f"run {_owner(folder)} again"
         )
     try:
         with (folder / "videos.csv").open(newline="", encoding="utf-8") as file:
@@ -151,8 +165,15 @@ def read_vectors(folder: Path) -> VectorTable:
         if pooled is not None and pooled.ndim == 2 and len(pooled) == len(rows):
             vars(table)["pooled"] = pooled  # as it was written, without computing it
         return table
-    except (OSError, SafetensorError, csv.Error, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder} cannot be read ({error}); run `clipset embed`") from None
+    except (
+        OSError, SafetensorError, ConfigError, csv.Error, KeyError, TypeError, ValueError,
+    ) as error:  # fmt: skip
+        raise StoreError(f"{folder} cannot be read ({error}); run {_owner(folder)}") from None
+
+
+def _owner(folder: Path) -> str:
+    """The command that writes the vectors of a folder."""
+    return "`clipset run`" if (folder.parent / "run.json").is_file() else "`clipset embed`"
 
 
 def _map_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -176,7 +197,7 @@ def parse_parts(text: str) -> tuple[VectorPart, ...]:
     part_names = [name.strip() for name in text.split(",")]
     parts = tuple(part for name in part_names for part in VECTOR_PARTS if part == name)
     if len(parts) != len(part_names) or len(set(parts)) != len(parts):
-        raise StoreError(
+        raise ConfigError(
             f"parts are some of {', '.join(VECTOR_PARTS)}, each once, with commas; got {text!r}"
         )
     return parts

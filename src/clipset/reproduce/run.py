@@ -171,7 +171,7 @@ class _BackboneRun:
                 *(recipe.data, recipe.pretrain, recipe.evaluate, row_plan, seed),
                 replace(store.manifest, made_by={}),
                 task.catalog.fingerprint,
-                [entry.checksum for entry in store.entries],
+                [entry.fingerprint for entry in store.entries],
             )
             if self.table.is_done(row, column, task_name, cell_fingerprint):
                 return

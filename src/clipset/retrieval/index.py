@@ -352,7 +352,7 @@ class SearchIndex:
 
 def check_limit(limit: int) -> None:
     """Refuse a number of results that no search can have."""
-    if not 1 <= limit <= MAX_LIMIT:
+    if not 1 <= limit <= MAX_LIMIT or int(limit) != limit:
         raise SearchError(f"the number of results must be 1 to {MAX_LIMIT:,}, got {limit}")
 
 

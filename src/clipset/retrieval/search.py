@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from jaxtyping import Bool
@@ -17,7 +18,7 @@ from jaxtyping import Bool
 from clipset.clips.sampling import Window
 from clipset.config import did_you_mean
 from clipset.data.catalog import Catalog, Video
-from clipset.errors import ClipError, SearchError
+from clipset.errors import ClipError, ConfigError, SearchError
 from clipset.inference.run import TrainedRun, load_run
 from clipset.retrieval.filters import allowed_videos
 from clipset.retrieval.index import (
@@ -159,8 +160,8 @@ class VideoSearch:
         began = time.perf_counter()
         if not _as_list(examples) and text is None:
             raise SearchError("give an example to search by: a video, a file, a moment or a text")
+        check_search(unit, top)
         count = DEFAULT_TOP if top is None else top
-        check_limit(count)
         allowed = self.filter_videos(where or {})
         positive = [self.read_example(str(word)) for word in _as_list(examples)]
         negative = [self.read_example(str(word)) for word in _as_list(unlike)]
@@ -207,6 +208,14 @@ class VideoSearch:
             by_video = unit == "video" and all(example.video is not None for example in examples)
             self.index.prepare("videos" if by_video else "clips")
         return self.index.search(positive, negative, unit=unit, allowed=allowed, limit=top)
+
+
+def check_search(unit: str, top: int | None) -> None:
+    """Refuse a search for something else than videos or moments, or for an odd number of them."""
+    if unit not in get_args(Unit):
+        raise ConfigError(f"unit must be {' or '.join(get_args(Unit))}, got {unit!r}")
+    if top is not None:
+        check_limit(top)
 
 
 def parse_query(text: str) -> tuple[str, Window | None]:

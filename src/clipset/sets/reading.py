@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from clipset.errors import StoreError
 from clipset.features.ledger import Kind
-from clipset.features.store import FeatureStore
+from clipset.features.store import FeatureStore, repair_hint
 from clipset.sets.batch import ClipBatch
 
 BoxCoordinates = Literal["paper", "official"]
@@ -66,7 +66,10 @@ def read_features(
     features = store.table(kind).features[row_indices].astype(np.float32)
     if not np.isfinite(features).all():
         video_index = int((~np.isfinite(features)).any(axis=(1, 2)).argmax())
-        raise StoreError(f"the features of {video_ids[video_index]!r} are not finite numbers")
+        raise StoreError(
+            f"the features of {video_ids[video_index]!r} are not finite numbers; "
+            f"{repair_hint(store.folder)}"
+        )
     return features
 
 

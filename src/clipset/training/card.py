@@ -9,7 +9,7 @@ from clipset.config import flatten, to_mapping
 from clipset.errors import ModelError
 from clipset.model.config import MAX_WIDTH, ModelConfig
 
-MODEL_FORMAT = 2
+MODEL_FORMAT = 3
 MODEL_TYPE = "clipset"  # `model_type` in config.json
 
 

@@ -8,6 +8,7 @@ file each with the weights, the optimizer's state and, in its header, the run's 
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from clipset.training.config import PretrainConfig
 
 MODEL_FILE = "model.safetensors"
 HUB_FILES = (MODEL_FILE, "README.md", "config.json")
-CHECKPOINT_FORMAT = 3
+CHECKPOINT_FORMAT = 4
 
 
 class ScaleModel(ScaleNetwork):
@@ -168,9 +169,10 @@ def find_model(name: str | Path, *, revision: str | None = None) -> Path:
     folder = Path(name)
     if folder.is_dir():
         return folder
-    parts = str(name).split("/")
-    if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
-        raise ModelError(f"folder {folder} not found; run `clipset pretrain` first")
+    owner, _, model = str(name).partition("/")
+    is_local = str(name).startswith((".", "/", "~")) or os.path.isdir(owner)  # noqa: PTH112
+    if is_local or not owner or not model or "/" in model:
+        raise ModelError(f"model folder {name} not found; run `clipset pretrain` first")
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError

@@ -74,10 +74,10 @@ class Monitor:
         """The readable lines of the epochs before a resume."""
         readable = []
         if done > 0 and self.path.is_file():
-            for line in self.path.read_bytes().splitlines(keepends=True)[:done]:
-                with suppress(msgspec.DecodeError, RecursionError):
+            for line in self.path.read_bytes().splitlines()[:done]:
+                with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     msgspec.json.decode(line, type=dict[str, int | float | None])
-                    readable.append(line)
+                    readable.append(line + b"\n")  # also if it was cut there
         if len(readable) < done:
             log(f"{self.path} lacks {done - len(readable)} of the {done} epochs before")
         return readable

@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from clipset.config import fingerprint, to_mapping
+from clipset.config import build, fingerprint, flatten, to_mapping
 from clipset.data.catalog import Video
 from clipset.devices import find_device
-from clipset.errors import ModelError, TrainingError
+from clipset.errors import ClipsetError, ModelError, TrainingError
 from clipset.features.store import FeatureStore
+from clipset.features.verify import check_rows
 from clipset.files import check_output
 from clipset.process.locks import exclusive
 from clipset.progress import log
@@ -37,7 +38,9 @@ from clipset.training.checkpoint import (
     check_model,
     find_checkpoint,
     load_model,
+    newest_checkpoint,
     read_card,
+    remove_checkpoints,
 )
 from clipset.training.config import PretrainConfig, weight_settings
 from clipset.training.data import BatchSource, ClipSource
@@ -109,6 +112,8 @@ class StoredVideos(TrainingVideos):
         self, store: FeatureStore, config: PretrainConfig, processes: ProcessGroup, *, seed: int
     ) -> None:
         self.store, self.config = store, config
+        if processes.is_main:
+            check_rows(store)
         self.indices = training_videos(store, config, processes)
         self.members = stored_members(store, self.indices)
         self.is_train = np.isin(self.indices, ssl_videos(store, "train"))
@@ -193,7 +198,11 @@ def is_trained(store: FeatureStore, folder: Path, config: PretrainConfig, *, see
 def check_pretraining(
     store: FeatureStore, folder: Path, config: PretrainConfig, *, seed: int, device: str
 ) -> None:
-    """Raise what `pretrain` would raise before its first step; nothing is written."""
+    """Raise what `pretrain` would raise before its first step; nothing is written.
+
+    Checkpoints on other videos are no reason: `remove_outdated_checkpoints` removes them.
+    """
+    check_rows(store)
     videos = training_videos(store, config, ProcessGroup(0, 1, find_device(device)))
     card = _card(store, videos, config, choose_batches(store, videos, config), seed)
     state = RunState(
@@ -203,8 +212,35 @@ def check_pretraining(
         dim=card.dim,
         seed=seed,
     )
-    if _find_trained(folder, card) is None:
+    if _find_trained(folder, card) is None and not _is_outdated(store, folder):
         find_checkpoint(folder / "checkpoints", state)
+
+
+def remove_outdated_checkpoints(store: FeatureStore, folder: Path) -> None:
+    """Delete the checkpoints of a training on other videos or features: it cannot be resumed."""
+    if _is_outdated(store, folder):
+        log(f"the checkpoints of {folder} are removed: other videos or features")
+        remove_checkpoints(folder / "checkpoints")
+
+
+def _is_outdated(store: FeatureStore, folder: Path) -> bool:
+    """Whether a stopped training has seen other videos or features, whatever its settings.
+
+    Settings that another clipset recorded do not tell; its training is left alone.
+    """
+    newest = newest_checkpoint(folder / "checkpoints")
+    if newest is None:
+        return False
+    try:
+        config = build(PretrainConfig, newest.settings, "the settings of the checkpoint")
+    except ClipsetError:
+        return False
+    if flatten(weight_settings(config)).keys() != flatten(newest.settings).keys():
+        return False
+    videos = ssl_videos(store, config.ssl_split)
+    choice = choose_batches(store, videos, config)
+    identity = _fingerprint(store, videos, newest.settings, choice, newest.seed)
+    return newest.fingerprint != identity
 
 
 def training_videos(
@@ -240,7 +276,6 @@ def open_clip_source(
 def _card(
     store: FeatureStore, videos: np.ndarray, config: PretrainConfig, choice: BatchChoice, seed: int
 ) -> ModelCard:
-    checksums = [store.entries[index].checksum for index in videos]
     return ModelCard(
         dim=store.manifest.backbone.dim,
         model=config.model,
@@ -249,12 +284,18 @@ def _card(
         videos=len(videos),
         split=config.ssl_split,
         seed=seed,
-        fingerprint=fingerprint(
-            weight_settings(config), seed, store.manifest, checksums, choice.identity
-        ),
+        fingerprint=_fingerprint(store, videos, weight_settings(config), choice, seed),
         data=store.catalog.name,
         splits=store.catalog.splits,
     )
+
+
+def _fingerprint(
+    store: FeatureStore, videos: np.ndarray, settings: Any, choice: BatchChoice, seed: int
+) -> str:
+    """Identifies a training by its settings, its seed, and all that it learns from."""
+    rows = [store.entries[index].fingerprint for index in videos]
+    return fingerprint(settings, seed, store.manifest, rows, choice.identity)
 
 
 def _find_trained(folder: Path, card: ModelCard) -> ModelCard | None:
