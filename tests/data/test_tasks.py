@@ -131,3 +131,9 @@ def test_an_impossible_split_is_refused(settings: dict[str, Any]) -> None:
 def test_a_folder_that_is_said_to_be_a_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="is not a file, but data"):
         read(tmp_path, format="table")
+
+
+@pytest.mark.parametrize("name", ["store", "scores", "all"])
+def test_a_task_may_not_have_the_name_of_a_part_of_the_run(name: str) -> None:
+    with pytest.raises(CatalogError, match=f"a task cannot be called '{name}'"):
+        DataConfig(tasks={name: {"label": "topic"}})

@@ -21,6 +21,9 @@ from clipset.data.tables import SUFFIXES
 from clipset.errors import CatalogError
 from clipset.text import text_path
 
+RESERVED_NAMES = ("auto", "all", "store", "extract", "scores", "report")
+"""Words for several tasks, and steps and folders of a run beside those of its tasks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
@@ -71,6 +74,11 @@ class DataConfig:
                 raise CatalogError(
                     f"data.tasks: a task needs an identifier as its name, and the column of its "
                     f"label or target, got {task_name!r} with {columns}"
+                )
+            if task_name in RESERVED_NAMES:
+                raise CatalogError(
+                    f"data.tasks: a task cannot be called {task_name!r}, as a part of a run is; "
+                    f"use another name"
                 )
 
     @property
