@@ -84,6 +84,22 @@ def test_videos_without_a_label_are_not_trained_on_if_a_test_video_is_of_their_g
     assert unlabelled == {test_group: None, train_group: "train", "w": "train"}
 
 
+def test_videos_that_an_unlabelled_one_links_stay_together(tmp_path: Path) -> None:
+    """`a` is a copy of a video without a label, which is of the group of `b`."""
+    for name, content in (("a", b"1"), ("copy", b"1"), ("b", b"2"), ("c", b"3")):
+        (tmp_path / name).write_bytes(content)
+    facts = {"a": ("z", None), "copy": (None, "g"), "b": ("z", "g"), "c": ("z", None)}
+    videos = tuple(
+        Video(id=name, path=tmp_path / name, label=label, group=group)
+        for name, (label, group) in facts.items()
+    )
+    for seed in range(6):
+        catalog = assign_splits(Catalog(name="c", videos=videos), test_fraction=0.5, seed=seed)
+        split = {video.id: video.split for video in catalog}
+        assert split["a"] == split["b"] != split["c"]
+        assert split["copy"] == (None if split["a"] == "test" else "train")
+
+
 def test_videos_with_targets_are_split_too() -> None:
     videos = [replace(video, target=1.5) for video in catalog_of([None] * 8)]
     catalog = assign_splits(Catalog(name="c", videos=tuple(videos)), test_fraction=0.25, seed=0)

@@ -116,7 +116,7 @@ def test_without_tokens_both_rows_of_clips_in_order_are_equal_for_any_number_of_
     suite = run_suite(task, model, config, probes=ROWS)
     baseline, scale = suite.results
     assert baseline.settings == scale.settings
-    assert baseline.num_candidates == scale.num_candidates == 10
+    assert baseline.num_candidates == scale.num_candidates == 40
     one, two = (suite.predictions.outputs[result.key] for result in suite.results)
     np.testing.assert_allclose(one, two, atol=1e-3)
     assert baseline.value == scale.value

@@ -24,12 +24,51 @@ def make_videos(labels: Tensor, groups: list[str] | None = None) -> LabelledVide
     return LabelledVideos(clips, clips, labels, group_names)
 
 
-def test_groups_of_one_class_each_leave_nothing_to_validate_on() -> None:
+def test_groups_of_one_class_each_cannot_be_divided_and_videos_are_stratified() -> None:
     """Whatever group is held out, its class is not learned."""
     labels = torch.arange(40) % 4
     train = make_videos(labels, [f"person {label}" for label in labels])
-    assert split_training_videos(train, 0.25, seed=0) is None
-    assert make_validation_split(train, 0).validation is None
+    split = make_validation_split(train, 0)
+    assert split.validation is not None
+    assert split.description == "10 of 40 training videos (stratified)"
+    assert set(split.validation.classes.tolist()) == set(range(4))
+
+
+@pytest.mark.parametrize("sizes", [(540, 60), (400, 100, 50, 50), (50, 50, 50, 50, 400)])
+@pytest.mark.parametrize("kind", ["classes", "targets"])
+@pytest.mark.parametrize("seed", range(10))
+def test_validation_groups_are_about_a_quarter_of_the_videos(
+    sizes: tuple[int, ...], kind: str, seed: int
+) -> None:
+    labels = torch.arange(600) % 2
+    groups = [f"person {number}" for number, size in enumerate(sizes) for _ in range(size)]
+    train = make_videos(labels, groups)
+    if kind == "targets":
+        train = replace(train, targets=torch.rand(600))
+    parts = split_training_videos(train, 0.25, seed)
+    assert parts is not None
+    assert 0.05 <= len(parts[1]) / 600 <= 0.45
+    assert not {groups[video] for video in parts[0]} & {groups[video] for video in parts[1]}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_groups_validate_if_one_has_a_single_class(seed: int) -> None:
+    labels = torch.arange(400) // 200
+    groups = [f"person {video // 100}" for video in range(400)]  # two of each class
+    parts = split_training_videos(make_videos(labels, groups), 0.25, seed)
+    assert parts is not None
+    assert len({groups[video] for video in parts[1]}) == 2
+    assert set(labels[parts[0]].tolist()) == set(labels[parts[1]].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_video_without_a_group_does_not_divide_the_groups_of_others(seed: int) -> None:
+    train = make_videos(torch.arange(40) % 2, [f"person {video // 4}" for video in range(40)])
+    groups = (None, *train.groups[1:])
+    parts = split_training_videos(replace(train, groups=groups), 0.25, seed)
+    assert parts is not None
+    learned, validated = ({groups[video] for video in part} for part in parts)
+    assert not learned & validated
 
 
 @pytest.mark.parametrize("seed", range(20))

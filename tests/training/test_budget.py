@@ -103,6 +103,13 @@ def test_held_out_videos_of_small_groups_have_negatives(size: int) -> None:
     assert len(hold_out(np.repeat(np.arange(2000), 15), seed=0)) == budget.MAX_HELD_OUT
 
 
+def test_a_group_keeps_two_videos_to_contrast() -> None:
+    groups = np.repeat(np.arange(20), [29] * 10 + [3] * 10)
+    held_out = hold_out(groups, seed=0)
+    assert len(held_out)
+    assert set(groups[held_out]) <= set(range(10))
+
+
 @pytest.mark.parametrize("max_epochs", [1, 7, 39, 40, 41, 60, 79, 80, 500])
 def test_the_held_out_loss_is_measured_at_most_40_times_and_may_end_a_training_halfway(
     max_epochs: int,

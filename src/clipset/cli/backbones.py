@@ -22,8 +22,9 @@ app.command(backbones_app)
 def backbones_command(*, common: flags.Common = flags.COMMON) -> None:
     """List the backbones: frozen networks that turn a clip into a feature.
 
-    Every command with --backbone also takes hf:FOLDER (a Hugging Face model), file.py:make, or a
-    TorchScript, ONNX or OpenVINO file.
+    Every command with --backbone also takes hf:FOLDER (a Hugging Face model), file.py:make, the
+    file backbone.safetensors of `clipset pretrain-backbone`, or a TorchScript, ONNX or OpenVINO
+    file.
 
     Example: clipset backbones
 

@@ -13,7 +13,7 @@ from clipset.cli.tables import run_lines
 def demo_command(
     *, out: Path = Path("demo"), videos: flags.Int = 200, common: flags.Training = flags.TRAINING
 ) -> None:
-    """Render videos, run the pipeline on them, and print the scores. CPU only, in minutes.
+    """Render videos, run the pipeline on them, and print the scores. Takes minutes, needs no GPU.
 
     The label of a video is the order of four events: no single clip shows it.
 

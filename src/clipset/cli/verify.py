@@ -15,8 +15,8 @@ def verify_command(
 ) -> None:
     """Check every stored row against its checksum. Exits with 1 if there are problems.
 
-    Catalog, ledger, manifest and files are also compared with each other. In a run, the model,
-    the vectors and all other files with a checksum are checked, too.
+    Catalog, ledger, manifest and files are also compared with each other. In a run, the outputs of
+    all steps, the training metrics and all other files with a checksum are checked, too.
 
     Example: clipset verify store
 

@@ -27,15 +27,13 @@ def assign_splits(catalog: Catalog, *, test_fraction: float, seed: int) -> Catal
     """
     if not 0.0 < test_fraction < 1.0:
         raise CatalogError(f"the test fraction must be between 0 and 1, got {test_fraction}")
-    if catalog.splits:
+    if catalog.splits or not any(video.is_labelled for video in catalog):
         return catalog
-    labelled_videos = [video for video in catalog if video.is_labelled]
-    if not labelled_videos:
-        return catalog
-    test_ids = _draw_test_ids(labelled_videos, test_fraction, np.random.default_rng(seed))
+    groups = _group_videos(list(catalog))
+    test_ids = _draw_test_ids(groups, test_fraction, np.random.default_rng(seed))
     related_ids = {
         video.id
-        for group in _group_videos(list(catalog))
+        for group in groups
         if any(video.id in test_ids for video in group)
         for video in group
     }
@@ -137,22 +135,23 @@ def subset_indices(
 
 
 def _draw_test_ids(
-    videos: list[Video], test_fraction: float, generator: np.random.Generator
+    all_groups: list[list[Video]], test_fraction: float, generator: np.random.Generator
 ) -> set[str]:
-    """The ids of the test videos.
+    """The ids of the test videos, which have labels.
 
     Groups are visited in random order. A group is drawn if that brings its classes closer to their
     target sizes, and leaves each of them a training video. If there is none, the smallest group
     that leaves each class a training video is drawn.
     """
-    class_sizes = Counter(video.label for video in videos)
+    labelled = ([video for video in group if video.is_labelled] for group in all_groups)
+    groups = [group for group in labelled if group]
+    class_sizes = Counter(video.label for group in groups for video in group)
     target_sizes = {  # at least one video, if one is left for training
         label: min(max(1, round(size * test_fraction)), size - 1)
         for label, size in class_sizes.items()
     }
     test_sizes: Counter[str | None] = Counter()
     test_ids: set[str] = set()
-    groups = _group_videos(videos)
     smallest_group: list[Video] = []
     for group_index in generator.permutation(len(groups)):
         group = groups[group_index]

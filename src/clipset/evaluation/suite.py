@@ -31,6 +31,7 @@ from clipset.probes.registry import PROBES, make_probe, probe_key
 from clipset.probes.task import EvaluationTask
 from clipset.progress import bar, log
 from clipset.representation.encode import check_width
+from clipset.text import counted
 from clipset.training.checkpoint import ScaleModel
 
 
@@ -95,10 +96,10 @@ def run_suite(
     """
     config = config or EvaluateConfig()
     num_groups = len(set(task.test.groups) - {None})
-    if num_groups > 1 and not has_enough_groups(task.test.groups):
+    if num_groups and not has_enough_groups(task.test.groups):
         log(
-            f"the test videos are of {num_groups} groups, too few or of too unequal size: "
-            f"intervals are over videos and say nothing about other groups"
+            f"the test videos are of {counted(num_groups, 'group')}, too few or of too unequal "
+            f"size: intervals are over videos and say nothing about other groups"
         )
     names = config.probes if probes is None else probes
     names = [n for n in names if model is not None or probe_key(n).features == "backbone"]

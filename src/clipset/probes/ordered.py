@@ -284,9 +284,10 @@ class OrderedProbe(Probe):
     _last: tuple[Tensor, Ridge] | None = None
 
     def search_space(self) -> list[RidgeSettings]:
+        sharpness_factors = (1.0,) if self.setup.task.is_regression else SHARPNESS
         return [
             RidgeSettings(penalty=penalty, sharpness=sharpness, equal_parts=equal_parts)
-            for penalty, sharpness, equal_parts in product(PENALTIES, SHARPNESS, SCALINGS)
+            for penalty, sharpness, equal_parts in product(PENALTIES, sharpness_factors, SCALINGS)
         ]
 
     def search(self) -> Selection:
@@ -297,7 +298,7 @@ class OrderedProbe(Probe):
         ridge = self._ridge(split.train)
         return Selection(
             settings=search_ridge(ridge, split.validation),
-            num_candidates=len(PENALTIES) * len(SCALINGS),
+            num_candidates=len(self.search_space()),
             selected_on=split.description,
         )
 

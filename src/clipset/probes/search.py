@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,7 +25,9 @@ from clipset.probes.config import ProbeTraining
 from clipset.probes.task import LabelledVideos, Labels
 
 VALIDATION_FRACTION = 0.25  # of the training videos, without a split `val`
-MAX_DRAWS = 100  # of validation groups, until all their classes are learned
+MAX_DRAWS = 100  # of validation groups, until they are a good part of the videos
+MAX_COUNTS = 8  # numbers of validation groups that are tried
+MAX_MISFIT = 0.2  # of a good part: by how much it may differ from the fraction that is wanted
 HALVINGS = 3  # how often the weaker half of the candidates is dropped
 TRAINING_MEMORY = 3 * 2**29  # bytes of the candidates that are trained at the same time
 T = TypeVar("T")
@@ -58,7 +61,7 @@ def make_validation_split(
     if index_pair is None:
         return ValidationSplit(all_videos)
     split_kind = "stratified" if train.targets is None else "at random"
-    split_kind = "whole groups" if connected_groups(train) else split_kind
+    split_kind = "whole groups" if _are_groups_apart(train, index_pair) else split_kind
     train_index, validation_index = index_pair
     description = f"{len(validation_index)} of {len(train)} training videos ({split_kind})"
     return ValidationSplit(train_index, train.select(validation_index), description)
@@ -67,12 +70,14 @@ def make_validation_split(
 def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> IndexPair | None:
     """Indices of training and validation videos; None if there are too few.
 
-    By whole groups where the catalog has groups, else stratified by class. A class with a single
-    video is only trained on. Copies of one file stay together, and no validation video is of a
-    class that is not learned.
+    By whole groups where the catalog has groups, else stratified by class, and also where groups
+    cannot be divided (each has a class of its own). A class with a single video is only trained on.
+    Copies of one file stay together, and no validation video is of a class that is not learned.
     """
-    if groups := connected_groups(train):
-        return _split_groups(train, groups, fraction, seed)
+    if (groups := connected_groups(train)) and (
+        pair := _split_groups(train, groups, fraction, seed)
+    ):
+        return pair
     first_index, file_index = _distinct_files(train)
     if train.targets is None:
         index_pair = _split_by_class(train.classes[first_index], fraction, seed)
@@ -81,27 +86,33 @@ def split_training_videos(train: LabelledVideos, fraction: float, seed: int) -> 
     if index_pair is None or len(first_index) == len(train):
         return index_pair
     learn, check = (torch.isin(file_index, part).nonzero().squeeze(1) for part in index_pair)
-    return (learn, check) if train.targets is not None else _keep_learned(train, learn, check)
+    return _keep_learned(train, learn, check)
 
 
-def connected_groups(train: LabelledVideos) -> tuple[str, ...]:
+def connected_groups(train: LabelledVideos) -> tuple[int, ...]:
     """The group of each video, those with copies of one file as one.
 
-    Empty if some video does not name its group, or if all are of one group.
+    A video without a group is one of its own. Empty if no video has a group, or all the same.
     """
-    group_names = [group for group in train.groups if group is not None]
-    if len(group_names) < len(train):
+    if not any(train.groups):
         return ()
-    names, group_index = np.unique(group_names, return_inverse=True)
+    keys = [f"video {i}" if g is None else f"group {g}" for i, g in enumerate(train.groups)]
+    names, group_index = np.unique(keys, return_inverse=True)
     first_index, file_index = _distinct_files(train)
     links = coo_array(
         (np.ones(len(train)), (group_index, group_index[first_index[file_index]])),
         shape=(len(names), len(names)),
     )
-    _, component = connected_components(links, directed=False)
-    first_names = names[np.unique(component, return_index=True)[1]]  # of each component
-    connected = tuple(str(first_names[component[group]]) for group in group_index)
-    return connected if len(first_names) > 1 else ()
+    num_components, component = connected_components(links, directed=False)
+    return tuple(component[group_index].tolist()) if num_components > 1 else ()
+
+
+def _are_groups_apart(train: LabelledVideos, index_pair: IndexPair) -> bool:
+    """Whether there are groups, and none has videos in both parts."""
+    if not (groups := connected_groups(train)):
+        return False
+    learned, validated = ({groups[video] for video in part.tolist()} for part in index_pair)
+    return not learned & validated
 
 
 def _distinct_files(train: LabelledVideos) -> tuple[Int[Tensor, " F"], Int[Tensor, " N"]]:
@@ -115,30 +126,47 @@ def _distinct_files(train: LabelledVideos) -> tuple[Int[Tensor, " F"], Int[Tenso
 
 
 def _split_groups(
-    train: LabelledVideos, groups: tuple[str, ...], fraction: float, seed: int
+    train: LabelledVideos, groups: tuple[int, ...], fraction: float, seed: int
 ) -> IndexPair | None:
-    """Whole groups, drawn again until every validation class is learned, and there are two.
+    """Whole groups, drawn again until they are a good part of the videos, of learned classes.
 
-    If that never happens, the draw with the most validation videos of learned classes.
+    If they never are, the draw that comes closest. None if no two classes can be in both parts.
     """
-    splitter = GroupShuffleSplit(MAX_DRAWS, test_size=fraction, random_state=seed)
-    best: IndexPair | None = None
-    for drawn in splitter.split(train.classes, train.classes, list(groups)):
-        learn, check = map(torch.as_tensor, drawn)
-        if train.targets is not None:
-            return learn, check
-        index_pair = _keep_learned(train, learn, check)
-        if index_pair is not None and len(index_pair[1]) == len(check):
-            return index_pair
-        if index_pair is not None and (best is None or len(index_pair[1]) > len(best[1])):
-            best = index_pair
-    return best
+    class_groups = set(zip(train.classes.tolist(), groups, strict=True))
+    num_groups_of = Counter(label for label, _ in class_groups)
+    if train.targets is None and sum(n > 1 for n in num_groups_of.values()) < 2:
+        return None
+    usual_count = math.ceil(fraction * len(set(groups)))
+    counts = sorted(range(1, len(set(groups))), key=lambda count: abs(count - usual_count))
+    best, least_misfit = None, math.inf
+    for count in counts[:MAX_COUNTS]:
+        splitter = GroupShuffleSplit(MAX_DRAWS, test_size=count, random_state=seed)
+        for drawn in splitter.split(train.classes, train.classes, list(groups)):
+            learn, check = map(torch.as_tensor, drawn)
+            index_pair = _keep_learned(train, learn, check)
+            if index_pair is None:
+                continue
+            num_kept = len(index_pair[1])
+            misfit = abs(len(check) / len(train) - fraction)
+            if num_kept == len(check) and misfit < MAX_MISFIT:
+                return index_pair
+            misfit += 1 - num_kept / len(check)
+            if misfit < least_misfit:
+                best, least_misfit = index_pair, misfit
+        if best is not None:
+            return best
+    return None
 
 
 def _keep_learned(
     train: LabelledVideos, learn: Int[Tensor, " A"], check: Int[Tensor, " B"]
 ) -> IndexPair | None:
-    """Both parts without validation videos of classes not learned; None if one class is left."""
+    """Both parts without validation videos of classes not learned; None if one class is left.
+
+    With targets, None if fewer than two videos are learned.
+    """
+    if train.targets is not None:
+        return None if len(learn) < 2 else (learn, check)
     check = check[torch.isin(train.classes[check], train.classes[learn])]
     return None if len(train.classes[check].unique()) < 2 else (learn, check)
 

@@ -62,7 +62,7 @@ def is_flat(losses: Sequence[float]) -> bool:
 def hold_out(groups: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " M"]:
     """The indices of the held-out videos: the same fraction of each group, or none at all.
 
-    Of small groups, two videos of as many of them as are needed.
+    Of small groups, two videos of as many of them as are needed; two videos are left in each.
     """
     generator = np.random.default_rng([seed, len(groups)])
     fraction = min(HELD_OUT_PART, MAX_HELD_OUT / len(groups))
@@ -74,6 +74,6 @@ def hold_out(groups: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " M"]:
         videos = np.flatnonzero(groups == names[index])
         num_of_group = max(int(fraction * len(videos)), MIN_OF_GROUP)
         num_of_group = min(num_of_group, num_needed - len(held_out))
-        if num_of_group >= MIN_OF_GROUP:
+        if min(num_of_group, len(videos) - num_of_group) >= MIN_OF_GROUP:
             held_out += generator.permutation(videos)[:num_of_group].tolist()
     return np.array(sorted(held_out if len(held_out) >= MIN_HELD_OUT else []), dtype=np.int64)
