@@ -24,13 +24,13 @@ from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
 from clipset.probes import ordered
 from clipset.probes.base import ProbeSetup, Selection, predict_videos
-from clipset.probes.config import EvaluateConfig, ProbeTraining
+from clipset.probes.config import EvaluateConfig, ProbeName, ProbeTraining
 from clipset.probes.finetune import FinetuneProbe
 from clipset.probes.inputs import VideoInputs
 from clipset.probes.linear import LinearProbe
 from clipset.probes.ordered import OrderedProbe
 from clipset.probes.ordered import Ridge as OurRidge
-from clipset.probes.registry import PROBES, rebuild_classifier
+from clipset.probes.registry import PROBES, make_probe, rebuild_classifier
 from clipset.probes.search import make_validation_split, split_training_videos
 from clipset.probes.task import EvaluationTask, HeldOut, LabelledVideos, make_task
 from clipset.probes.transformer import (
@@ -293,7 +293,7 @@ def test_results_say_what_was_selected_among_how_many() -> None:
     results = run_suite(class_task(2.0), small_model(), config).results
     candidates = {result.key: result.num_candidates for result in results}
     assert candidates["backbone", "linear"] == 8
-    assert candidates["backbone", "ordered"] == 10
+    assert candidates["backbone", "ordered"] == 40
     for result in results:
         if "knn" in result.probe:
             assert result.selected_on is None
@@ -374,6 +374,21 @@ def test_the_learning_rate_of_the_encoder_is_searched_on_validation_videos() -> 
     assert selection.num_candidates == 4
     assert selection.selected_on == "18 of 70 training videos (stratified)"
     assert 1 <= (selection.epochs or 0) <= FIT.epochs
+
+
+@pytest.mark.parametrize("name", ["finetune", "mlp"])
+def test_the_learning_rate_falls_within_the_epochs_of_the_final_training(name: ProbeName) -> None:
+    """As if no more epochs than the best ones on validation videos had ever been planned."""
+
+    def final_weights(training: ProbeTraining) -> dict[str, Tensor]:
+        config = replace(QUICK, training=training)
+        setup = ProbeSetup(task=class_task(2.0), model=small_model(), config=config, seed=0)
+        probe = make_probe(name, setup)
+        classifier = probe.fit(replace(probe.search(), epochs=3), torch.arange(70), 0)
+        return dict(classifier.state_dict())
+
+    weights, expected = final_weights(FIT), final_weights(replace(FIT, epochs=3))
+    assert all(torch.equal(weights[key], expected[key]) for key in expected)
 
 
 def test_without_early_stopping_all_epochs_are_run() -> None:

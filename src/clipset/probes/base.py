@@ -133,12 +133,12 @@ class TrainedProbe(Probe):
 
     @property
     def stops_early(self) -> bool:
-        """Whether the training ends after the epoch with the best validation score."""
+        """Whether the final training has as many epochs as were best on validation videos."""
         return self.can_stop_early and self.setup.config.training.early_stopping
 
     @property
     def num_epochs(self) -> int:
-        """Epochs that the learning rate is scheduled for."""
+        """Epochs of the search, for which the learning rate is scheduled there."""
         config = self.setup.config.training
         max_steps = max(config.max_steps, self.min_steps)
         return count_epochs(len(self.setup.task.train), config, max_steps)

@@ -363,13 +363,16 @@ class HeadProbe(TrainedProbe):
     def start(self, candidates: dict[int, HeadSettings], split: ValidationSplit) -> HeadGrid:
         assert split.validation is not None  # only called in a search
         validation = ValidationInputs(split.validation, self.clip_inputs(self.encoder))
-        return self._make_grid(candidates, split.train, self.setup.seed, validation)
+        return self._make_grid(
+            candidates, split.train, self.num_epochs, self.setup.seed, validation
+        )
 
     def fit(
         self, selection: Selection, video_index: Int[Tensor, " B"], seed: int
     ) -> HeadClassifier:
-        grid = self._make_grid({0: selection.settings}, video_index, seed)
-        for _ in range(selection.epochs or self.num_epochs):
+        num_epochs = selection.epochs or self.num_epochs
+        grid = self._make_grid({0: selection.settings}, video_index, num_epochs, seed)
+        for _ in range(num_epochs):
             grid.run_epoch()
         make_stack = self.stack_factory(self.setup.config)
         return HeadClassifier(grid.only_head(), self.clip_inputs(self.encoder), make_stack).eval()
@@ -382,11 +385,11 @@ class HeadProbe(TrainedProbe):
         return HeadClassifier(own_tensors(state), cls.clip_inputs(encoder), make_stack)
 
     def _make_grid(
-        self, settings: dict[int, HeadSettings], video_index: Int[Tensor, " B"], seed: int,
-        validation: ValidationInputs | None = None,
+        self, settings: dict[int, HeadSettings], video_index: Int[Tensor, " B"], num_epochs: int,
+        seed: int, validation: ValidationInputs | None = None,
     ) -> HeadGrid:  # fmt: skip
         return HeadGrid(
             self.stack_factory(self.setup.config), self.inputs, settings, video_index=video_index,
-            num_outputs=self.setup.task.num_outputs, num_epochs=self.num_epochs, seed=seed,
+            num_outputs=self.setup.task.num_outputs, num_epochs=num_epochs, seed=seed,
             validation=validation,
         )  # fmt: skip

@@ -230,7 +230,7 @@ class TransformerProbe(TrainedProbe):
         assert split.validation is not None  # only called in a search
         train_videos = self.setup.task.train.select(split.train)
         trainings = {
-            candidate: self._start(settings, train_videos, self.setup.seed)
+            candidate: self._start(settings, train_videos, self.num_epochs, self.setup.seed)
             for candidate, settings in candidates.items()
         }
         return TransformerTrainings(trainings, split.validation, self._best_outputs)
@@ -244,9 +244,11 @@ class TransformerProbe(TrainedProbe):
 
     def fit(self, selection: Selection, video_index: Int[Tensor, " B"], seed: int) -> nn.Module:
         ordered_weight = selection.settings.ordered_weight
-        training = self._start(selection.settings, self.setup.task.train.select(video_index), seed)
+        num_epochs = selection.epochs or self.num_epochs
+        train_videos = self.setup.task.train.select(video_index)
+        training = self._start(selection.settings, train_videos, num_epochs, seed)
         if ordered_weight < 1:  # else nothing of the transformer is left in the mixture
-            for _ in range(selection.epochs or self.num_epochs):
+            for _ in range(num_epochs):
                 training.run_epoch()
         if not ordered_weight:
             return training.network.eval()
@@ -340,10 +342,10 @@ class TransformerProbe(TrainedProbe):
         return feature_statistics.mean, feature_statistics.std
 
     def _start(
-        self, settings: TransformerSettings, train: LabelledVideos, seed: int
+        self, settings: TransformerSettings, train: LabelledVideos, num_epochs: int, seed: int
     ) -> TransformerTraining:
         torch.manual_seed(seed)
         return TransformerTraining(
             self.make_classifier(settings.batch_norm), train, self.setup.config.training, settings,
-            num_epochs=self.num_epochs, seed=seed, joint=self.joint,
+            num_epochs=num_epochs, seed=seed, joint=self.joint,
         )  # fmt: skip
