@@ -23,7 +23,7 @@ from clipset.features.store import FeatureStore
 from clipset.model.config import ModelConfig
 from clipset.model.knn import knn_probabilities
 from clipset.probes import ordered
-from clipset.probes.base import ProbeSetup, Selection, predict_videos
+from clipset.probes.base import ProbeSetup, Selection, equal_epochs, predict_videos
 from clipset.probes.config import EvaluateConfig, ProbeName, ProbeTraining
 from clipset.probes.finetune import FinetuneProbe
 from clipset.probes.inputs import VideoInputs
@@ -389,6 +389,16 @@ def test_the_learning_rate_falls_within_the_epochs_of_the_final_training(name: P
 
     weights, expected = final_weights(FIT), final_weights(replace(FIT, epochs=3))
     assert all(torch.equal(weights[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("best_epoch", [1, 2, 5, 10, 20, 30, 39, 40])
+def test_learning_rates_add_up_to_those_until_the_best_epoch(best_epoch: int) -> None:
+    def rates(num_epochs: int) -> np.ndarray:  # in the middle of each epoch
+        return 0.5 + 0.5 * np.cos(np.pi * (np.arange(num_epochs) + 0.5) / num_epochs)
+
+    num_epochs = equal_epochs(best_epoch, 40)
+    assert best_epoch <= num_epochs <= 40
+    assert rates(num_epochs).sum() == pytest.approx(rates(40)[:best_epoch].sum(), abs=0.3)
 
 
 def test_without_early_stopping_all_epochs_are_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -133,7 +134,7 @@ class TrainedProbe(Probe):
 
     @property
     def stops_early(self) -> bool:
-        """Whether the final training has as many epochs as were best on validation videos."""
+        """Whether the number of epochs of the final training is chosen on validation videos."""
         return self.can_stop_early and self.setup.config.training.early_stopping
 
     @property
@@ -167,13 +168,23 @@ class TrainedProbe(Probe):
         curves = ValidationCurves(len(candidates), self.num_epochs, self.num_halvings)
         for group in split_by_memory([self.training_bytes(point) for point in candidates]):
             train_by_halving(self.start({n: candidates[n] for n in group}, split), curves)
-        best, epochs = curves.best(early_stopping=self.stops_early)
+        best, best_epoch = curves.best(early_stopping=self.stops_early)
         return Selection(
             settings=candidates[best],
-            epochs=epochs,
+            epochs=equal_epochs(best_epoch, self.num_epochs),
             num_candidates=len(candidates),
             selected_on=split.description,
         )
+
+
+def equal_epochs(best_epoch: int, num_epochs: int) -> int:
+    """Epochs of a training whose learning rates add up to those before the best epoch of a search.
+
+    In the search, the rate falls over `num_epochs` and may still be high at the best one; in the
+    final training, it falls to 0 (both as half a cosine).
+    """
+    part = best_epoch / num_epochs
+    return round(num_epochs * (part + math.sin(math.pi * part) / math.pi))
 
 
 class TensorClassifier(nn.Module):

@@ -63,8 +63,8 @@ class ProbeTraining:
     mix_means: bool = False
     """whether transformers see videos with mixed mean features, which hides the person or place"""
     early_stopping: bool = True
-    """whether the final training has as many epochs as were best on validation videos, not all
-    (linear heads always have all)"""
+    """whether the epochs of the final training are chosen on validation videos (never those of
+    linear heads)"""
     joint_weight: float = 0.0
     """weight of the pre-training losses beside fine-tuning, on all videos, labelled or not"""
     head_learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
