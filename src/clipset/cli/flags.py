@@ -23,7 +23,7 @@ def read_whole_number(type_: type[int], tokens: Sequence[Token]) -> int:
         return type_(token.value)
     except ValueError:
         name = token.keyword or "the argument"
-        raise ConfigError(f"{name} must be a whole number, got {token.value}") from None
+        raise ConfigError(f"{name} must be a whole number, got {token.value:.40}") from None
 
 
 Int = Annotated[int, Parameter(converter=read_whole_number)]
