@@ -206,7 +206,7 @@ def test_the_variance_over_units_is_that_of_a_bootstrap() -> None:
 
 def test_one_source_of_variance_gives_the_t_test() -> None:
     values = np.random.default_rng(0).normal(0.3, 1.0, 15)
-    source = Variance(values.var(ddof=1) / 15, 14)
+    source = Variance(values.var(ddof=1) / 15, 14.0)
     expected = stats.ttest_1samp(values, 0.0)
     assert p_value(values.mean(), [source]) == pytest.approx(expected.pvalue, rel=1e-6)
     low, _ = expected.confidence_interval()

@@ -326,7 +326,7 @@ def video_variance(tasks: Sequence[Float[np.ndarray, " _"]], units: Units) -> Va
     video_weights = [np.full(len(values), 1 / (len(values) * len(tasks))) for values in tasks]
     unit_weights = np.bincount(unit_of, np.concatenate(video_weights))
     if np.count_nonzero(unit_weights) == 1:
-        return Variance(0.0, 0)  # unknown
+        return Variance(0.0, 0.0)  # unknown
     dof = max(1 / float((unit_weights**2).sum()) - 1, 1.0)
     return Variance(float((unit_deviations**2).sum()) * (dof + 1) / dof, dof)
 
@@ -345,7 +345,7 @@ def _seed_source(
         for values, of_task in zip(tasks, units, strict=True)
     ]
     mean_variance = sum(variance.value for variance in seed_variances) / len(units) ** 2
-    return Variance(mean_variance, sum(variance.dof for variance in seed_variances))
+    return Variance(mean_variance, sum((variance.dof for variance in seed_variances), 0.0))
 
 
 def _seed_variance_of_folds(
@@ -357,7 +357,7 @@ def _seed_variance_of_folds(
     fold_variances = [_seed_variance(values[:, part], units[part]) for part in fold_indices]
     fold_weights = [len(part) / len(units) for part in fold_indices]
     value = sum(w**2 * source.value for w, source in zip(fold_weights, fold_variances, strict=True))
-    return Variance(value, sum(source.dof for source in fold_variances))
+    return Variance(value, sum((source.dof for source in fold_variances), 0.0))
 
 
 def _seed_variance(values: Values, units: Int[np.ndarray, " M"]) -> Variance:
@@ -369,13 +369,13 @@ def _seed_variance(values: Values, units: Int[np.ndarray, " M"]) -> Variance:
     """
     num_seeds = len(values)
     if num_seeds == 1:
-        return Variance(0.0, 0)  # unknown
+        return Variance(0.0, 0.0)  # unknown
     seed_scores = values.mean(axis=1)  # (S,)
     residuals = values - values.mean(axis=0) - (seed_scores - seed_scores.mean())[:, None]  # (S, M)
     interaction = sum(video_variance([row], [units]).value for row in residuals)
     interaction /= num_seeds * (num_seeds - 1)
     seed_variance = float(seed_scores.var(ddof=1)) / num_seeds
-    return Variance(max(seed_variance - SUBTRACTED * interaction, 0.0), num_seeds - 1)
+    return Variance(max(seed_variance - SUBTRACTED * interaction, 0.0), float(num_seeds - 1))
 
 
 def _is_accuracy(tasks: Sequence[Values]) -> bool:
