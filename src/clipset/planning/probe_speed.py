@@ -31,8 +31,8 @@ NUM_CANDIDATES = 3  # that are trained together; the time of more follows
 QUICK_CANDIDATES = 2
 NUM_EPOCHS = 3  # that are trained; the first one is slower and does not count
 QUICK_EPOCHS = 2
-FINAL_EPOCHS = 0.5  # part of the epochs of a training after the search, on average: it stops
-# early, and a transformer is not trained if the clips in order have all the weight
+FINAL_EPOCHS = 0.35  # part of the epochs of a training after the search, on average: they are
+# chosen, and a transformer is not trained if the clips in order have all the weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
