@@ -48,8 +48,9 @@ app = VerbApp(
         clipset run VIDEOS --out DIR
 
     Each step is also a command of its own; `clipset COMMAND --help` shows an example. All settings:
-    `clipset settings`. Every command also takes --seed, --device, --json (print the result as
-    JSON), --quiet (no progress) and --debug (traceback of an error)."""),
+    `clipset settings`. Every command also takes --seed and --device (listed where they have an
+    effect), --json (print the result as JSON), --quiet (no progress) and --debug (traceback of an
+    error)."""),
     version_flags=["--version"],
     help_format="plaintext",
     suppress_keyboard_interrupt=False,  # `main` prints what to do next

@@ -47,8 +47,8 @@ def embed_command(
         model: Only for a store: a model's folder or hub name (without one, the vectors are the
             backbone's features).
         run: Only for new videos: the folder of a finished run.
-        backbone: Only for new videos. Without --run: the backbone. With --run: the backbone of the
-            run, if that is a file or a hub model (mine.py:make, hf:FOLDER).
+        backbone: Only for new videos. Without --run: the backbone to use. With --run: needed if the
+            run's backbone is a file of yours or a hub model (mine.py:make, hf:OWNER/NAME).
         out: The folder of `vectors.safetensors`, `videos.csv` and (with pyarrow) `videos.parquet`.
         parts: Parts of a vector: clip (the backbone's feature), token (the clip's output of the
             transformer), set (the set token, as in the paper); clip,token by default.

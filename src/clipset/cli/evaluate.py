@@ -31,11 +31,12 @@ def evaluate_command(
     allow_leaks: flags.Switch = False,
     common: flags.Seeded = flags.SEEDED,
 ) -> None:
-    """Score features by probes: k-NN, linear, MLP, transformer, fine-tuning. Needs labels.
+    """Score features with probes: k-NN, linear, MLP, transformer, fine-tuning. Needs labels.
 
     A probe is a simple classifier. `knn` sees the backbone's features, `scale_knn` also the
     outputs of the model; likewise the other pairs. `transformer` is trained from random weights,
-    `finetune` from those of the model. Probes that need a model are skipped without --model.
+    `finetune` from those of the model; by default, both are mixed with a probe on the clips in
+    order. Probes that need a model are skipped without --model.
 
     Hyper-parameters are selected on a part of the training videos (or the split `val`), never on
     the test split. Numeric targets are predicted by regression.

@@ -39,7 +39,8 @@ def extract_command(
         videos: A folder or a catalog.
         out: The store's folder.
         backbone: The frozen network; `clipset backbones` lists the names.
-        frames: Frames of a clip (the backbone's own number by default).
+        frames: Frames of a clip (by default 1 if the backbone encodes single frames, else its own
+            number).
         size: Height and width of a clip in pixels.
         retry_failed: Decode all failed videos again (by default only those with an error that may
             be gone, such as a missing file or a timeout).

@@ -54,7 +54,10 @@ Model = Annotated[str | None, Parameter(metavar="MODEL")]
 """A folder or a hub name: a path would lose the `./` that tells them apart."""
 OwnBackbone = Annotated[
     str | None,
-    Parameter(help="The backbone, if that is a file or a hub model: mine.py:make, hf:FOLDER."),
+    Parameter(
+        help="Needed if the backbone is a file of yours or a model of the hub (mine.py:make, "
+        "hf:OWNER/NAME)."
+    ),
 ]
 
 

@@ -34,8 +34,9 @@ def predict_command(
     """Predict the labels of new videos, with calibrated probabilities.
 
     The first time, a classifier is selected, calibrated and trained on the run's training videos.
-    A long video also gets a timeline: the label of each window. Long means longer than every video
-    of the run, and than three times their median. Exits with 1 if no video can be read.
+    A long video also gets a timeline: the label of each window. A video is long if it is longer
+    than every video of the run and than three times their median. Exits with 1 if no video can be
+    read.
 
     Example: clipset predict new.mp4 --run runs/first
 

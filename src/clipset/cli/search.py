@@ -55,7 +55,7 @@ def search_command(
         examples: Videos of the run, files, or moments such as `clip.mp4@12.5-16`. At least one, or
             --text.
         run: The folder of a finished run.
-        unlike: An example of what is not meant; repeat the flag for more.
+        unlike: A negative example; repeat the flag for more.
         text: A description, if the backbone has a text tower (CLIP, SigLIP, VideoPrism, …).
         moments: Find moments of videos instead of whole videos.
         where: Only videos with this value in a column of the catalog, such as `label=goal`
