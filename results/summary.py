@@ -31,6 +31,8 @@ from clipset.report.wording import (
 )
 from clipset.text import counted
 
+VECTOR, PAPER_KNN = ProbeKey("scale", "course_knn"), ProbeKey("backbone", "knn")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
@@ -201,7 +203,7 @@ def summarise(units: Sequence[Unit], label_fraction: float) -> Column | None:
             *(
                 variant.compare(key, variant, baseline)
                 for variant in variants
-                for key, baseline in list_pairs(list(variant.values))
+                for key, baseline in compared_pairs(list(variant.values))
             ),
             *(
                 variant.compare(key, other, key)
@@ -211,6 +213,12 @@ def summarise(units: Sequence[Unit], label_fraction: float) -> Column | None:
             ),
         ],
     )
+
+
+def compared_pairs(keys: Sequence[ProbeKey]) -> list[tuple[ProbeKey, ProbeKey]]:
+    """Those of a run's report; and the vector of search and `embed` against the paper's k-NN."""
+    has_both = VECTOR in keys and PAPER_KNN in keys
+    return list_pairs(list(keys)) + [(VECTOR, PAPER_KNN)] * has_both
 
 
 def complete_units(units: Sequence[Unit], label_fraction: float) -> list[Unit]:
