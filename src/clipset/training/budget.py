@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-STEPS_PER_ROOT_VIDEO = 40  # steps grow with the root of the number of videos
+STEPS_PER_ROOT_VIDEO = 20  # steps grow with the root of the number of videos
 FEWEST_STEPS = 300
 PLATEAU = 0.7  # part of the steps before the learning rate falls
 HELD_OUT_PART = 0.1
