@@ -45,7 +45,7 @@ class ModelConfig:
     """masked clip loss in both directions: predictions to features and features to predictions"""
     negatives: Literal["masked", "all"] = "masked"
     """negatives of a feature: the predictions of masked clips, or of all clips; with masked, large
-    batches compare masked clips only, in parts of 8192 clips or more"""
+    batches compare masked clips only, in parts of 4096 clips or more"""
     average: bool = False
     """means over clips, directions and losses, as published, instead of the paper's sums"""
     prototypes: int = 512

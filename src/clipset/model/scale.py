@@ -25,7 +25,7 @@ from clipset.model.losses import (
 )
 from clipset.model.teacher import ClusterLoss, RegressionLoss, Teacher
 
-PART_SIZE = 8192  # clips: larger batches are compared in parts of this size or more
+PART_SIZE = 4096  # clips: larger batches are compared in parts of this size or more
 
 
 @dataclass(frozen=True, slots=True)

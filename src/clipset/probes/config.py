@@ -67,7 +67,7 @@ class ProbeTraining:
     linear heads)"""
     joint_weight: float = 0.0
     """weight of the pre-training losses beside fine-tuning, on all videos, labelled or not"""
-    head_learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
+    head_learning_rates: tuple[float, ...] = (1e-3,)
     """learning rates to search for heads on frozen features"""
     head_weight_decays: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
     """weight decays to search for heads on frozen features"""
