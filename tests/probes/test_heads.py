@@ -38,7 +38,12 @@ from clipset.training.checkpoint import ScaleModel
 from clipset.training.optim import cosine_schedule
 
 CONFIG = ProbeTraining(epochs=6, batch_sizes=(16,), num_clips=4)
-FULL = replace(CONFIG, optimizers=("adamw", "sgd"), batch_norm=(True, False))
+FULL = replace(
+    CONFIG,
+    head_learning_rates=(1e-3, 3e-3, 1e-2, 3e-2),
+    optimizers=("adamw", "sgd"),
+    batch_norm=(True, False),
+)
 KINDS: dict[str, Any] = {
     "linear": LinearStack,
     "mlp": partial(MLPStack, hidden=8),
