@@ -43,11 +43,16 @@ EPOCHS = (1, 2, 3, 5, 8, 13, 20, 32, 50, 80)
 LABEL_FRACTION, LABEL_DRAWS = 0.1, 5
 
 
-def train(store: FeatureStore, out: Path, preset: str, seed: int, **settings: Any) -> float:
-    """Pre-train, and return the seconds of all epochs."""
+def train(
+    store: FeatureStore, out: Path, preset: str, seed: int, **settings: Any
+) -> dict[str, Any]:
+    """Pre-train; the settings, the seconds of all epochs, and the accuracy of each probe."""
     clipset.pretrain(store, out, preset=preset, seed=seed, **settings)
     lines = (out / "metrics.jsonl").read_text().splitlines()
-    return sum(float(json.loads(line)["seconds"]) for line in lines)
+    seconds = sum(float(json.loads(line)["seconds"]) for line in lines)
+    training = {**settings, "seconds": seconds, **score(store, out, PROBES, seed)}
+    print(f"{preset}: {training}", flush=True)
+    return training
 
 
 def score(
@@ -61,7 +66,7 @@ def score(
     return {result.probe: result.value for result in results}
 
 
-def seconds_to_reach(target: float, curve: list[dict[str, float]], probe: str) -> float | None:
+def seconds_to_reach(target: float, curve: list[dict[str, Any]], probe: str) -> float | None:
     """The seconds of the first training that reaches a score as all longer ones do."""
     seconds = None
     for point in reversed(curve):
@@ -93,20 +98,15 @@ def main() -> None:
         store = open_store(folder, catalog)
         untrained = score(store, None, BASELINES.values(), options.seed)
         print(f"without pre-training: {untrained}", flush=True)
-        official = []
-        for batch_from in BATCHES:
-            model = Path(scratch) / f"official-{batch_from}"
-            seconds = train(store, model, "official", options.seed, batch_from=batch_from)
-            scores = score(store, model, PROBES, options.seed)
-            official.append({"batch_from": batch_from, "seconds": seconds, **scores})
-            print(f"official: {official[-1]}", flush=True)
-        curve: list[dict[str, float]] = []
-        for epochs in EPOCHS:
-            model = Path(scratch) / f"recommended-{epochs}"
-            seconds = train(store, model, "recommended", options.seed, epochs=epochs)
-            scores = score(store, model, PROBES, options.seed)
-            curve.append({"epochs": epochs, "seconds": seconds, **scores})
-            print(f"recommended: {curve[-1]}", flush=True)
+        models, seed = Path(scratch), options.seed
+        official = [
+            train(store, models / f"official-{name}", "official", seed, batch_from=name)
+            for name in BATCHES
+        ]
+        curve = [
+            train(store, models / f"recommended-{epochs}", "recommended", seed, epochs=epochs)
+            for epochs in EPOCHS
+        ]
     ratios = {}
     for probe in BASELINES:
         best = max(official, key=lambda training: training[probe])
