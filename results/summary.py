@@ -217,8 +217,10 @@ def summarise(units: Sequence[Unit], label_fraction: float) -> Column | None:
 
 def compared_pairs(keys: Sequence[ProbeKey]) -> list[tuple[ProbeKey, ProbeKey]]:
     """Those of a run's report; and the vector of search and `embed` against the paper's k-NN."""
-    has_both = VECTOR in keys and PAPER_KNN in keys
-    return list_pairs(list(keys)) + [(VECTOR, PAPER_KNN)] * has_both
+    pairs = list_pairs(list(keys))
+    if VECTOR in keys and PAPER_KNN in keys:
+        pairs.append((VECTOR, PAPER_KNN))
+    return pairs
 
 
 def complete_units(units: Sequence[Unit], label_fraction: float) -> list[Unit]:
